@@ -1,0 +1,3 @@
+"""The terminal application around the engine."""
+
+__version__ = "0.1.0"

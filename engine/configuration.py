@@ -1,0 +1,105 @@
+"""The numbers that a session is built from: the outcome of preset, model and hardware."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+FlashAttention = Literal["auto", "on", "off"]
+KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+
+MAX_DRAFT = 16
+"""Most tokens a draft may have; `n_outputs_max` of the target is one more."""
+
+
+class PredictorName(StrEnum):
+    """The sources of drafted tokens that a session can be told to use."""
+
+    OFF = "off"
+    LOOKUP = "lookup"
+    DRAFT = "draft"
+
+
+class ControllerName(StrEnum):
+    """The rules that set the draft length."""
+
+    FIXED = "fixed"
+    BAND = "band"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    """Who drafts, and how many tokens a round."""
+
+    predictor: PredictorName = PredictorName.LOOKUP
+    controller: ControllerName = ControllerName.BAND
+    n_draft: int = 3
+    """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens."""
+    n_draft_max: int = 8
+    """Longest draft that the band may reach."""
+    lookup_pattern_min: int = 2
+    """Shortest run of tokens that the look-up trusts."""
+    lookup_pattern_max: int = 8
+    """Longest run of tokens that the look-up compares."""
+    draft_min_tokens: int = 0
+    """Tokens a draft model proposes whatever its confidence."""
+    draft_min_confidence: float = 0.6
+    """Probability under which a draft model stops drafting; 0 never stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How logits become a distribution, in the order of the fields.
+
+    Temperature 0 is greedy: a one-hot at the largest logit after penalties.
+    """
+
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of recent tokens; 1 is off."""
+    repetition_window: int = 64
+    """How many recent tokens are penalised; 0 is off, -1 never occurs (use a large number)."""
+    temperature: float = 0.0
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfiguration:
+    """The draft model and its context."""
+
+    model_path: Path
+    n_ctx: int
+    n_gpu_layers: int = -1
+    type_k: KVTypeName = "f16"
+    type_v: KVTypeName = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that a backend and a session need, as plain numbers.
+
+    `n_gpu_layers` is the number of layers from the last one on that go to the GPU, the output
+    layer counting as one; -1 is all of them.
+    """
+
+    model_path: Path
+    n_ctx: int
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    type_k: KVTypeName = "f16"
+    type_v: KVTypeName = "f16"
+    flash_attention: FlashAttention = "auto"
+    n_gpu_layers: int = -1
+    n_slots: int = 1
+    kv_unified: bool = False
+    swa_full: bool = False
+    offload_kqv: bool = True
+    n_threads: int | None = None
+    """Threads while decoding; None is one per physical core."""
+    use_extra_buffers: bool = True
+    """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
+    draft: DraftConfiguration | None = None
+    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)

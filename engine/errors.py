@@ -1,0 +1,103 @@
+"""Every error that the engine raises on purpose, as one tree.
+
+    EngineError
+    ├── ModelFileError          a GGUF file that cannot be read or understood
+    ├── ModelLoadError          llama.cpp refused the model or the context
+    ├── DecodeError             a decode failed; the sequence says what it still holds
+    ├── DecodeAborted           a decode was stopped on request
+    ├── CropUnsupportedError    the cache cannot be cut back to that length
+    ├── ContextFullError        more tokens than cells
+    ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
+    ├── IncompatiblePairError   a draft model that does not fit its target
+    ├── PresetError             a preset or a configuration with bad keys or values
+    ├── ExportError             a target program cannot express the configuration
+    ├── HardwareError           a device that is not there or cannot be read
+    ├── InstallError            the starter model could not be fetched or verified
+    └── WorkerError             the engine's process died, hung or could not start
+
+Messages are fit for the user: what is, what was asked, what to change.
+"""
+
+
+class EngineError(Exception):
+    """Root of the tree; `str(error)` is a sentence for the user."""
+
+    title = "Engine error"
+
+
+class ModelFileError(EngineError):
+    """A GGUF file that cannot be read: names the byte offset and the reason."""
+
+    title = "The model file cannot be read"
+
+
+class ModelLoadError(EngineError):
+    """llama.cpp refused the model or the context."""
+
+    title = "The model could not be loaded"
+
+
+class DecodeError(EngineError):
+    """A decode failed inside the backend."""
+
+    title = "Decoding failed"
+
+
+class DecodeAborted(EngineError):  # noqa: N818  an outcome that was asked for, not a fault
+    """A decode was stopped by `Backend.abort`."""
+
+    title = "Stopped"
+
+
+class CropUnsupportedError(EngineError):
+    """The cache cannot be cut back to the asked length; it is unchanged."""
+
+    title = "The cache cannot be cut back"
+
+
+class ContextFullError(EngineError):
+    """More tokens than the context has cells."""
+
+    title = "The context is full"
+
+
+class TemplateError(EngineError):
+    """The chat template failed, ran too long, or reached for what the sandbox forbids."""
+
+    title = "The chat template failed"
+
+
+class IncompatiblePairError(EngineError):
+    """A draft model that cannot draft for its target: the message says where they differ."""
+
+    title = "The draft model does not fit"
+
+
+class PresetError(EngineError):
+    """A preset or a configuration with bad keys or values; all of them are named at once."""
+
+    title = "The preset is not valid"
+
+
+class ExportError(EngineError):
+    """The target program cannot express the configuration."""
+
+    title = "The export is not possible"
+
+
+class HardwareError(EngineError):
+    """A device that is not there, or a size that is none."""
+
+    title = "The device is not usable"
+
+
+class InstallError(EngineError):
+    """The starter model could not be fetched or did not match its checksum."""
+
+    title = "The starter model could not be installed"
+
+
+class WorkerError(EngineError):
+    """The engine's process died, hung or could not be started."""
+
+    title = "The engine stopped"
