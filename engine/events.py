@@ -1,0 +1,249 @@
+"""What the engine tells: frozen values that a session yields and a worker sends on.
+
+Nobody is called; whoever runs a session pulls these. Counts are kept apart and never derived from
+each other: drafted; verified (drafted tokens that were in a verify batch); examined (up to the first
+miss); accepted; emitted. Refuted is verified minus accepted.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.configuration import Configuration
+
+
+class TokenKind(StrEnum):
+    """Where a committed token came from."""
+
+    PLAIN = "plain"
+    """Sampled in a round without a draft."""
+    DRAFT = "draft"
+    """Drafted and validated."""
+    BONUS = "bonus"
+    """Sampled behind a draft that was accepted whole."""
+    CORRECTION = "correction"
+    """Sampled in the place of the first refuted draft token."""
+
+
+class FinishReason(StrEnum):
+    """Why a reply ended."""
+
+    END = "end"
+    """The model ended its turn."""
+    STOP_STRING = "stop string"
+    LENGTH = "length"
+    """`max_tokens` was reached."""
+    CONTEXT = "context"
+    """Every cell of the context is used."""
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """One buffer as llama.cpp reported it."""
+
+    device: str
+    kind: str
+    """`model`, `KV`, `compute`, `output` or `RS`."""
+    nbytes: int
+    owner: str = "target"
+    """`target` or `draft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model is ready; the first event of a session."""
+
+    model_name: str
+    file_type: str
+    """Quantisation as llama.cpp names it, such as `Q4_1`."""
+    n_vocab: int
+    n_ctx: int
+    n_ctx_train: int
+    can_crop: bool
+    has_chat_template: bool
+    vocabulary_id: str
+    """Fingerprint of the vocabulary; token ids are only valid where it is equal."""
+    configuration: Configuration
+    predictors: tuple[str, ...]
+    """Predictors that can be switched on: `off`, `lookup`, and `draft` with a draft model."""
+    buffers: tuple[BufferSize, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Things the user should know, such as a fallback that was taken."""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far the prefill is."""
+
+    n_done: int
+    """Tokens of the prompt that the cache holds, reused ones included."""
+    n_total: int
+    n_reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReady:
+    """The prompt is in the cache; generation starts."""
+
+    n_prompt: int
+    n_reused: int
+    elapsed_s: float
+    note: str | None = None
+    """Why less was reused than could have been, if so."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedToken:
+    """One token that is now part of the text."""
+
+    token: int
+    kind: TokenKind
+    source: str | None = None
+    """Name of the predictor of the round, None in plain rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCommitted:
+    """Tokens of one round and the text that became showable with them.
+
+    The text never ends inside a character and never shows the start of a possible stop string, so
+    it may be empty and lag behind the tokens.
+    """
+
+    tokens: tuple[CommittedToken, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFinished:
+    """The counts and times of one round; a plain round has zero drafted."""
+
+    n_drafted: int
+    n_verified: int
+    n_examined: int
+    n_accepted: int
+    n_emitted: int
+    source: str | None
+    length: int
+    """Draft length that the controller chose for this round; 0 is plain."""
+    next_length: int
+    reason: str
+    """Why the controller goes on with `next_length`, in words."""
+    draft_s: float
+    verify_s: float
+    elapsed_s: float
+    plain_step_s: float | None
+    """Measured time of one plain step, None before there is one."""
+    verdicts: tuple[bool, ...] = ()
+    """For each verified token whether it was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChanged:
+    """The cells of the target's context."""
+
+    n_used: int
+    n_cells: int
+    kv_bytes: int
+    """Bytes of the whole KV cache as allocated."""
+    n_reused: int
+    """Tokens of the current prompt that were not computed again."""
+    n_prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """Counts of one predictor over a reply."""
+
+    n_drafted: int = 0
+    n_verified: int = 0
+    n_examined: int = 0
+    n_accepted: int = 0
+    n_rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    """Counts and times of one reply."""
+
+    n_prompt: int = 0
+    n_reused: int = 0
+    n_rounds: int = 0
+    n_drafted: int = 0
+    n_verified: int = 0
+    n_examined: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    by_source: dict[str, SourceCounts] = field(default_factory=dict)
+    prefill_s: float = 0.0
+    first_token_s: float | None = None
+    """From the request to the first committed token."""
+    decode_s: float = 0.0
+    """From the end of the prefill to the last token."""
+    decode_tps: float | None = None
+    plain_step_s: float | None = None
+    saved_s: float | None = None
+    """Emitted tokens times the plain step, less the time they took; negative is a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A reply is complete."""
+
+    reason: FinishReason
+    text: str
+    """The whole reply as text, stop string and end token excluded."""
+    token_ids: tuple[int, ...]
+    """Ids that were generated, without the token that ended the turn."""
+    vocabulary_id: str
+    seed: int
+    stats: GenerationStats
+    n_used: int = 0
+    n_cells: int = 0
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationChanged:
+    """A switch of predictor or controller took effect."""
+
+    predictor: str
+    controller: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request failed; the session is still usable unless `fatal`."""
+
+    title: str
+    message: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """The engine's process is gone; said by the client, never by the worker."""
+
+    title: str
+    message: str
+    """What happened and what to do."""
+    exit_code: int | None
+    log_tail: str = ""
+    will_restart: bool = False
+    """True while the client restarts it by itself (the fallback without extra buffer types)."""
+
+
+Event = (
+    Loaded
+    | PromptProgress
+    | PromptReady
+    | TokensCommitted
+    | RoundFinished
+    | CacheChanged
+    | Finished
+    | SpeculationChanged
+    | Failed
+    | WorkerStopped
+)

@@ -1,0 +1,39 @@
+"""What a session is asked to do."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.configuration import SamplingSettings
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat.
+
+    `token_ids` are those that an assistant's message was generated as. They are used again as long
+    as they still spell `content` and `vocabulary_id` is that of the loaded model.
+    """
+
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] | None = None
+    vocabulary_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One reply to make.
+
+    With `raw_prompt` the text is used as it is, without a chat template, and `messages` is empty.
+    """
+
+    messages: tuple[Message, ...] = ()
+    raw_prompt: str | None = None
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    max_tokens: int | None = None
+    """Tokens to generate at most; None is until the context is full."""
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    """Seed of the noise; None draws a fresh one."""
