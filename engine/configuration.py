@@ -57,7 +57,7 @@ class SamplingSettings:
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of recent tokens; 1 is off."""
     repetition_window: int = 64
-    """How many recent tokens are penalised; 0 is off, -1 never occurs (use a large number)."""
+    """How many recent tokens are penalised; 0 is off."""
     temperature: float = 0.0
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""

@@ -1,0 +1,184 @@
+"""What a backend promises: one model, one context, sequences of tokens in it."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The outcome of decoding n tokens.
+
+    `logits` is `[n, n_vocab]` float32 and may be a view of the backend's memory: it is valid until
+    the next call on the same backend.
+    """
+
+    logits: Logits
+
+
+class Vocabulary(Protocol):
+    """Text to tokens and back."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def identifier(self) -> str:
+        """Fingerprint: equal where token ids mean the same."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Family of the tokenizer, such as `BPE` or `SPM`."""
+        ...
+
+    @property
+    def bos(self) -> int | None: ...
+
+    @property
+    def eos(self) -> int | None: ...
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether `tokenize(add_special=True)` puts a BOS token first."""
+        ...
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a turn or the text."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Give the tokens of a text; `parse_special` reads control tokens out of it."""
+        ...
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Give the bytes of one token; control tokens are empty unless `special`."""
+        ...
+
+
+class Sequence(Protocol):
+    """One line of tokens whose keys and values the backend holds."""
+
+    @property
+    def tokens(self) -> Tokens[int]:
+        """The tokens that were decoded and are still held."""
+        ...
+
+    def prefill(self, tokens: Tokens[int]) -> None:
+        """Decode at most `Backend.n_batch` tokens without logits.
+
+        Raises:
+            ContextFullError: more tokens than free cells; nothing was decoded.
+            DecodeAborted: stopped by `Backend.abort`; `tokens` says what is held.
+            DecodeError: the backend failed; `tokens` says what is held.
+        """
+        ...
+
+    def decode(self, token: int) -> Forward:
+        """Decode one token; the same as `verify([token])`."""
+        ...
+
+    def verify(self, tokens: Tokens[int]) -> Forward:
+        """Decode tokens and give the logits behind each of them, in one batch.
+
+        Raises:
+            ContextFullError: more tokens than free cells, or more rows than `Backend.n_rows`;
+                nothing was decoded.
+            DecodeAborted: stopped by `Backend.abort`; `tokens` says what is held.
+            DecodeError: the backend failed; `tokens` says what is held.
+        """
+        ...
+
+    def can_crop(self, length: int) -> bool:
+        """Whether `crop(length)` would leave a cache that is as if never longer."""
+        ...
+
+    def crop(self, length: int) -> None:
+        """Hold the first `length` tokens only; absolute, and `crop(0)` always works.
+
+        Raises:
+            CropUnsupportedError: the cache does not hold what the shorter line needs (a sliding
+                window has moved on, a recurrent state has no past); it is unchanged.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the cells back."""
+        ...
+
+
+class Backend(Protocol):
+    """One model and one context; used from one thread at a time, `abort` from any."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def n_ctx(self) -> int:
+        """Cells of one sequence."""
+        ...
+
+    @property
+    def n_batch(self) -> int:
+        """Most tokens of one `prefill`."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Most tokens of one `verify`: one more than the longest draft."""
+        ...
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV cache as allocated."""
+        ...
+
+    @property
+    def can_crop(self) -> bool:
+        """Whether sequences can be cut back by a draft's length, so that speculation works."""
+        ...
+
+    def open(self) -> Sequence:
+        """Give an empty sequence; a backend may have room for one only."""
+        ...
+
+    def abort(self) -> None:
+        """Stop the decode that runs now, from another thread; it raises `DecodeAborted`."""
+        ...
+
+    def clear_abort(self) -> None:
+        """Let decodes run again."""
+        ...
+
+    def close(self) -> None:
+        """Free model and context; closing twice is harmless."""
+        ...
+
+
+def common_prefix(first: Tokens[int], second: Tokens[int]) -> int:
+    """Give the number of leading tokens that two lines share."""
+    n_max = min(len(first), len(second))
+    for index in range(n_max):
+        if first[index] != second[index]:
+            return index
+    return n_max
+
+
+def rewind(sequence: Sequence, tokens: Tokens[int]) -> int:
+    """Cut a sequence back to what it shares with `tokens`, and give that length.
+
+    This one function serves reuse of a prefix, regenerate, edit, branch and the roll-back of a
+    draft. Where the shared part cannot be kept (sliding window, recurrent state), everything goes.
+    """
+    length = common_prefix(sequence.tokens, tokens)
+    if length == len(sequence.tokens):
+        return length
+    if not sequence.can_crop(length):
+        length = 0
+    sequence.crop(length)
+    return length

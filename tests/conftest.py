@@ -1,0 +1,26 @@
+"""Fixtures for every test: where the real models are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))
+
+
+def real_model(name: str) -> Path:
+    path = MODELS / name
+    if not path.is_file():
+        pytest.fail(f"{path} is missing: run `make test-models` (or `make test`) first")
+    return path
+
+
+@pytest.fixture(scope="session")
+def starter_path() -> Path:
+    return real_model("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    return real_model("gemma-3-270m-Q4_K_M.gguf")
