@@ -1,0 +1,1 @@
+"""Who computes: the promise (`base`) and the programs that keep it."""

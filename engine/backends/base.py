@@ -48,6 +48,11 @@ class Vocabulary(Protocol):
         """Whether `tokenize(add_special=True)` puts a BOS token first."""
         ...
 
+    @property
+    def adds_eos(self) -> bool:
+        """Whether `tokenize(add_special=True)` puts an EOS token last."""
+        ...
+
     def is_end(self, token: int) -> bool:
         """Whether the token ends a turn or the text."""
         ...
@@ -58,6 +63,10 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Give the bytes of one token; control tokens are empty unless `special`."""
+        ...
+
+    def text(self, token: int) -> bytes:
+        """Give the entry of the vocabulary as the model's file spells it."""
         ...
 
 
@@ -160,10 +169,10 @@ class Backend(Protocol):
         ...
 
 
-def common_prefix(first: Tokens[int], second: Tokens[int]) -> int:
-    """Give the number of leading tokens that two lines share."""
+def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) -> int:
+    """Give the number of leading tokens that two lines share, of which `known` are not compared."""
     n_max = min(len(first), len(second))
-    for index in range(n_max):
+    for index in range(min(known, n_max), n_max):
         if first[index] != second[index]:
             return index
     return n_max

@@ -1,0 +1,1 @@
+"""Logits to tokens: the one place where a distribution is made."""

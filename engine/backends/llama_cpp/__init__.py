@@ -1,0 +1,1 @@
+"""The llama.cpp backend, on the C API of llama-cpp-python."""

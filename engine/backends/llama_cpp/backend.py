@@ -1,0 +1,207 @@
+"""One model and one context of llama.cpp."""
+
+import ctypes
+import ctypes.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp
+import psutil
+
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.sequence import LlamaCppSequence
+from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
+from engine.errors import ModelLoadError
+from engine.events import BufferSize
+
+GGML_TYPES: dict[KVTypeName, int] = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "iq4_nl": 20,
+    "bf16": 30,
+}
+FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+ALL_LAYERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """What one model and its context are opened with; `n_rows` is `n_outputs_max`."""
+
+    model_path: Path
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    type_k: KVTypeName
+    type_v: KVTypeName
+    flash_attention: FlashAttention
+    n_gpu_layers: int
+    n_threads: int | None
+    offload_kqv: bool = True
+    swa_full: bool = False
+    use_extra_buffers: bool = True
+    n_rows: int = 1 + MAX_DRAFT
+    owner: str = "target"
+
+
+class AbortFlag:
+    """A flag that native code polls without entering Python.
+
+    llama.cpp calls the abort callback with a pointer before every node of the graph. `strlen` has
+    the callback's shape: over an empty string it gives 0 (go on), over one character 1 (stop). A
+    Python callback in its place would take the interpreter's lock a thousand times a token.
+    """
+
+    def __init__(self) -> None:
+        self._flag = ctypes.create_string_buffer(16)
+        library = ctypes.CDLL(ctypes.util.find_library("c"))
+        self.callback = ctypes.cast(library.strlen, llama_cpp.ggml_abort_callback)
+        self.data = ctypes.cast(self._flag, ctypes.c_void_p)
+
+    def set(self) -> None:
+        """Ask the running decode to stop."""
+        self._flag[0] = b"\x01"
+
+    def clear(self) -> None:
+        """Let decodes run."""
+        self._flag[0] = b"\x00"
+
+
+class LlamaCppBackend:
+    """A model, its context and the one sequence in it.
+
+    Raises:
+        ModelLoadError: llama.cpp refused the file or the context.
+    """
+
+    def __init__(self, settings: ContextSettings, log: NativeLog) -> None:
+        self._log = log
+        self._flag = AbortFlag()
+        self._sequence: LlamaCppSequence | None = None
+        llama_cpp.llama_backend_init()
+        log.clear()
+        self._model = _load_model(settings, log)
+        self._context = _open_context(self._model, settings, log)
+        llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
+        self.buffers: tuple[BufferSize, ...] = log.buffers(settings.owner)
+        self.vocabulary = LlamaCppVocabulary(self._model)
+        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._context)
+        self.n_batch: int = llama_cpp.llama_n_batch(self._context)
+        self.n_rows = settings.n_rows
+        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
+        self._n_swa: int = 0 if settings.swa_full else llama_cpp.llama_model_n_swa(self._model)
+        self._is_recurrent = bool(
+            llama_cpp.llama_model_is_recurrent(self._model)
+            or llama_cpp.llama_model_is_hybrid(self._model)
+        )
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers if buffer.kind in ("KV", "RS"))
+
+    @property
+    def can_crop(self) -> bool:
+        return not self._is_recurrent
+
+    @property
+    def model_name(self) -> str:
+        """Name that the file gives the model, or nothing."""
+        return self._metadata("general.name") or ""
+
+    @property
+    def file_type(self) -> str:
+        """Quantisation as llama.cpp names it."""
+        number = self._metadata("general.file_type")
+        name = llama_cpp.llama_ftype_name(int(number)) if number else None
+        if name is None:
+            return "unknown"
+        base, _, size = name.decode().partition(" - ")
+        return f"{base}_{size[0]}" if size else base
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text of the file's default chat template."""
+        text = llama_cpp.llama_model_chat_template(self._model, None)
+        return text.decode("utf-8", "replace") if text else None
+
+    def open(self) -> LlamaCppSequence:
+        if self._sequence is None:
+            self._sequence = LlamaCppSequence(
+                self._context,
+                n_ctx=self.n_ctx,
+                n_batch=self.n_batch,
+                n_rows=self.n_rows,
+                n_vocab=self.vocabulary.n_tokens,
+                n_swa=self._n_swa,
+                is_recurrent=self._is_recurrent,
+            )
+        self._sequence.crop(0)
+        return self._sequence
+
+    def abort(self) -> None:
+        self._flag.set()
+
+    def clear_abort(self) -> None:
+        self._flag.clear()
+
+    def close(self) -> None:
+        if self._context is None:
+            return
+        if self._sequence is not None:
+            self._sequence.close()
+        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_model_free(self._model)
+        self._context = self._model = self._sequence = None
+
+    def _metadata(self, key: str) -> str | None:
+        buffer = ctypes.create_string_buffer(512)
+        n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else None
+
+
+def _load_model(settings: ContextSettings, log: NativeLog) -> object:
+    if not settings.model_path.is_file():
+        raise ModelLoadError(f"{settings.model_path} does not exist: check the path")
+    params = llama_cpp.llama_model_default_params()
+    n_gpu_layers = settings.n_gpu_layers
+    params.n_gpu_layers = ALL_LAYERS if n_gpu_layers < 0 else n_gpu_layers
+    params.use_extra_bufts = settings.use_extra_buffers
+    model = llama_cpp.llama_model_load_from_file(str(settings.model_path).encode(), params)
+    if model is None:
+        raise ModelLoadError(
+            f"llama.cpp could not load {settings.model_path.name}: "
+            f"{log.errors() or 'it gave no reason'}"
+        )
+    return model
+
+
+def _open_context(model: object, settings: ContextSettings, log: NativeLog) -> object:
+    n_threads = settings.n_threads or psutil.cpu_count(logical=False) or 1
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = settings.n_ctx
+    params.n_batch = settings.n_batch
+    params.n_ubatch = settings.n_ubatch
+    params.n_seq_max = 1
+    params.n_outputs_max = settings.n_rows
+    params.n_threads = n_threads
+    params.n_threads_batch = n_threads
+    params.type_k = GGML_TYPES[settings.type_k]
+    params.type_v = GGML_TYPES[settings.type_v]
+    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
+    params.offload_kqv = settings.offload_kqv
+    params.swa_full = settings.swa_full
+    context = llama_cpp.llama_init_from_model(model, params)
+    if context is None:
+        llama_cpp.llama_model_free(model)
+        raise ModelLoadError(
+            f"llama.cpp refused a context of {settings.n_ctx} tokens with K {settings.type_k}, "
+            f"V {settings.type_v}, flash attention {settings.flash_attention}: "
+            f"{log.errors() or 'it gave no reason; try a smaller context'}"
+        )
+    return context

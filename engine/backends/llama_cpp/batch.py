@@ -1,0 +1,31 @@
+"""A llama.cpp batch that is filled again and again without allocating."""
+
+from collections.abc import Sequence as Tokens
+
+import llama_cpp
+import numpy as np
+
+
+class Batch:
+    """At most `capacity` tokens of sequence 0."""
+
+    def __init__(self, capacity: int) -> None:
+        self.native = llama_cpp.llama_batch_init(capacity, 0, 1)
+        self._tokens = np.ctypeslib.as_array(self.native.token, (capacity,))
+        self._positions = np.ctypeslib.as_array(self.native.pos, (capacity,))
+        self._wants_logits = np.ctypeslib.as_array(self.native.logits, (capacity,))
+        np.ctypeslib.as_array(self.native.n_seq_id, (capacity,))[:] = 1
+        for index in range(capacity):
+            self.native.seq_id[index][0] = 0
+
+    def fill(self, tokens: Tokens[int], position: int, *, logits: bool) -> None:
+        """Put tokens at consecutive positions, all rows flagged for logits or none."""
+        n = len(tokens)
+        self.native.n_tokens = n
+        self._tokens[:n] = tokens
+        self._positions[:n] = np.arange(position, position + n)
+        self._wants_logits[:n] = logits
+
+    def close(self) -> None:
+        """Free the native arrays."""
+        llama_cpp.llama_batch_free(self.native)

@@ -1,0 +1,68 @@
+"""llama.cpp's log: kept for error messages, and read for the sizes of its buffers."""
+
+import ctypes
+import re
+from collections import deque
+from collections.abc import Iterable
+
+import llama_cpp
+
+from engine.events import BufferSize
+
+LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 3, 4, 5
+MIB = 1024 * 1024
+
+BUFFER_LINE = re.compile(
+    r"(?P<device>\S+)\s+(?P<kind>model|KV|compute|output|RS)\s+buffer size\s*=\s*"
+    r"(?P<mib>[\d.]+)\s*MiB"
+)
+
+
+class NativeLog:
+    """Collects what llama.cpp logs in this process; there is one log for all of it.
+
+    Sizes are printed with two decimals, so each buffer is exact to 0.005 MiB.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=2000)
+        self._errors: deque[str] = deque(maxlen=20)
+        self._partial = ""
+        self._level = LEVEL_INFO
+        self._callback = llama_cpp.llama_log_callback(self._receive)
+        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _receive(self, level: int, text: bytes, _data: int | None) -> None:
+        if level != LEVEL_CONTINUATION:
+            self._level = level
+        if self._level < LEVEL_INFO:
+            return
+        self._partial += text.decode("utf-8", "replace")
+        while "\n" in self._partial:
+            line, self._partial = self._partial.split("\n", 1)
+            self._lines.append(line)
+            if self._level == LEVEL_ERROR:
+                self._errors.append(line)
+
+    def clear(self) -> None:
+        """Forget what was logged so far."""
+        self._lines.clear()
+        self._errors.clear()
+
+    def errors(self) -> str:
+        """Give the last error lines as one sentence-like text, or nothing."""
+        return "; ".join(line.strip() for line in list(self._errors)[-3:])
+
+    def buffers(self, owner: str) -> tuple[BufferSize, ...]:
+        """Give the buffers that were logged since `clear`."""
+        return read_buffers(self._lines, owner)
+
+
+def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
+    """Give every buffer size that stands in log lines, in their order."""
+    matches = (BUFFER_LINE.search(line) for line in lines)
+    return tuple(
+        BufferSize(match["device"], match["kind"], round(float(match["mib"]) * MIB), owner)
+        for match in matches
+        if match
+    )

@@ -1,0 +1,145 @@
+"""Chat templates: the Jinja text of a model file, rendered where it can do no harm."""
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import FrameType
+from typing import NoReturn
+
+from jinja2 import TemplateError as JinjaError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+
+from engine.errors import TemplateError
+from engine.requests import Message
+
+TIME_LIMIT_S = 2.0
+MAX_REPEAT = 1_000_000
+PLAIN_STOP = ("\nUser:",)
+
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}"
+    "{{ 'User' if m.role == 'user' else 'Assistant' if m.role == 'assistant' else 'System' }}: "
+    "{{ m.content }}\n\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""For models without a template of their own: a plain transcript, stopped at `PLAIN_STOP`."""
+
+
+class ChatTemplate:
+    """Renders messages to the text of a prompt.
+
+    Jinja's immutable sandbox keeps the template away from Python's insides; a timer ends one that
+    loops (in a process's main thread, where kvchat's worker renders); repetition of strings is
+    bounded, so that a short template cannot fill the memory.
+
+    Raises:
+        TemplateError: the text is not a template.
+    """
+
+    def __init__(self, text: str | None, *, bos: str = "", eos: str = "") -> None:
+        self.is_fallback = text is None
+        self._tokens = {"bos_token": bos, "eos_token": eos}
+        try:
+            self._template = _environment().from_string(text or PLAIN_TEMPLATE)
+        except (JinjaError, RecursionError) as error:
+            raise TemplateError(
+                f"the model's chat template is not valid Jinja: {error}; "
+                "use another file of this model, or `kvchat run --raw`"
+            ) from error
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Stop strings that the template needs."""
+        return PLAIN_STOP if self.is_fallback else ()
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """Give the prompt, ending where the assistant's next message starts.
+
+        Raises:
+            TemplateError: the template refused the messages, was stopped by the sandbox or the time
+                limit, or failed.
+        """
+        values = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            with _time_limit(TIME_LIMIT_S):
+                return self._template.render(
+                    messages=values, add_generation_prompt=True, tools=None, **self._tokens
+                )
+        except SecurityError as error:
+            raise TemplateError(
+                f"the model's chat template reached for what the sandbox forbids: {error}; "
+                "do not trust this file"
+            ) from error
+        except TemplateError:
+            raise
+        except Exception as error:  # noqa: BLE001  a template is foreign code: it can raise anything
+            raise TemplateError(
+                f"the model's chat template failed: {type(error).__name__}: {error}; "
+                "it may not take a system message, or want user and assistant in turns"
+            ) from error
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox with bounded repetition and powers."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
+        counts = [side for side in (left, right) if isinstance(side, int)]
+        if operator == "**" or (sizes and counts and sizes[0] * counts[0] > MAX_REPEAT):
+            raise SecurityError(f"{operator!r} would make a value of unbounded size")
+        return super().call_binop(context, operator, left, right)
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(f"the model's chat template refuses these messages: {message}")
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TemplateError` in the block after so many seconds; main thread only.
+
+    Elsewhere signals cannot interrupt; there the watchdog of the worker is the limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: Callable[[int, FrameType | None], object] | int | None
+    before = signal.signal(signal.SIGALRM, _too_slow)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _too_slow(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise TemplateError(
+        f"the model's chat template ran longer than {TIME_LIMIT_S:g} s: "
+        "use another file of this model, or `kvchat run --raw`"
+    )

@@ -1,0 +1,167 @@
+"""Messages to the tokens of a prompt, with the ids that replies were generated as."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.backends.base import Vocabulary
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Message
+
+_MARK = "\ue0f0{}\ue0f1"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The tokens of a prompt; `note` says why ids of a message were not used again."""
+
+    tokens: tuple[int, ...]
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch of the rendered text, and the ids it is known to be."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+def chat_prompt(
+    messages: Sequence[Message], template: ChatTemplate, vocabulary: Vocabulary
+) -> Prompt:
+    """Give the prompt of a chat.
+
+    A reply's text tokenised again need not give the ids that were generated, and from the first
+    difference on the cache would be lost. So the rendered text is cut at the replies and each keeps
+    its ids, as long as they still spell it (white space around it aside, which templates trim).
+    Behind the first difference the text is tokenised.
+
+    Raises:
+        TemplateError: from the template.
+    """
+    rendered = template.render(messages)
+    pieces = _pieces(messages, template, vocabulary, rendered)
+    if pieces is None:
+        note = "the chat template rewrites earlier replies: they were tokenised again"
+        return Prompt(tuple(_tokenize_start(rendered, vocabulary)), note)
+    return _join(pieces, vocabulary)
+
+
+def raw_prompt(text: str, vocabulary: Vocabulary) -> Prompt:
+    """Give the prompt of a text without a template."""
+    return Prompt(tuple(vocabulary.tokenize(text, add_special=True, parse_special=True)))
+
+
+def spelled(token_ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """Give the text that ids spell, with U+FFFD for what is no character."""
+    return b"".join(vocabulary.piece(token) for token in token_ids).decode("utf-8", "replace")
+
+
+def _pieces(
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    vocabulary: Vocabulary,
+    rendered: str,
+) -> list[_Piece] | None:
+    """Cut the rendered text at the replies with ids, None where that cannot be done exactly."""
+    known = [
+        index
+        for index, message in enumerate(messages)
+        if message.token_ids and message.vocabulary_id == vocabulary.identifier
+    ]
+    if not known:
+        return [_Piece(rendered)]
+    marked = template.render(
+        [
+            replace(message, content=_MARK.format(index)) if index in known else message
+            for index, message in enumerate(messages)
+        ]
+    )
+    return _cut(marked, [messages[index] for index in known], known, rendered)
+
+
+def _cut(
+    marked: str, replies: Sequence[Message], indices: Sequence[int], rendered: str
+) -> list[_Piece] | None:
+    pieces: list[_Piece] = []
+    at = 0
+    for reply, index in zip(replies, indices, strict=True):
+        before, found, marked = marked.partition(_MARK.format(index))
+        if not found or not rendered.startswith(before, at):
+            return None
+        at += len(before)
+        content = _content_at(reply.content, rendered, at)
+        if content is None:
+            return None
+        pieces += [_Piece(before), _Piece(content, reply.token_ids or ())]
+        at += len(content)
+    if rendered[at:] != marked:
+        return None
+    return [*pieces, _Piece(marked)]
+
+
+def _content_at(content: str, rendered: str, at: int) -> str | None:
+    """Give the form in which a template wrote a reply, as it is or trimmed."""
+    forms = (content, content.strip(), content.rstrip(), content.lstrip())
+    return next((form for form in forms if rendered.startswith(form, at)), None)
+
+
+def _join(pieces: Sequence[_Piece], vocabulary: Vocabulary) -> Prompt:
+    tokens: list[int] = []
+    pending = ""
+    note = None
+    for piece in pieces:
+        kept, rest = _kept_ids(piece, vocabulary)
+        if kept:
+            tokens += _tokenize(pending, vocabulary, is_start=not tokens)
+            tokens += kept
+            pending = ""
+        if piece.token_ids and rest:
+            note = "a reply no longer reads as it was generated: its end was tokenised again"
+        pending += rest
+    tokens += _tokenize(pending, vocabulary, is_start=not tokens)
+    return Prompt(tuple(tokens), note)
+
+
+def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+    """Give the leading ids that still spell the piece, and the text behind them."""
+    if not piece.token_ids:
+        return (), piece.text
+    if spelled(piece.token_ids, vocabulary).strip() == piece.text.strip():
+        return piece.token_ids, ""
+    data = piece.text.encode()
+    n_bytes = 0
+    for n_kept, token in enumerate(piece.token_ids):
+        part = vocabulary.piece(token)
+        if data[n_bytes : n_bytes + len(part)] != part:
+            return _at_character(piece.token_ids[:n_kept], data, n_bytes, vocabulary)
+        n_bytes += len(part)
+    return _at_character(piece.token_ids, data, n_bytes, vocabulary)
+
+
+def _at_character(
+    kept: tuple[int, ...], data: bytes, n_bytes: int, vocabulary: Vocabulary
+) -> tuple[tuple[int, ...], str]:
+    """Give up trailing ids until what is left of the text starts at a character."""
+    while kept and n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
+        n_bytes -= len(vocabulary.piece(kept[-1]))
+        kept = kept[:-1]
+    return kept, data[n_bytes:].decode("utf-8", "replace")
+
+
+def _tokenize(text: str, vocabulary: Vocabulary, *, is_start: bool) -> list[int]:
+    if is_start:
+        return _tokenize_start(text, vocabulary)
+    return vocabulary.tokenize(text, add_special=False, parse_special=True)
+
+
+def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:
+    """Tokenise the start of a prompt, with one BOS token whether the template wrote it or not."""
+    bos = (
+        "" if vocabulary.bos is None else vocabulary.text(vocabulary.bos).decode("utf-8", "replace")
+    )
+    has_bos = bool(bos) and text.startswith(bos)
+    tokens = vocabulary.tokenize(text, add_special=not has_bos, parse_special=True)
+    if vocabulary.adds_eos and tokens and not has_bos and tokens[-1] == vocabulary.eos:
+        tokens.pop()
+    return tokens

@@ -1,0 +1,150 @@
+"""The one place where logits become a distribution, for draft and target alike."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.configuration import SamplingSettings
+from engine.errors import PresetError
+from engine.sampling.noise import gumbel
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The tokens that can still be drawn and their probabilities, which sum to 1.
+
+    `tokens` is `[k]` int64, `probs` `[k]` float64, in no particular order.
+    """
+
+    tokens: NDArray[np.int64]
+    probs: NDArray[np.float64]
+
+    def probability(self, token: int) -> float:
+        """Give the probability of one token, 0 where it was cut."""
+        found = self.probs[self.tokens == token]
+        return float(found[0]) if found.size else 0.0
+
+
+def check_sampling(settings: SamplingSettings) -> None:
+    """Refuse settings that make no distribution, all of them at once.
+
+    Raises:
+        PresetError: a value outside its range; the message names value and range.
+    """
+    rules = (
+        ("temperature", settings.temperature, 0.0 <= settings.temperature <= 10.0, "0 to 10"),
+        ("top_k", settings.top_k, settings.top_k >= 0, "0 (off) or more"),
+        ("top_p", settings.top_p, 0.0 < settings.top_p <= 1.0, "above 0, to 1"),
+        ("min_p", settings.min_p, 0.0 <= settings.min_p < 1.0, "0 to below 1"),
+        (
+            "repetition_penalty",
+            settings.repetition_penalty,
+            0.0 < settings.repetition_penalty <= 10.0,
+            "above 0, to 10",
+        ),
+        (
+            "repetition_window",
+            settings.repetition_window,
+            settings.repetition_window >= 0,
+            "0 (off) or more",
+        ),
+    )
+    wrong = [
+        f"{name} is {value}, allowed is {allowed}" for name, value, ok, allowed in rules if not ok
+    ]
+    if wrong:
+        raise PresetError("; ".join(wrong))
+
+
+class Sampler:
+    """Turns logits into a distribution and draws from it by shared noise.
+
+    Order: repetition penalty, then temperature, top-k, top-p, min-p, each on what the one before
+    left. At temperature 0 the distribution is a one-hot at the largest penalised logit. Drawing is
+    deterministic: it depends on seed, position and distribution (see `noise`).
+    """
+
+    def __init__(self, settings: SamplingSettings, seed: int) -> None:
+        check_sampling(settings)
+        self.settings = settings
+        self.seed = seed
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.settings.temperature == 0.0
+
+    @property
+    def history_window(self) -> int:
+        """How many tokens of the history change the distribution; 0 without a penalty."""
+        is_off = self.settings.repetition_penalty == 1.0
+        return 0 if is_off else self.settings.repetition_window
+
+    def sample(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> int:
+        """Give the token for `position` from its `[n_vocab]` logits and all tokens before it."""
+        if self.is_greedy:
+            return int(self._penalised(logits, history).argmax())
+        return self.draw(self.distribution(logits, history), position)
+
+    def draw(self, distribution: Distribution, position: int) -> int:
+        """Draw one token with the noise of the position."""
+        if distribution.tokens.size == 1:
+            return int(distribution.tokens[0])
+        noise = gumbel(self.seed, position, distribution.tokens)
+        with np.errstate(divide="ignore"):
+            scores = np.log(distribution.probs) + noise
+        return int(distribution.tokens[int(scores.argmax())])
+
+    def distribution(self, logits: NDArray[np.float32], history: Tokens[int]) -> Distribution:
+        """Give the distribution behind `history` from `[n_vocab]` logits."""
+        penalised = self._penalised(logits, history)
+        if self.is_greedy:
+            return Distribution(np.array([penalised.argmax()], dtype=np.int64), np.ones(1))
+        tokens = _top_k(penalised, self.settings.top_k)
+        scaled = penalised[tokens].astype(np.float64) / self.settings.temperature
+        probs = np.exp(scaled - scaled.max())
+        probs /= probs.sum()
+        tokens, probs = _top_p(tokens, probs, self.settings.top_p)
+        return _min_p(tokens, probs, self.settings.min_p)
+
+    def _penalised(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
+        """Weaken the tokens of the window (Keskar et al. 2019, arXiv 1909.05858, section 4.1).
+
+        As usual in this field a negative logit is multiplied, so that both signs get less likely.
+        """
+        penalty, window = self.settings.repetition_penalty, self.history_window
+        if window == 0 or not history:
+            return logits
+        recent = np.unique(np.asarray(history[-window:], dtype=np.int64))
+        penalised = logits.copy()
+        values = penalised[recent]
+        penalised[recent] = np.where(values > 0, values / penalty, values * penalty)
+        return penalised
+
+
+def _top_k(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    n = logits.shape[0]
+    if k == 0 or k >= n:
+        return np.arange(n, dtype=np.int64)
+    return np.argpartition(logits, n - k)[n - k :].astype(np.int64)
+
+
+def _top_p(
+    tokens: NDArray[np.int64], probs: NDArray[np.float64], p: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Keep the fewest likeliest tokens that reach p (Holtzman et al. 2019, arXiv 1904.09751)."""
+    if p >= 1.0:
+        return tokens, probs
+    order = np.argsort(-probs, kind="stable")
+    n_kept = int(np.searchsorted(np.cumsum(probs[order]), p)) + 1
+    kept = order[:n_kept]
+    return tokens[kept], probs[kept] / probs[kept].sum()
+
+
+def _min_p(tokens: NDArray[np.int64], probs: NDArray[np.float64], p: float) -> Distribution:
+    """Keep tokens of at least p times the largest probability (Nguyen et al., 2407.01082)."""
+    if p > 0.0:
+        kept = probs >= p * probs.max()
+        tokens, probs = tokens[kept], probs[kept]
+    return Distribution(tokens, probs / probs.sum())

@@ -1,0 +1,139 @@
+"""How many tokens to draft: the fixed rule and the band rule."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
+from engine.errors import PresetError
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """What a controller is told about a round."""
+
+    n_drafted: int
+    n_examined: int
+    n_accepted: int
+    n_emitted: int
+
+
+class Controller(Protocol):
+    """Sets the length of the next draft; 0 is a plain round."""
+
+    @property
+    def length(self) -> int:
+        """Tokens to draft in the next round, at most `MAX_DRAFT`."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why the length is what it is, in words for the screen."""
+        ...
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        """Take the outcome of the round that `length` was used for."""
+        ...
+
+
+class FixedController:
+    """Always the same length."""
+
+    def __init__(self, n_draft: int) -> None:
+        self.length = _checked(n_draft, "n_draft")
+        self.reason = f"fixed at {n_draft}"
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        """A fixed rule learns nothing."""
+
+
+class BandController:
+    """Longer above 80 % accepted, shorter below 40 %, off below a floor, and able to come back.
+
+    The rate is accepted over examined tokens of the last rounds, 32 tokens at least half full. At
+    length 1 and a rate under the floor it turns off; then one token is tried every so often, first
+    after `RETRY_FIRST` emitted tokens, twice as late after each failed try. One accepted trial
+    turns it on again at length 1 with an empty window.
+    """
+
+    WINDOW = 32
+    UP, DOWN, FLOOR = 0.80, 0.40, 0.20
+    RETRY_FIRST, RETRY_LAST = 24, 384
+
+    def __init__(self, n_draft: int, n_draft_max: int) -> None:
+        self._max = _checked(n_draft_max, "n_draft_max")
+        self._on_length = min(_checked(n_draft, "n_draft"), self._max)
+        self._window: deque[bool] = deque(maxlen=self.WINDOW)
+        self._is_on = True
+        self._tokens_off = 0
+        self._retry_after = self.RETRY_FIRST
+        self.reason = "band: no rate yet"
+
+    @property
+    def length(self) -> int:
+        if self._is_on:
+            return self._on_length
+        return 1 if self._tokens_off >= self._retry_after else 0
+
+    def observe(self, outcome: RoundOutcome) -> None:
+        if self._is_on:
+            self._adjust(outcome)
+        else:
+            self._consider_return(outcome)
+
+    def _adjust(self, outcome: RoundOutcome) -> None:
+        self._window.extend(index < outcome.n_accepted for index in range(outcome.n_examined))
+        if len(self._window) < self.WINDOW // 2:
+            return
+        rate = sum(self._window) / len(self._window)
+        if rate < self.FLOOR and self._on_length == 1:
+            self._turn_off(rate)
+        elif rate > self.UP and self._on_length < self._max:
+            self._set_length(self._on_length + 1, f"{rate:.0%} accepted, above {self.UP:.0%}")
+        elif rate < self.DOWN and self._on_length > 1:
+            self._set_length(self._on_length - 1, f"{rate:.0%} accepted, below {self.DOWN:.0%}")
+        else:
+            self.reason = f"band: {rate:.0%} accepted, kept at {self._on_length}"
+
+    def _set_length(self, length: int, why: str) -> None:
+        self._on_length = length
+        self._window.clear()
+        self.reason = f"band: {why}, now {length}"
+
+    def _turn_off(self, rate: float) -> None:
+        self._is_on = False
+        self._tokens_off = 0
+        self.reason = f"band: off at {rate:.0%} accepted, tries again in {self._retry_after} tokens"
+
+    def _consider_return(self, outcome: RoundOutcome) -> None:
+        self._tokens_off += outcome.n_emitted
+        if outcome.n_examined == 0:
+            return
+        self._tokens_off = 0
+        if outcome.n_accepted:
+            self._is_on = True
+            self._window.clear()
+            self._retry_after = self.RETRY_FIRST
+            self.reason = "band: on again, a trial token was right"
+        else:
+            self._retry_after = min(2 * self._retry_after, self.RETRY_LAST)
+            self.reason = f"band: off, a trial token was wrong, next in {self._retry_after} tokens"
+
+
+def make_controller(settings: SpeculationSettings) -> Controller:
+    """Give the controller that the settings name.
+
+    Raises:
+        PresetError: a length outside 1 to `MAX_DRAFT`.
+    """
+    match settings.controller:
+        case ControllerName.FIXED:
+            return FixedController(settings.n_draft)
+        case ControllerName.BAND:
+            return BandController(settings.n_draft, settings.n_draft_max)
+
+
+def _checked(length: int, name: str) -> int:
+    if not 1 <= length <= MAX_DRAFT:
+        raise PresetError(f"{name} is {length}, allowed is 1 to {MAX_DRAFT}")
+    return length

@@ -1,0 +1,101 @@
+"""A smaller model of the same vocabulary guesses for the larger one."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+
+import numpy as np
+
+from engine.backends.base import Logits, Sequence, common_prefix
+from engine.sampling.sampler import Sampler
+from engine.speculation.predictors.base import DraftToken
+
+
+class DraftModelPredictor:
+    """Decodes a draft model ahead of its target (Leviathan et al. 2022, arXiv 2211.17192).
+
+    Invariant: the draft's sequence holds a prefix of the line without its last token, and behind
+    it drafted tokens of the last round at most; the next `propose` cuts those back and catches up
+    in batches. The sampler is the target's, so above temperature 0 both draw with the same noise.
+
+    The vocabularies were compared before (`vocabularies.check_pair`); the sequence outlives the
+    predictor, so that the next reply finds the prefix again.
+    """
+
+    name = "draft"
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        sampler: Sampler,
+        *,
+        n_ctx: int,
+        n_batch: int,
+        n_vocab: int,
+        min_tokens: int,
+        min_confidence: float,
+    ) -> None:
+        self._sequence = sequence
+        self._sampler = sampler
+        self._n_ctx = n_ctx
+        self._n_batch = n_batch
+        self._n_vocab = n_vocab
+        self._min_tokens = min_tokens
+        self._min_confidence = min_confidence
+        self._line: list[int] = []
+        self._n_agreed = 0
+        self._line_with_draft: list[int] = []
+
+    def reset(self, history: Tokens[int]) -> None:
+        self._line = list(history)
+        self._n_agreed = 0
+
+    def commit(self, tokens: Tokens[int]) -> None:
+        self._line.extend(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        if not self._line or len(self._line) > self._n_ctx:
+            return
+        logits = self._catch_up()
+        n_drafted = 0
+        while True:
+            guess = self._guess(logits, n_drafted)
+            if self._is_too_weak(guess, n_drafted):
+                return
+            yield guess
+            n_drafted += 1
+            if len(self._sequence.tokens) >= self._n_ctx:
+                return
+            self._line_with_draft.append(guess.token)
+            logits = self._sequence.decode(guess.token).logits[0]
+
+    def close(self) -> None:
+        self._line = []
+
+    def _catch_up(self) -> Logits:
+        """Decode what was committed since the last round; gives the logits behind the line."""
+        known = self._line[:-1]
+        held = common_prefix(self._sequence.tokens, known, known=self._n_agreed)
+        if not self._sequence.can_crop(held):
+            held = 0
+        self._sequence.crop(held)
+        for start in range(held, len(known), self._n_batch):
+            self._sequence.prefill(known[start : start + self._n_batch])
+        self._n_agreed = len(known)
+        self._line_with_draft = list(self._line)
+        logits: Logits = self._sequence.decode(self._line[-1]).logits[0]
+        return logits
+
+    def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
+        usable = logits[: self._n_vocab]
+        position = len(self._line) + n_drafted
+        token = self._sampler.sample(usable, self._line_with_draft, position)
+        return DraftToken(token, probability(usable, token))
+
+    def _is_too_weak(self, guess: DraftToken, n_drafted: int) -> bool:
+        return n_drafted >= self._min_tokens and guess.confidence < self._min_confidence
+
+
+def probability(logits: Logits, token: int) -> float:
+    """Give the softmax probability of a token at temperature 1 from `[n_vocab]` logits."""
+    largest = logits.max()
+    return float(np.exp(logits[token] - largest) / np.exp(logits - largest).sum())
