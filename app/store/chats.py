@@ -1,0 +1,257 @@
+"""The chats of a user: a tree of messages each, in SQLite, written while a reply streams."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from app.store import statements
+from app.store.errors import StoreError, store_error
+from app.store.locks import ChatLock, take_lock
+from app.store.opening import connect, hold_database, open_database
+from app.store.records import (
+    CHAT_COLUMNS,
+    MESSAGE_COLUMNS,
+    Chat,
+    StoredMessage,
+    chat_of,
+    message_of,
+)
+from app.store.writer import Writer
+from engine.configuration import SamplingSettings
+from engine.requests import Role
+
+
+class ChatStore:
+    """Reads on the caller's thread, writes on one thread of its own.
+
+    Every write returns when it is committed; `write_partial` alone returns at once and is on disk
+    within half a second. Two kvchat on one database both work.
+
+    Attributes:
+        notices: What the user should know about how the database was opened.
+    """
+
+    def __init__(self, path: Path, *, on_error: Callable[[StoreError], None] | None = None) -> None:
+        self.path = path
+        self._holder = hold_database(path)
+        try:
+            connection, notice = open_database(path, self._holder)
+        except StoreError:
+            os.close(self._holder)
+            raise
+        self.notices: tuple[str, ...] = () if notice is None else (notice,)
+        self._writer = Writer(connection, path)
+        self._writer.on_error = on_error
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def on_error(self) -> Callable[[StoreError], None] | None:
+        """Who is told, on the writer's thread, that a partial reply could not be written.
+
+        Without one the next write raises it.
+        """
+        return self._writer.on_error
+
+    @on_error.setter
+    def on_error(self, handler: Callable[[StoreError], None] | None) -> None:
+        self._writer.on_error = handler
+
+    def list_chats(self, limit: int = 500) -> list[Chat]:
+        """Give the chats, the one used last first."""
+        rows = self._read(
+            f"SELECT {CHAT_COLUMNS} FROM chats ORDER BY updated_at DESC, id DESC LIMIT ?", limit
+        )
+        return [chat_of(row) for row in rows]
+
+    def chat(self, chat_id: int) -> Chat:
+        """Give one chat.
+
+        Raises:
+            StoreError: If there is none with this id.
+        """
+        rows = self._read(f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?", chat_id)
+        return chat_of(_only(rows, "chat", chat_id))
+
+    def message(self, message_id: int) -> StoredMessage:
+        """Give one message.
+
+        Raises:
+            StoreError: If there is none with this id.
+        """
+        rows = self._read(f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE id = ?", message_id)
+        return message_of(_only(rows, "message", message_id))
+
+    def path_to(self, message_id: int) -> list[StoredMessage]:
+        """Give the messages from the root of the tree to this one.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        rows = self._read(statements.PATH, message_id)
+        _only(rows[-1:], "message", message_id)
+        return [message_of(row) for row in rows]
+
+    def variants(self, message_id: int) -> list[StoredMessage]:
+        """Give the messages of the same parent and role, this one among them, oldest first.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        rows = self._read(statements.VARIANTS, message_id)
+        _only(rows[:1], "message", message_id)
+        return [message_of(row) for row in rows]
+
+    def leaf_of(self, message_id: int) -> int:
+        """Give the newest message below this one, or itself when nothing hangs below.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        leaf: int | None = self._read(statements.LEAF, message_id)[0]["leaf"]
+        if leaf is None:
+            raise _missing("message", message_id)
+        return leaf
+
+    def create_chat(
+        self, *, title: str, model_path: str | None, system_prompt: str, sampling: SamplingSettings
+    ) -> Chat:
+        """Begin a chat without messages."""
+        return self._writer.run(
+            lambda db: statements.insert_chat(db, title, model_path, system_prompt, sampling)
+        )
+
+    def update_chat(
+        self,
+        chat_id: int,
+        *,
+        title: str | None = None,
+        title_locked: bool | None = None,
+        system_prompt: str | None = None,
+        sampling: SamplingSettings | None = None,
+        model_path: str | None = None,
+    ) -> Chat:
+        """Change what is not None; the place in the list stays.
+
+        Raises:
+            StoreError: If there is no chat with this id.
+        """
+        changes = statements.ChatChanges(title, title_locked, system_prompt, sampling, model_path)
+        return self._writer.run(lambda db: statements.update_chat(db, chat_id, changes))
+
+    def delete_chat(self, chat_id: int) -> None:
+        """Delete a chat and all of its messages; one that is gone already is no error."""
+        self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+
+    def add_message(
+        self,
+        chat_id: int,
+        *,
+        parent_id: int | None,
+        role: Role,
+        content: str,
+        token_ids: Sequence[int] | None = None,
+        vocabulary_id: str | None = None,
+        model_name: str | None = None,
+        seed: int | None = None,
+    ) -> StoredMessage:
+        """Hang a message below `parent_id` (None begins a tree) and make it the chat's head.
+
+        Raises:
+            StoreError: If the chat is gone, or the parent is not one of its messages.
+        """
+        new = statements.NewMessage(
+            chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed
+        )
+        return self._writer.run(lambda db: statements.insert_message(db, new))
+
+    def set_head(self, chat_id: int, message_id: int | None) -> None:
+        """Show the chat up to another message; None shows none.
+
+        Raises:
+            StoreError: If the chat is gone, or the message is not one of its own.
+        """
+        self._writer.run(lambda db: statements.move_head(db, chat_id, message_id))
+
+    def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
+        """Note the text so far of a reply; on disk within 0.5 s, and returns at once."""
+        self._writer.write_partial(message_id, content, token_ids)
+
+    def finish_message(
+        self,
+        message_id: int,
+        *,
+        content: str,
+        token_ids: Sequence[int] | None,
+        vocabulary_id: str | None,
+        seed: int | None,
+        finish_reason: str,
+        stats: dict[str, object] | None,
+    ) -> StoredMessage:
+        """Write a reply as it ended; later partial writes of it change nothing.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        end = statements.MessageEnd(content, token_ids, vocabulary_id, seed, finish_reason, stats)
+        self._writer.drop_partial(message_id)
+        return self._writer.run(lambda db: statements.finish_message(db, message_id, end))
+
+    def lock_chat(self, chat_id: int) -> ChatLock | None:
+        """Lock a chat for writing, or give None while another kvchat writes it."""
+        return take_lock(self.path.with_name(self.path.name + ".locks") / f"chat-{chat_id}")
+
+    def close(self) -> None:
+        """Write what is kept back and close every connection."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._writer.close()
+        finally:
+            for reader in self._readers:
+                reader.close()
+            os.close(self._holder)
+
+    def __enter__(self) -> "ChatStore":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, query: str, value: int) -> list[sqlite3.Row]:
+        try:
+            return self._reader().execute(query, (value,)).fetchall()
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def _reader(self) -> sqlite3.Connection:
+        if self._is_closed:
+            raise StoreError(f"{self.path} is closed")
+        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = connect(self.path)
+            reader.execute("PRAGMA query_only = ON")
+            with self._readers_lock:
+                self._readers.append(reader)
+        return reader
+
+
+def _only(rows: Sequence[sqlite3.Row], kind: str, key: int) -> sqlite3.Row:
+    if not rows:
+        raise _missing(kind, key)
+    return rows[0]
+
+
+def _missing(kind: str, key: int) -> StoreError:
+    return StoreError(f"{kind} {key} is not in the database: another kvchat may have deleted it")

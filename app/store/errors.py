@@ -1,0 +1,48 @@
+"""Errors of the chat database, in words for the user."""
+
+import sqlite3
+from pathlib import Path
+
+from engine.errors import EngineError
+
+
+class StoreError(EngineError):
+    """The chat database cannot be opened, read or written."""
+
+    title = "The chats cannot be saved"
+
+
+def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    """Give the StoreError that explains SQLite's `error` on the database at `path`."""
+    match _primary_code(error):
+        case sqlite3.SQLITE_FULL:
+            return StoreError(f"no space is left for {path}: free some, what is shown stays here")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return StoreError(f"{path} cannot be written: give yourself the right to write it")
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreError(
+                f"{path} cannot be opened: its folder must exist and be yours to write"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreError(
+                f"{path} is busy: another program has been writing it for seconds; try again"
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return StoreError(
+                f"{path} is damaged ({error}): restart kvchat, which moves the file aside"
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreError(f"the disk failed on {path} ({error}): check its space and health")
+        case _:
+            return StoreError(f"{path}: {error}")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether `error` says that the file is no (longer a) database."""
+    return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    # Errors that Python's module raises by itself carry no code.
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,131 @@
+"""Opens the database file: private, upgraded, and never over a damaged one."""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from app.store.errors import StoreError, is_damage, store_error
+from app.store.schema import upgrade
+
+BUSY_TIMEOUT_MS = 5000
+"""How long a statement waits for a second kvchat that is writing."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection with the pragmas that every connection needs."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
+    )
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A killed process loses nothing that was committed; only a power cut can cost the last
+        # commits, and each commit is spared a wait for the disk.
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def hold_database(path: Path) -> int:
+    """Give a file descriptor that marks the database as in use until it is closed.
+
+    Raises:
+        StoreError: If the folder cannot be made or written.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        holder = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{path.parent} cannot be written ({error.strerror}): give yourself the right to "
+            "write it, or set KVCHAT_DATA to another folder"
+        ) from error
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    return holder
+
+
+def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | None]:
+    """Open and upgrade the database, and give what the user should know about it.
+
+    A damaged file is moved aside to a name with `.broken` in it and a new one is begun.
+
+    Args:
+        path: The database file; it need not exist.
+        holder: What `hold_database` gave for it.
+
+    Raises:
+        StoreError: If the file cannot be opened, or a newer kvchat made it.
+    """
+    try:
+        return _open_checked(path), None
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise store_error(error, path) from error
+        kept = _move_aside(path, holder)
+    try:
+        connection = _open_checked(path)
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
+    return connection, f"the chat database was damaged and is kept as {kept}; a new one was begun"
+
+
+def _open_checked(path: Path) -> sqlite3.Connection:
+    _create_private(path)
+    connection = connect(path)
+    try:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise _damage(verdict)
+        upgrade(connection, path)
+    except (sqlite3.Error, StoreError):
+        connection.close()
+        raise
+    return connection
+
+
+def _damage(verdict: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(verdict)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _create_private(path: Path) -> None:
+    # An existing database is not opened here: closing a descriptor of it would drop the locks
+    # that SQLite holds on it in this process. Its -wal and -shm files take their mode from it.
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be made ({error.strerror}): give yourself the right to write its folder"
+        ) from error
+
+
+def _move_aside(path: Path, holder: int) -> Path:
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreError(
+            f"{path} is damaged and another kvchat has it open: end that one and start again"
+        ) from error
+    kept = _free_name(path)
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(kept.with_name(kept.name + suffix))
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    return kept
+
+
+def _free_name(path: Path) -> Path:
+    names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
+    return next(kept for name in names if not (kept := path.with_name(name)).exists())
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")

@@ -1,0 +1,111 @@
+"""What the chat database holds, as frozen values, and how the columns spell them."""
+
+import json
+import sqlite3
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from engine.configuration import SamplingSettings
+from engine.requests import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One chat; its messages are a tree and `head_id` is the leaf that is shown."""
+
+    id: int
+    title: str
+    title_locked: bool
+    """The user named it, so no title is made for it any more."""
+    created_at: float
+    """Seconds since the epoch."""
+    updated_at: float
+    """When a message was last added or finished; seconds since the epoch."""
+    model_path: str | None
+    system_prompt: str
+    sampling: SamplingSettings
+    head_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message and where it hangs in the tree of its chat."""
+
+    id: int
+    chat_id: int
+    parent_id: int | None
+    role: Role
+    content: str
+    token_ids: tuple[int, ...] | None
+    vocabulary_id: str | None
+    """The vocabulary in which `token_ids` are valid."""
+    model_name: str | None
+    seed: int | None
+    finish_reason: str | None
+    """None on a reply that never finished: a crash cut it, or it is still being written."""
+    stats: dict[str, object] | None
+    created_at: float
+
+
+CHAT_COLUMNS = (
+    "id, title, title_locked, created_at, updated_at, model_path, system_prompt, sampling, head_id"
+)
+MESSAGE_COLUMNS = (
+    "id, chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed,"
+    " finish_reason, stats, created_at"
+)
+
+
+def chat_of(row: sqlite3.Row) -> Chat:
+    """Read a row of `CHAT_COLUMNS`."""
+    return Chat(
+        id=row["id"],
+        title=row["title"],
+        title_locked=bool(row["title_locked"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        model_path=row["model_path"],
+        system_prompt=row["system_prompt"],
+        sampling=load_sampling(row["sampling"]),
+        head_id=row["head_id"],
+    )
+
+
+def message_of(row: sqlite3.Row) -> StoredMessage:
+    """Read a row of `MESSAGE_COLUMNS`."""
+    return StoredMessage(
+        id=row["id"],
+        chat_id=row["chat_id"],
+        parent_id=row["parent_id"],
+        role=row["role"],
+        content=row["content"],
+        token_ids=load_tokens(row["token_ids"]),
+        vocabulary_id=row["vocabulary_id"],
+        model_name=row["model_name"],
+        seed=row["seed"],
+        finish_reason=row["finish_reason"],
+        stats=None if row["stats"] is None else json.loads(row["stats"]),
+        created_at=row["created_at"],
+    )
+
+
+def dump_sampling(sampling: SamplingSettings) -> str:
+    """Spell sampling settings as the column does: a JSON object."""
+    return json.dumps(asdict(sampling))
+
+
+def load_sampling(text: str) -> SamplingSettings:
+    """Read sampling settings; a field that the text lacks has its default."""
+    known = {field.name for field in fields(SamplingSettings)}
+    return SamplingSettings(**{k: v for k, v in json.loads(text).items() if k in known})
+
+
+def dump_tokens(token_ids: Sequence[int] | None) -> bytes | None:
+    """Pack token ids as little-endian 32-bit integers."""
+    return None if token_ids is None else struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+
+def load_tokens(packed: bytes | None) -> tuple[int, ...] | None:
+    """Unpack what `dump_tokens` packed."""
+    return None if packed is None else struct.unpack(f"<{len(packed) // 4}i", packed)

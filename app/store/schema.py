@@ -1,0 +1,85 @@
+"""The shape of the chat database: numbered steps from one version to the next.
+
+`PRAGMA user_version` holds how many steps a file has seen. A step that was released is never
+changed; a new one is appended.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.store.errors import StoreError
+
+# A message never cascades to its children: SQLite stops cascades at a depth of 1,000, which a long
+# chat reaches. Deleting the chat removes all of its messages in one statement instead.
+CHATS_AND_MESSAGES = """
+CREATE TABLE chats (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    title TEXT NOT NULL,
+    title_locked INTEGER NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    model_path TEXT,
+    system_prompt TEXT NOT NULL,
+    sampling TEXT NOT NULL,
+    head_id INTEGER REFERENCES messages(id) ON DELETE SET NULL
+);
+CREATE INDEX chats_by_update ON chats(updated_at);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    chat_id INTEGER NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+    parent_id INTEGER REFERENCES messages(id),
+    role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant')),
+    content TEXT NOT NULL,
+    token_ids BLOB,
+    vocabulary_id TEXT,
+    model_name TEXT,
+    seed INTEGER,
+    finish_reason TEXT,
+    stats TEXT,
+    created_at REAL NOT NULL
+);
+CREATE INDEX messages_by_chat ON messages(chat_id);
+CREATE INDEX messages_by_parent ON messages(parent_id);
+"""
+
+STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES,)
+"""Step i takes a database from version i to version i + 1."""
+
+
+def upgrade(connection: sqlite3.Connection, path: Path, steps: Sequence[str] = STEPS) -> None:
+    """Bring the database to the newest version, in one transaction.
+
+    Raises:
+        StoreError: If a newer kvchat made the file.
+        sqlite3.Error: If a step fails; the file is then as it was.
+    """
+    if version_of(connection) == len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _take_steps(connection, path, steps)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Give the number of steps that the database has seen."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _take_steps(connection: sqlite3.Connection, path: Path, steps: Sequence[str]) -> None:
+    # Read again under the lock: a second kvchat may have done the upgrade meanwhile.
+    version = version_of(connection)
+    if version > len(steps):
+        raise StoreError(
+            f"{path} was made by a newer kvchat (database version {version}, this one knows "
+            f"{len(steps)}): update kvchat, or move the file away to start with an empty list"
+        )
+    for step in steps[version:]:
+        for statement in filter(str.strip, step.split(";")):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(steps)}")

@@ -1,0 +1,195 @@
+"""The SQL behind `ChatStore`: queries, and writes that run inside the writer's transaction."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.store.errors import StoreError
+from app.store.records import (
+    CHAT_COLUMNS,
+    MESSAGE_COLUMNS,
+    Chat,
+    StoredMessage,
+    chat_of,
+    dump_sampling,
+    dump_tokens,
+    message_of,
+)
+from engine.configuration import SamplingSettings
+from engine.requests import Role
+
+PATH = f"""
+WITH RECURSIVE path(node, above, depth) AS (
+    SELECT id, parent_id, 0 FROM messages WHERE id = ?
+    UNION ALL
+    SELECT messages.id, messages.parent_id, depth + 1 FROM messages JOIN path ON messages.id = above
+)
+SELECT {MESSAGE_COLUMNS} FROM messages JOIN path ON id = node ORDER BY depth DESC
+"""
+
+VARIANTS = f"""
+SELECT {", ".join(f"other.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))}
+FROM messages AS this JOIN messages AS other
+ON other.chat_id = this.chat_id AND other.parent_id IS this.parent_id AND other.role = this.role
+WHERE this.id = ? ORDER BY other.id
+"""
+
+LEAF = """
+WITH RECURSIVE below(node) AS (
+    SELECT id FROM messages WHERE id = ?
+    UNION ALL
+    SELECT messages.id FROM messages JOIN below ON messages.parent_id = node
+)
+SELECT max(node) AS leaf FROM below
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChanges:
+    """What to change of a chat; None leaves it."""
+
+    title: str | None
+    title_locked: bool | None
+    system_prompt: str | None
+    sampling: SamplingSettings | None
+    model_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to add."""
+
+    chat_id: int
+    parent_id: int | None
+    role: Role
+    content: str
+    token_ids: Sequence[int] | None
+    vocabulary_id: str | None
+    model_name: str | None
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnd:
+    """How a reply ended."""
+
+    content: str
+    token_ids: Sequence[int] | None
+    vocabulary_id: str | None
+    seed: int | None
+    finish_reason: str
+    stats: dict[str, object] | None
+
+
+def insert_chat(
+    db: sqlite3.Connection,
+    title: str,
+    model_path: str | None,
+    system_prompt: str,
+    sampling: SamplingSettings,
+) -> Chat:
+    """Add a chat and give it as stored."""
+    now = time.time()
+    row = db.execute(
+        "INSERT INTO chats (title, created_at, updated_at, model_path, system_prompt, sampling)"
+        f" VALUES (?, ?, ?, ?, ?, ?) RETURNING {CHAT_COLUMNS}",
+        (title, now, now, model_path, system_prompt, dump_sampling(sampling)),
+    ).fetchone()
+    return chat_of(row)
+
+
+def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> Chat:
+    """Change a chat and give it as it is then."""
+    row = db.execute(
+        "UPDATE chats SET title = coalesce(?, title), title_locked = coalesce(?, title_locked),"
+        " system_prompt = coalesce(?, system_prompt), sampling = coalesce(?, sampling),"
+        f" model_path = coalesce(?, model_path) WHERE id = ? RETURNING {CHAT_COLUMNS}",
+        (
+            changes.title,
+            changes.title_locked,
+            changes.system_prompt,
+            None if changes.sampling is None else dump_sampling(changes.sampling),
+            changes.model_path,
+            chat_id,
+        ),
+    ).fetchone()
+    if row is None:
+        raise _no_chat(chat_id)
+    return chat_of(row)
+
+
+def insert_message(db: sqlite3.Connection, new: NewMessage) -> StoredMessage:
+    """Add a message, move the chat's head to it and give it as stored."""
+    if new.parent_id is not None:
+        _require_message_of(db, new.chat_id, new.parent_id)
+    now = time.time()
+    _touch(db, new.chat_id, now)
+    row = db.execute(
+        "INSERT INTO messages (chat_id, parent_id, role, content, token_ids, vocabulary_id,"
+        " model_name, seed, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        f" RETURNING {MESSAGE_COLUMNS}",
+        (
+            new.chat_id,
+            new.parent_id,
+            new.role,
+            new.content,
+            dump_tokens(new.token_ids),
+            new.vocabulary_id,
+            new.model_name,
+            new.seed,
+            now,
+        ),
+    ).fetchone()
+    db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (row["id"], new.chat_id))
+    return message_of(row)
+
+
+def move_head(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> None:
+    """Set the message up to which a chat is shown."""
+    if message_id is not None:
+        _require_message_of(db, chat_id, message_id)
+    if db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (message_id, chat_id)).rowcount == 0:
+        raise _no_chat(chat_id)
+
+
+def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> StoredMessage:
+    """Write the end of a reply and give it as stored."""
+    row = db.execute(
+        "UPDATE messages SET content = ?, token_ids = ?, vocabulary_id = ?, seed = ?,"
+        f" finish_reason = ?, stats = ? WHERE id = ? RETURNING {MESSAGE_COLUMNS}",
+        (
+            end.content,
+            dump_tokens(end.token_ids),
+            end.vocabulary_id,
+            end.seed,
+            end.finish_reason,
+            None if end.stats is None else json.dumps(end.stats),
+            message_id,
+        ),
+    ).fetchone()
+    if row is None:
+        raise StoreError(
+            f"message {message_id} is not in the database: another kvchat may have deleted its chat"
+        )
+    message = message_of(row)
+    _touch(db, message.chat_id, time.time())
+    return message
+
+
+def _touch(db: sqlite3.Connection, chat_id: int, now: float) -> None:
+    if db.execute("UPDATE chats SET updated_at = ? WHERE id = ?", (now, chat_id)).rowcount == 0:
+        raise _no_chat(chat_id)
+
+
+def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -> None:
+    row = db.execute(
+        "SELECT 1 FROM messages WHERE id = ? AND chat_id = ?", (message_id, chat_id)
+    ).fetchone()
+    if row is None:
+        raise StoreError(f"message {message_id} is not one of chat {chat_id}")
+
+
+def _no_chat(chat_id: int) -> StoreError:
+    return StoreError(f"chat {chat_id} is not in the database: another kvchat may have deleted it")
