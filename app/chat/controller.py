@@ -1,0 +1,367 @@
+"""The chat between engine, store and screen: asks, saves, and says what changed.
+
+No Textual here: the screen calls `poll` once per frame and shows what the `Change` says.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
+from app.chat.history import ChatHistory
+from app.chat.meters import Meters
+from app.chat.reply import RunningReply
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from engine.client import EngineClient
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    SpeculationChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest
+
+Severity = Literal["information", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell the user once."""
+
+    message: str
+    title: str = ""
+    severity: Severity = "information"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one poll changed."""
+
+    text: str = ""
+    """What the live reply got."""
+    is_rebuilt: bool = False
+    """The entries are others than before."""
+    notices: tuple[Notice, ...] = ()
+    draft: str | None = None
+    """A text that was sent and comes back, because the engine refused it."""
+    loaded: Loaded | None = None
+
+
+class ChatController:
+    """One user's conversation with one engine."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        store: ChatStore,
+        *,
+        sampling: SamplingSettings,
+        system_prompt: str = "",
+        max_tokens: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.history = ChatHistory(store, sampling=sampling, system_prompt=system_prompt)
+        self.meters = Meters(clock)
+        self.configuration: Configuration | None = None
+        """What was asked to be loaded last."""
+        self.loaded: Loaded | None = None
+        self._store = store
+        self._clock = clock
+        self._max_tokens = max_tokens
+        self._speculation: SpeculationSettings | None = None
+        self._reply: RunningReply | None = None
+        self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
+        store.on_error = self._store_errors.put
+        self._text: list[str] = []
+        self._notices: list[Notice] = []
+        self._is_rebuilt = True
+        self._draft: str | None = None
+        self._just_loaded: Loaded | None = None
+
+    # --- what the screen reads ---
+
+    @property
+    def is_replying(self) -> bool:
+        """A reply is under way, in whatever chat."""
+        return self._reply is not None
+
+    @property
+    def can_ask(self) -> bool:
+        """A message can be sent now."""
+        return self.meters.phase is Phase.READY and not self.history.is_read_only
+
+    @property
+    def speculation(self) -> SpeculationSettings:
+        """The settings of speculation that were asked for last."""
+        if self._speculation is not None:
+            return self._speculation
+        return self.configuration.speculation if self.configuration else SpeculationSettings()
+
+    def entries(self) -> list[Entry]:
+        """What the transcript shows, oldest first."""
+        reply = self._reply
+        if reply is None:
+            return self.history.entries()
+        return self.history.entries(live_id=reply.message_id, live_text=reply.text)
+
+    def snapshot(self) -> CockpitSnapshot:
+        """What the panels show."""
+        return self.meters.snapshot()
+
+    # --- the engine ---
+
+    def load(self, configuration: Configuration) -> None:
+        """Start the engine on a configuration, ending what it does."""
+        self._cut_reply(FinishReason.CANCELLED)
+        self.configuration = configuration
+        self.loaded = None
+        self._speculation = configuration.speculation
+        self.meters.loading(configuration)
+        self.client.load(configuration)
+
+    def restart(self) -> bool:
+        """Start the engine again as it was; False if it never ran."""
+        if self.configuration is None:
+            return False
+        self.load(self.configuration)
+        return True
+
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        """Switch predictor or controller, in the middle of a reply too."""
+        self._speculation = settings
+        self.meters.speculation(settings)
+        self.client.set_speculation(settings)
+
+    def stop(self) -> bool:
+        """End the running reply; its text so far stays. False if none runs."""
+        if self._reply is None or self._reply.is_stopping:
+            return False
+        self._reply.is_stopping = True
+        self.client.stop()
+        return True
+
+    # --- asking ---
+
+    def send(self, text: str) -> None:
+        """Ask the model.
+
+        Raises:
+            StoreError: If the text could not be saved; nothing was sent then.
+        """
+        head = self.history.head_id
+        self._ask(self.history.add_question(text, parent_id=head), text, head)
+
+    def edit(self, message_id: int, text: str) -> None:
+        """Ask in another way, beside an earlier question.
+
+        Raises:
+            StoreError: If the text could not be saved; nothing was sent then.
+        """
+        head = self.history.head_id
+        parent_id = self.history.message(message_id).parent_id
+        self._ask(self.history.add_question(text, parent_id=parent_id), text, head)
+
+    def regenerate(self, message_id: int | None = None) -> bool:
+        """Answer once more, beside the reply that is there; False if nothing was asked.
+
+        Args:
+            message_id: A reply, or a question to answer; the last of the chat if None.
+
+        Raises:
+            StoreError: If the new reply could not be saved; nothing was asked then.
+        """
+        question = self.history.question_for(message_id)
+        if question is None:
+            return False
+        self._ask(question, None, self.history.head_id)
+        return True
+
+    def _ask(self, question_id: int, prompt: str | None, head: int | None) -> None:
+        messages = self.history.request_messages(question_id)
+        name = self.loaded.model_name if self.loaded else None
+        reply_id = self.history.add_reply(question_id, model_name=name)
+        chat = self.history.chat
+        if chat is None:
+            raise StoreError("the chat was deleted while it was written")
+        self._reply = RunningReply(chat.id, reply_id, prompt or "", head)
+        self._is_rebuilt = True
+        self.meters.asked()
+        self.client.generate(
+            GenerationRequest(
+                messages=messages, sampling=self.history.sampling, max_tokens=self._max_tokens
+            )
+        )
+
+    # --- chats ---
+
+    def open_chat(self, chat_id: int) -> None:
+        """Show another chat; a running reply is stopped and keeps what it has.
+
+        Raises:
+            StoreError: If the chat is gone.
+        """
+        self._leave()
+        self.history.open(chat_id)
+
+    def new_chat(self) -> None:
+        """Show an empty chat; it is saved with its first message."""
+        self._leave()
+        self.history.begin()
+
+    def switch_variant(self, message_id: int, step: int) -> bool:
+        """Show the next or the previous variant of a message; False at the last one."""
+        moved = not self.is_replying and self.history.switch_variant(message_id, step)
+        self._is_rebuilt = self._is_rebuilt or moved
+        return moved
+
+    def say(self, text: str) -> None:
+        """Put an aside into the transcript."""
+        self.history.say(text)
+        self._is_rebuilt = True
+
+    def close(self) -> None:
+        """End the engine, save what came, let the chat go."""
+        self._cut_reply(FinishReason.CANCELLED)
+        self.client.close()
+        self.history.close()
+
+    def _leave(self) -> None:
+        self.stop()
+        lock = self.history.take_lock()
+        if self._reply is not None and self.history.is_shown(self._reply.chat_id):
+            self._reply.lock = lock
+        elif lock is not None:
+            lock.close()
+        self._is_rebuilt = True
+
+    # --- events ---
+
+    def poll(self) -> Change:
+        """Take in what the engine said since the last call."""
+        for event in self.client.poll():
+            self.meters.feed(event)
+            self._take(event)
+        if self._reply is not None and self._reply.is_due(self._clock()):
+            self._store.write_partial(
+                self._reply.message_id, self._reply.text, self._reply.token_ids
+            )
+        self._take_store_errors()
+        change = Change(
+            "" if self._is_rebuilt else "".join(self._text),
+            self._is_rebuilt,
+            tuple(self._notices),
+            self._draft,
+            self._just_loaded,
+        )
+        self._text, self._notices, self._is_rebuilt = [], [], False
+        self._draft = self._just_loaded = None
+        return change
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Loaded():
+                self.loaded = self._just_loaded = event
+                self._notices += [Notice(note) for note in event.notes]
+            case TokensCommitted():
+                self._take_tokens(event)
+            case Finished():
+                self._take_finished(event)
+            case SpeculationChanged(note=str(note)):
+                self._notices.append(Notice(note, "Speculation"))
+            case Failed():
+                self._take_failed(event)
+            case WorkerStopped():
+                self._take_stopped(event)
+            case _:
+                pass
+
+    def _take_tokens(self, event: TokensCommitted) -> None:
+        if self._reply is None:
+            return
+        self._reply.add(event)
+        if self.history.is_shown(self._reply.chat_id):
+            self._text.append(event.text)
+
+    def _take_finished(self, event: Finished) -> None:
+        if event.note:
+            self._notices.append(Notice(event.note))
+        self._end_reply(event.reason, event)
+
+    def _take_failed(self, event: Failed) -> None:
+        self._notices.append(Notice(event.message, event.title, "error"))
+        reply = self._reply
+        if reply is not None and not reply.has_begun:
+            self._take_back(reply)
+        else:
+            self._cut_reply(FAILED)
+        self.say(f"{event.title}: {event.message}")
+
+    def _take_stopped(self, event: WorkerStopped) -> None:
+        self.loaded = None
+        self._cut_reply(CUT_BY_CRASH)
+        severity: Severity = "warning" if event.will_restart else "error"
+        self._notices.append(Notice(event.message, event.title, severity))
+        todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
+        self.say(f"{event.title}: {event.message}\n{todo} Nothing of the chat is lost.")
+
+    def _take_store_errors(self) -> None:
+        try:
+            while True:
+                error = self._store_errors.get_nowait()
+                self._notices.append(Notice(str(error), error.title, "error"))
+        except Empty:
+            return
+
+    # --- how a reply ends ---
+
+    def _cut_reply(self, reason: str) -> None:
+        """End the running reply with what came of it, without the engine's own account."""
+        if self._reply is not None:
+            self._end_reply(reason, None)
+
+    def _end_reply(self, reason: str, event: Finished | None) -> None:
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
+        vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
+        try:
+            self._store.finish_message(
+                reply.message_id,
+                content=event.text if event else reply.text,
+                token_ids=event.token_ids if event else reply.token_ids,
+                vocabulary_id=event.vocabulary_id if event else vocabulary_id,
+                seed=event.seed if event else None,
+                finish_reason=reason,
+                stats=asdict(event.stats) if event else None,
+            )
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "error"))
+        self._release(reply)
+
+    def _take_back(self, reply: RunningReply) -> None:
+        """Undo a question that the engine refused; its text goes back to the composer."""
+        self._reply = None
+        try:
+            self._store.set_head(reply.chat_id, reply.parent_head)
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "error"))
+        if reply.prompt:
+            self._draft = reply.prompt
+        self._release(reply)
+
+    def _release(self, reply: RunningReply) -> None:
+        if reply.lock is not None:
+            reply.lock.close()
+        if self.history.is_shown(reply.chat_id):
+            self.history.refresh()
+            self._is_rebuilt = True

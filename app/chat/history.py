@@ -1,0 +1,230 @@
+"""The chat that is shown: its path through the tree of messages, its settings, its lock."""
+
+from dataclasses import replace
+
+from app.chat.entries import Entry, Speaker, entry_of
+from app.store.chats import ChatStore
+from app.store.locks import ChatLock
+from app.store.records import Chat, StoredMessage
+from engine.configuration import SamplingSettings
+from engine.requests import Message
+
+MAX_TITLE_CHARS = 60
+
+
+def title_of(text: str) -> str:
+    """The first line of a text that says something, short enough for a list."""
+    first = next((part.strip() for part in text.splitlines() if part.strip()), "New chat")
+    return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
+
+
+class ChatHistory:
+    """Reads and writes one chat at a time; a new chat is created with its first message."""
+
+    def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
+        self._store = store
+        self._default_sampling = sampling
+        self._default_system_prompt = system_prompt
+        self._model_path: str | None = None
+        self._lock: ChatLock | None = None
+        self.begin()
+
+    # --- which chat ---
+
+    def begin(self) -> None:
+        """Show an empty chat."""
+        self.chat: Chat | None = None
+        self.is_read_only = False
+        """Another kvchat writes this chat."""
+        self.sampling = self._default_sampling
+        self.system_prompt = self._default_system_prompt
+        self._path: list[StoredMessage] = []
+        self._siblings: dict[int, list[int]] = {}
+        self._asides: list[tuple[int | None, Entry]] = []
+        """Asides, each with the message that it stands behind."""
+
+    def open(self, chat_id: int) -> None:
+        """Show a stored chat, read-only while another kvchat writes it.
+
+        Raises:
+            StoreError: If the chat is gone.
+        """
+        chat = self._store.chat(chat_id)
+        self.begin()
+        self._lock = self._store.lock_chat(chat_id)
+        self.is_read_only = self._lock is None
+        self.chat = chat
+        self.sampling = chat.sampling
+        self.system_prompt = chat.system_prompt
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the shown path again."""
+        if self.chat is None:
+            return
+        self.chat = self._store.chat(self.chat.id)
+        head = self.chat.head_id
+        self._path = self._store.path_to(head) if head is not None else []
+        self._siblings = {
+            message.id: [
+                sibling.id
+                for sibling in self._store.variants(message.id)
+                if sibling.content or sibling.id == message.id
+            ]
+            for message in self._path
+        }
+
+    def take_lock(self) -> ChatLock | None:
+        """Hand the lock of the shown chat over to the caller."""
+        lock, self._lock = self._lock, None
+        return lock
+
+    def close(self) -> None:
+        """Let the chat go."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def is_shown(self, chat_id: int) -> bool:
+        """Whether this is the chat on the screen."""
+        return self.chat is not None and self.chat.id == chat_id
+
+    @property
+    def title(self) -> str:
+        """The title of the chat."""
+        return self.chat.title if self.chat else "New chat"
+
+    @property
+    def head_id(self) -> int | None:
+        """The last message that is shown."""
+        return self._path[-1].id if self._path else None
+
+    # --- what is in it ---
+
+    def message(self, message_id: int) -> StoredMessage:
+        """One message.
+
+        Raises:
+            StoreError: If there is none with this id.
+        """
+        return self._store.message(message_id)
+
+    def last(self, speaker: Speaker) -> StoredMessage | None:
+        """The last shown message of the user or of the model."""
+        role = "user" if speaker is Speaker.USER else "assistant"
+        return next((m for m in reversed(self._path) if m.role == role), None)
+
+    def question_for(self, message_id: int | None) -> int | None:
+        """The question behind a message: the one that a reply answers, or the message itself.
+
+        Args:
+            message_id: A shown message; the last one if None.
+        """
+        shown = {message.id: message for message in self._path}
+        message = shown.get(message_id if message_id is not None else self.head_id or 0)
+        if message is None:
+            return None
+        return message.id if message.role == "user" else message.parent_id
+
+    def entries(self, *, live_id: int | None = None, live_text: str = "") -> list[Entry]:
+        """Messages and asides in their order.
+
+        Args:
+            live_id: The message that is being written.
+            live_text: Its text so far, newer than what is stored.
+        """
+        entries = [aside for anchor, aside in self._asides if anchor is None]
+        for message in self._path:
+            is_live = message.id == live_id
+            shown = replace(message, content=live_text) if is_live else message
+            siblings = self._siblings.get(message.id, [message.id])
+            entries.append(entry_of(shown, siblings, is_live=is_live))
+            entries += [aside for anchor, aside in self._asides if anchor == message.id]
+        return entries
+
+    def request_messages(self, question_id: int) -> tuple[Message, ...]:
+        """The conversation up to a question, as the engine wants it."""
+        path = self._store.path_to(question_id)
+        spoken = tuple(
+            Message(m.role, m.content, m.token_ids, m.vocabulary_id) for m in path if m.content
+        )
+        prompt = self.system_prompt.strip()
+        return (Message("system", prompt), *spoken) if prompt else spoken
+
+    # --- changing it ---
+
+    def say(self, text: str) -> None:
+        """Add an aside behind the last message."""
+        entry = Entry(-1 - len(self._asides), Speaker.ASIDE, text)
+        self._asides.append((self.head_id, entry))
+
+    def add_question(self, text: str, *, parent_id: int | None) -> int:
+        """Save a message of the user and show it.
+
+        Raises:
+            StoreError: If it could not be saved.
+        """
+        if self.chat is None:
+            self.chat = self._store.create_chat(
+                title=title_of(text),
+                model_path=self._model_path,
+                system_prompt=self.system_prompt,
+                sampling=self.sampling,
+            )
+            self._lock = self._store.lock_chat(self.chat.id)
+        message = self._store.add_message(
+            self.chat.id, parent_id=parent_id, role="user", content=text
+        )
+        self.refresh()
+        return message.id
+
+    def add_reply(self, question_id: int, *, model_name: str | None) -> int:
+        """Save the place of a reply and show it.
+
+        Raises:
+            StoreError: If it could not be saved.
+        """
+        chat_id = self._store.message(question_id).chat_id
+        message = self._store.add_message(
+            chat_id, parent_id=question_id, role="assistant", content="", model_name=model_name
+        )
+        self.refresh()
+        return message.id
+
+    def switch_variant(self, message_id: int, step: int) -> bool:
+        """Show the path through another variant of a message; False if there is none."""
+        siblings = self._siblings.get(message_id, [])
+        if self.chat is None or self.is_read_only or message_id not in siblings:
+            return False
+        place = siblings.index(message_id) + step
+        if not 0 <= place < len(siblings):
+            return False
+        self._store.set_head(self.chat.id, self._store.leaf_of(siblings[place]))
+        self.refresh()
+        return True
+
+    def change_settings(self, *, system_prompt: str, sampling: SamplingSettings) -> None:
+        """Use another system prompt and sampling in this chat.
+
+        Raises:
+            StoreError: If the change could not be saved.
+        """
+        if self.chat is not None:
+            self.chat = self._store.update_chat(
+                self.chat.id, system_prompt=system_prompt, sampling=sampling
+            )
+        self.system_prompt = system_prompt
+        self.sampling = sampling
+
+    def rename(self, title: str) -> None:
+        """Give the chat a title that stays.
+
+        Raises:
+            StoreError: If it could not be saved.
+        """
+        if self.chat is not None:
+            self.chat = self._store.update_chat(self.chat.id, title=title, title_locked=True)
+
+    def uses_model(self, path: str) -> None:
+        """New chats are saved with this model."""
+        self._model_path = path

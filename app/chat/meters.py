@@ -1,0 +1,246 @@
+"""Counters that are fed with the engine's events and sampled by the screen."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.tally import Tally, tally_of
+from app.render.format import share
+from engine.configuration import Configuration, SpeculationSettings
+from engine.events import (
+    CacheChanged,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    SpeculationChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+
+BIN_S = 0.5
+"""Time that one column of a history stands for, in seconds."""
+WINDOW_S = 2.0
+"""Time over which the live speed is averaged, in seconds."""
+N_BINS = 64
+N_VERDICTS = 200
+
+
+class Meters:
+    """The state of the cockpit; `snapshot` is cheap enough for every frame."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._now = CockpitSnapshot()
+        self._earlier = Tally()
+        """Finished replies since the model was loaded."""
+        self._asked_at: float | None = None
+        self._recent: deque[tuple[float, int]] = deque()
+        """When tokens came in, and how many, within the window."""
+        self._acceptance: deque[float | None] = deque(maxlen=N_BINS)
+        self._tps: deque[float | None] = deque(maxlen=N_BINS)
+        self._verdicts: deque[bool] = deque(maxlen=N_VERDICTS)
+        self._bin_start = 0.0
+        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+
+    def snapshot(self) -> CockpitSnapshot:
+        """What the panels show now."""
+        self._close_bins()
+        return replace(
+            self._now,
+            session=self._earlier + self._now.reply if self._is_running else self._earlier,
+            acceptance_history=tuple(self._acceptance),
+            tps_history=tuple(self._tps),
+            verdicts=tuple(self._verdicts),
+            decode_tps=self._live_tps() if self._is_running else self._now.decode_tps,
+        )
+
+    @property
+    def phase(self) -> Phase:
+        """What the engine is doing."""
+        return self._now.phase
+
+    def loading(self, configuration: Configuration) -> None:
+        """A load was asked for."""
+        settings = configuration.speculation
+        self._earlier = Tally()
+        self._clear_histories()
+        self._now = CockpitSnapshot(
+            phase=Phase.LOADING,
+            model_name=configuration.model_path.stem,
+            n_ctx=configuration.n_ctx,
+            predictor=settings.predictor,
+            controller=settings.controller,
+            n_draft=settings.n_draft,
+        )
+
+    def asked(self) -> None:
+        """A reply was asked for."""
+        self._asked_at = self._clock()
+        self._clear_histories()
+        self._now = replace(
+            self._now,
+            phase=Phase.PREFILL,
+            reply=Tally(),
+            first_token_s=None,
+            prefill=None,
+            prefill_s=None,
+            reuse_note=None,
+            decode_tps=None,
+        )
+
+    def speculation(self, settings: SpeculationSettings) -> None:
+        """Other settings of speculation were asked for."""
+        self._now = replace(
+            self._now,
+            predictor=settings.predictor,
+            controller=settings.controller,
+            n_draft=settings.n_draft,
+        )
+
+    def planned(self, nbytes: int | None) -> None:
+        """The estimate for the loaded configuration is known."""
+        self._now = replace(self._now, planned_bytes=nbytes)
+
+    def process(self, nbytes: int | None) -> None:
+        """The memory of the engine's process was read."""
+        self._now = replace(self._now, process_bytes=nbytes)
+
+    def feed(self, event: Event) -> None:
+        """Take in one event of the engine."""
+        match event:
+            case Loaded():
+                self._loaded(event)
+            case PromptProgress() | PromptReady():
+                self._prompt(event)
+            case TokensCommitted():
+                self._committed(event)
+            case RoundFinished():
+                self._round(event)
+            case CacheChanged():
+                self._now = replace(self._now, cache=event)
+            case SpeculationChanged():
+                self._now = replace(
+                    self._now, predictor=event.predictor, controller=event.controller
+                )
+            case Finished():
+                self._finished(event)
+            case Failed() | WorkerStopped():
+                self._failed(event)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._asked_at is not None
+
+    def _loaded(self, event: Loaded) -> None:
+        settings = event.configuration.speculation
+        self._now = replace(
+            self._now,
+            phase=Phase.READY,
+            model_name=event.model_name,
+            file_type=event.file_type,
+            n_ctx=event.n_ctx,
+            n_ctx_train=event.n_ctx_train,
+            predictor=settings.predictor,
+            controller=settings.controller,
+            n_draft=settings.n_draft,
+            buffers=event.buffers,
+            cache=None,
+        )
+
+    def _prompt(self, event: PromptProgress | PromptReady) -> None:
+        if isinstance(event, PromptProgress):
+            self._now = replace(self._now, phase=Phase.PREFILL, prefill=event)
+        else:
+            self._now = replace(
+                self._now,
+                phase=Phase.DECODING,
+                prefill=None,
+                prefill_s=event.elapsed_s,
+                reuse_note=event.note,
+            )
+
+    def _committed(self, event: TokensCommitted) -> None:
+        now = self._clock()
+        if self._now.first_token_s is None and self._asked_at is not None:
+            self._now = replace(self._now, first_token_s=now - self._asked_at)
+            self._bin_start = now
+        self._recent.append((now, len(event.tokens)))
+        self._bin_emitted += len(event.tokens)
+
+    def _round(self, event: RoundFinished) -> None:
+        self._bin_verified += event.n_verified
+        self._bin_accepted += event.n_accepted
+        self._verdicts.extend(event.verdicts)
+        self._now = replace(
+            self._now,
+            reply=self._now.reply.with_round(event),
+            next_length=event.next_length,
+            reason=event.reason,
+        )
+
+    def _finished(self, event: Finished) -> None:
+        stats = event.stats
+        self._ended(Phase.READY, tally_of(stats))
+        self._now = replace(
+            self._now,
+            decode_tps=stats.decode_tps,
+            first_token_s=stats.first_token_s,
+            prefill_s=stats.prefill_s,
+        )
+
+    def _failed(self, event: Failed | WorkerStopped) -> None:
+        if isinstance(event, WorkerStopped):
+            self._ended(Phase.LOADING if event.will_restart else Phase.STOPPED)
+            self._now = replace(self._now, process_bytes=None, cache=None)
+        else:
+            is_over = event.fatal or self.phase is Phase.LOADING
+            self._ended(Phase.STOPPED if is_over else Phase.READY)
+
+    def _ended(self, phase: Phase, reply: Tally | None = None) -> None:
+        """Close the running reply; a reply that was cut counts as far as it came."""
+        if self._is_running:
+            live_tps = self._live_tps()
+            self._now = replace(self._now, reply=reply or self._now.reply, decode_tps=live_tps)
+            self._earlier = self._earlier + self._now.reply
+        self._asked_at = None
+        self._recent.clear()
+        self._now = replace(self._now, phase=phase, prefill=None)
+
+    def _live_tps(self) -> float | None:
+        now = self._clock()
+        while self._recent and now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+        if len(self._recent) < 2:
+            return None
+        # The first group came before its own time began to count.
+        n_tokens = sum(n for _, n in self._recent) - self._recent[0][1]
+        return share_of_time(n_tokens, self._recent[-1][0] - self._recent[0][0])
+
+    def _close_bins(self) -> None:
+        if not self._is_running or self._now.first_token_s is None:
+            return
+        now = self._clock()
+        if now - self._bin_start < BIN_S:
+            return
+        self._acceptance.append(share(self._bin_accepted, self._bin_verified))
+        self._tps.append(share_of_time(self._bin_emitted, now - self._bin_start))
+        self._bin_start = now
+        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+
+    def _clear_histories(self) -> None:
+        self._acceptance.clear()
+        self._tps.clear()
+        self._verdicts.clear()
+        self._recent.clear()
+        self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+
+
+def share_of_time(n_tokens: int, elapsed_s: float) -> float | None:
+    """Tokens per second, None for no time."""
+    return n_tokens / elapsed_s if elapsed_s > 0 else None

@@ -1,0 +1,55 @@
+"""What the cockpit shows at one moment, as plain values: the panels' only input."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.chat.tally import Tally
+from engine.events import BufferSize, CacheChanged, PromptProgress
+
+
+class Phase(StrEnum):
+    """What the engine is doing."""
+
+    EMPTY = "no model"
+    LOADING = "loading"
+    READY = "ready"
+    PREFILL = "reading the prompt"
+    DECODING = "answering"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class CockpitSnapshot:
+    """Everything that the panels and the status line show."""
+
+    phase: Phase = Phase.EMPTY
+    model_name: str = ""
+    file_type: str = ""
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+    predictor: str = ""
+    controller: str = ""
+    n_draft: int | None = None
+    """Draft length that the user set."""
+    next_length: int | None = None
+    """Draft length that the controller chose for the next round."""
+    reason: str = ""
+    """Why the controller chose it."""
+    reply: Tally = field(default_factory=Tally)
+    session: Tally = field(default_factory=Tally)
+    """All replies since the model was loaded, the running one included."""
+    acceptance_history: tuple[float | None, ...] = ()
+    verdicts: tuple[bool, ...] = ()
+    decode_tps: float | None = None
+    """Over the last two seconds while a reply runs, over all of it afterwards."""
+    tps_history: tuple[float | None, ...] = ()
+    first_token_s: float | None = None
+    prefill: PromptProgress | None = None
+    """Set while the prompt is being read."""
+    prefill_s: float | None = None
+    cache: CacheChanged | None = None
+    reuse_note: str | None = None
+    """Why less of the prompt was reused than could have been."""
+    buffers: tuple[BufferSize, ...] = ()
+    planned_bytes: int | None = None
+    process_bytes: int | None = None

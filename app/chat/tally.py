@@ -1,0 +1,110 @@
+"""Counts of speculation over a reply or a session, and the figures that follow from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.render.format import share
+from engine.events import GenerationStats, RoundFinished, SourceCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts as the engine gave them, added up; none is derived from another."""
+
+    n_rounds: int = 0
+    n_drafted: int = 0
+    n_verified: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
+    decode_s: float = 0.0
+    saved_s: float | None = None
+    """Seconds against plain decoding; None before a plain step was measured."""
+
+    @property
+    def n_refuted(self) -> int:
+        """Drafted tokens that were verified and not accepted."""
+        return self.n_verified - self.n_accepted
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of verified tokens."""
+        return share(self.n_accepted, self.n_verified)
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens that one pass through the model gave."""
+        return share(self.n_emitted, self.n_rounds)
+
+    @property
+    def speedup(self) -> float | None:
+        """Time that plain decoding would have taken, over the time that it took."""
+        if self.saved_s is None or self.decode_s <= 0:
+            return None
+        return (self.decode_s + self.saved_s) / self.decode_s
+
+    def with_round(self, event: RoundFinished) -> "Tally":
+        """These counts and one round more."""
+        saved_s = self.saved_s
+        if event.plain_step_s is not None:
+            gained = event.n_emitted * event.plain_step_s - event.elapsed_s
+            saved_s = (saved_s or 0.0) + gained
+        by_source = self.by_source
+        if event.source is not None:
+            of_round = SourceCounts(
+                event.n_drafted, event.n_verified, event.n_examined, event.n_accepted, 1
+            )
+            by_source = _added(by_source, {event.source: of_round})
+        return Tally(
+            n_rounds=self.n_rounds + 1,
+            n_drafted=self.n_drafted + event.n_drafted,
+            n_verified=self.n_verified + event.n_verified,
+            n_accepted=self.n_accepted + event.n_accepted,
+            n_emitted=self.n_emitted + event.n_emitted,
+            by_source=by_source,
+            decode_s=self.decode_s + event.elapsed_s,
+            saved_s=saved_s,
+        )
+
+    def __add__(self, other: "Tally") -> "Tally":
+        both = [s for s in (self.saved_s, other.saved_s) if s is not None]
+        return Tally(
+            n_rounds=self.n_rounds + other.n_rounds,
+            n_drafted=self.n_drafted + other.n_drafted,
+            n_verified=self.n_verified + other.n_verified,
+            n_accepted=self.n_accepted + other.n_accepted,
+            n_emitted=self.n_emitted + other.n_emitted,
+            by_source=_added(self.by_source, other.by_source),
+            decode_s=self.decode_s + other.decode_s,
+            saved_s=sum(both) if both else None,
+        )
+
+
+def tally_of(stats: GenerationStats) -> Tally:
+    """The counts of a finished reply."""
+    return Tally(
+        n_rounds=stats.n_rounds,
+        n_drafted=stats.n_drafted,
+        n_verified=stats.n_verified,
+        n_accepted=stats.n_accepted,
+        n_emitted=stats.n_emitted,
+        by_source=stats.by_source,
+        decode_s=stats.decode_s,
+        saved_s=stats.saved_s,
+    )
+
+
+def _added(
+    one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
+) -> dict[str, SourceCounts]:
+    total = dict(one)
+    for name, counts in other.items():
+        old = total.get(name, SourceCounts())
+        total[name] = SourceCounts(
+            n_drafted=old.n_drafted + counts.n_drafted,
+            n_verified=old.n_verified + counts.n_verified,
+            n_examined=old.n_examined + counts.n_examined,
+            n_accepted=old.n_accepted + counts.n_accepted,
+            n_rounds=old.n_rounds + counts.n_rounds,
+        )
+    return total

@@ -1,0 +1,70 @@
+"""Numbers as the screen writes them."""
+
+NO_VALUE = "\N{EN DASH}"
+"""Stands where there is no number yet."""
+
+_KIB = 1024
+_GROUPED_LIMIT = 10_000
+
+
+def tokens(n: int) -> str:
+    """A number of tokens in at most five characters: `812`, `1.2k`, `131k`."""
+    if n < 1000:
+        return str(n)
+    thousands = n / 1000
+    return f"{thousands:.1f}k" if thousands < 99.95 else f"{thousands:.0f}k"
+
+
+def context_size(n: int) -> str:
+    """A context in its power of two where it is one: `8k` is 8,192 tokens."""
+    return f"{n // _KIB}k" if n >= _KIB and n % _KIB == 0 else tokens(n)
+
+
+def nbytes(n: int) -> str:
+    """A size with three digits: `27 MiB`, `1.53 GiB`."""
+    size = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
+        size /= _KIB
+    return f"{size:.3g} GiB" if size < 100 else f"{size:.0f} GiB"
+
+
+def count(n: int) -> str:
+    """A count with thousands separated."""
+    return f"{n:,}"
+
+
+def percent(fraction: float | None) -> str:
+    """A share in whole per cents, a dash where there is none."""
+    return NO_VALUE if fraction is None else f"{100 * fraction:.0f}%"
+
+
+def seconds(value: float | None) -> str:
+    """A time with two or three digits: `0.08 s`, `6.1 s`, `2 min 05 s`."""
+    if value is None:
+        return NO_VALUE
+    magnitude = abs(value)
+    if magnitude < 1:
+        return f"{value:.2f} s"
+    if magnitude < 60:
+        return f"{value:.1f} s"
+    sign = "-" if value < 0 else ""
+    return f"{sign}{int(magnitude) // 60} min {int(magnitude) % 60:02d} s"
+
+
+def rate(value: float | None) -> str:
+    """A decode speed in tokens per second."""
+    if value is None:
+        return NO_VALUE
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def factor(value: float | None) -> str:
+    """A speed-up such as `1.6x`."""
+    return NO_VALUE if value is None else f"{value:.2f}x" if value < 1.05 else f"{value:.1f}x"
+
+
+def share(part: int, whole: int) -> float | None:
+    """A part of a whole as a fraction, None while the whole is zero."""
+    return part / whole if whole else None

@@ -1,0 +1,145 @@
+"""Lines of styled text: what every renderer gives and every widget paints.
+
+A style is a name such as `muted` or `code-keyword`; several are joined by a space. Widgets look the
+names up in the theme, commands print the plain text.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells
+
+_WORD = re.compile(r"\S+\s*|\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A piece of text in one style."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Run, ...]
+EMPTY: Line = ()
+
+
+def line(*parts: str | Run) -> Line:
+    """A line of the given parts; a plain string has no style."""
+    return tuple(Run(part) if isinstance(part, str) else part for part in parts)
+
+
+def plain(runs: Line) -> str:
+    """The text of a line."""
+    return "".join(run.text for run in runs)
+
+
+def width_of(runs: Line) -> int:
+    """Cells that a line takes in a terminal."""
+    return sum(cell_len(run.text) for run in runs)
+
+
+def restyled(runs: Iterable[Run], style: str) -> Line:
+    """The runs with one more style under their own."""
+    return tuple(Run(run.text, f"{style} {run.style}".strip()) for run in runs)
+
+
+def padded(runs: Line, width: int, style: str = "") -> Line:
+    """The line filled with spaces up to a width, so that a background reaches the edge."""
+    missing = width - width_of(runs)
+    return (*runs, Run(" " * missing, style)) if missing > 0 else runs
+
+
+def clipped(runs: Line, width: int) -> Line:
+    """The line cut to a width, with `…` where something was cut."""
+    if width_of(runs) <= width:
+        return runs
+    kept: list[Run] = []
+    room = width - 1
+    for run in runs:
+        cells = cell_len(run.text)
+        if cells > room:
+            head = chop_cells(run.text, room)[0] if room > 0 else ""
+            kept.append(Run((head if cell_len(head) <= room else "") + "…", run.style))
+            break
+        kept.append(run)
+        room -= cells
+    return tuple(kept) if width > 0 else EMPTY
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """Two lines as one, the second at the right edge; the first is clipped if they do not fit."""
+    room = width - width_of(right)
+    if room < 2:
+        return clipped(left, width)
+    head = clipped(left, room - 1)
+    return (*head, Run(" " * (room - width_of(head))), *right)
+
+
+def wrapped(runs: Line, width: int) -> list[Line]:
+    """The line broken at spaces; a word wider than the line is folded."""
+    text = plain(runs)
+    if len(text) <= width and text.isascii():
+        return [runs]
+    return [_without_trailing_space(part) for part in _split(runs, _breaks(text, max(width, 2)))]
+
+
+def folded(runs: Line, width: int) -> list[Line]:
+    """The line cut every `width` cells, spaces kept: for code."""
+    text = plain(runs)
+    if len(text) <= width and text.isascii():
+        return [runs]
+    return list(_split(runs, _fold_breaks(text, 0, max(width, 2))[0]))
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    offsets: list[int] = []
+    used = 0
+    for match in _WORD.finditer(text):
+        word = match.group()
+        cells = cell_len(word.rstrip())
+        if used + cells > width and used:
+            offsets.append(match.start())
+            used = 0
+        if cells > width:
+            inner, used = _fold_breaks(word.rstrip(), match.start(), width)
+            offsets += inner
+            used += cell_len(word) - cells
+        else:
+            used += cell_len(word)
+    return offsets
+
+
+def _fold_breaks(text: str, start: int, width: int) -> tuple[list[int], int]:
+    """Offsets at which a text is cut into full lines, and the cells of the last line."""
+    pieces = chop_cells(text, width)
+    offsets: list[int] = []
+    for piece in pieces[:-1]:
+        start += len(piece)
+        offsets.append(start)
+    return offsets, cell_len(pieces[-1]) if pieces else 0
+
+
+def _split(runs: Line, offsets: list[int]) -> Iterator[Line]:
+    queue = list(reversed(runs))
+    position = 0
+    for offset in offsets:
+        part: list[Run] = []
+        while queue and position < offset:
+            run = queue.pop()
+            room = offset - position
+            if len(run.text) > room:
+                queue.append(Run(run.text[room:], run.style))
+                run = Run(run.text[:room], run.style)
+            part.append(run)
+            position += len(run.text)
+        yield tuple(part)
+    yield tuple(reversed(queue))
+
+
+def _without_trailing_space(runs: Line) -> Line:
+    if not runs or not runs[-1].text.endswith(" "):
+        return runs
+    last = Run(runs[-1].text.rstrip(), runs[-1].style)
+    return (*runs[:-1], last) if last.text else _without_trailing_space(runs[:-1])

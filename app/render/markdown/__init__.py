@@ -1,0 +1,1 @@
+"""Markdown of a reply as lines of styled text, block by block while it streams."""

@@ -1,0 +1,33 @@
+"""Model and user text made harmless for a terminal.
+
+Control characters would move the cursor or recolour the screen, bidirectional controls would show
+a text in another order than it has. Both are shown as visible signs in their place.
+"""
+
+import re
+
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_INVISIBLE = "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]")
+
+TAB_WIDTH = 4
+
+
+def visible(text: str) -> str:
+    r"""The text with every harmful character shown as a sign; `\n` stays, tabs become spaces."""
+    text = text.replace("\r\n", "\n")
+    if "\t" in text:
+        text = text.expandtabs(TAB_WIDTH)
+    return _HARMFUL.sub(_sign, text)
+
+
+def without_controls(text: str) -> str:
+    r"""The text without harmful characters, for the clipboard; `\n` and tabs stay."""
+    return _HARMFUL.sub("", text.replace("\r\n", "\n"))
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
