@@ -1,8 +1,8 @@
 """What the engine tells: frozen values that a session yields and a worker sends on.
 
 Nobody is called; whoever runs a session pulls these. Counts are kept apart and never derived from
-each other: drafted; verified (drafted tokens that were in a verify batch); examined (up to the first
-miss); accepted; emitted. Refuted is verified minus accepted.
+each other: drafted; verified (drafted tokens that were in a verify batch); examined (up to the
+first miss); accepted; emitted. Refuted is verified minus accepted.
 """
 
 from dataclasses import dataclass, field

@@ -10,8 +10,9 @@ from types import FrameType
 from typing import NoReturn
 
 from jinja2 import TemplateError as JinjaError
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import TemplateError
 from engine.requests import Message
@@ -77,7 +78,7 @@ class ChatTemplate:
             ) from error
         except TemplateError:
             raise
-        except Exception as error:  # noqa: BLE001  a template is foreign code: it can raise anything
+        except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
                 f"the model's chat template failed: {type(error).__name__}: {error}; "
                 "it may not take a system message, or want user and assistant in turns"

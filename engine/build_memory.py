@@ -1,0 +1,45 @@
+"""What was learnt about the installed build of llama.cpp, kept in a small file."""
+
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+
+class BuildMemory:
+    """Remembers that extra buffer types crash this build; another build starts afresh.
+
+    `path` None remembers nothing beyond the process.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._build = installed_build()
+        self.extra_buffers_crash = self._read()
+
+    def remember_crash(self) -> None:
+        """Note the crash, on disk where there is a path that can be written."""
+        self.extra_buffers_crash = True
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"extra_buffers_crash_on": self._build}) + "\n")
+
+    def _read(self) -> bool:
+        if self._path is None or not self._path.is_file():
+            return False
+        try:
+            known = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(known, dict) and known.get("extra_buffers_crash_on") == self._build
+
+
+def installed_build() -> str:
+    """Give version and time of installation of llama-cpp-python, without importing it."""
+    try:
+        found = distribution("llama-cpp-python")
+    except PackageNotFoundError:
+        return "not installed"
+    library = Path(str(found.locate_file("llama_cpp/lib/libllama.so")))
+    stamp = int(library.stat().st_mtime) if library.exists() else 0
+    return f"{found.version}@{stamp}"

@@ -1,0 +1,36 @@
+"""A request to stop, made in one thread and obeyed in another."""
+
+import threading
+from collections.abc import Callable
+
+
+class Cancellation:
+    """Belongs to one reply; cancelling is final, and may come before the reply has started."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._on_cancel: Callable[[], None] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def cancel(self) -> None:
+        """Stop the reply; the running decode is aborted."""
+        with self._lock:
+            self._event.set()
+            if self._on_cancel is not None:
+                self._on_cancel()
+
+    def attach(self, on_cancel: Callable[[], None]) -> None:
+        """Name what interrupts a running decode; called at once if already cancelled."""
+        with self._lock:
+            self._on_cancel = on_cancel
+            if self._event.is_set():
+                on_cancel()
+
+    def detach(self) -> None:
+        """The reply is over: a late cancel must not stop the next one."""
+        with self._lock:
+            self._on_cancel = None

@@ -1,0 +1,364 @@
+"""One chat with one model: prefill, then rounds of draft, verify, accept and crop.
+
+Committed tokens are `tokens`. The last one is pending: the sequence has decoded exactly
+`tokens[:-1]`. A round decodes the pending token and the draft in one batch, keeps what the target
+would have said itself, adds the target's own next token, and crops the cache back to the
+invariant. Everything is told by events; nobody is called.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.backends.base import Backend, Sequence, rewind
+from engine.cancellation import Cancellation
+from engine.configuration import PredictorName, SpeculationSettings
+from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
+from engine.events import (
+    CacheChanged,
+    CommittedToken,
+    Event,
+    Finished,
+    FinishReason,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    SpeculationChanged,
+    TokenKind,
+    TokensCommitted,
+)
+from engine.model.chat_template import ChatTemplate
+from engine.prompt import Prompt, chat_prompt, raw_prompt
+from engine.requests import GenerationRequest
+from engine.sampling.sampler import Sampler
+from engine.speculation.controller import RoundOutcome
+from engine.speculation.cost import PlainStep, Stopwatch
+from engine.speculation.drafter import Drafter, available
+from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.draft_model import DraftModelPredictor
+from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from engine.speculation.stats import ReplyStats
+from engine.speculation.verify import Verdict, verify_draft
+from engine.speculation.vocabularies import check_pair
+from engine.text.detokenizer import StreamingText
+
+SEED_BITS = 63
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What one reply collects while it is made."""
+
+    request: GenerationRequest
+    sampler: Sampler
+    tokens: list[int]
+    n_prompt: int
+    text: StreamingText
+    stats: ReplyStats
+    watch: Stopwatch
+    ended: FinishReason | None = None
+    end_token: int | None = None
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+
+class Session:
+    """A backend, perhaps a draft backend, and the settings that can change between rounds.
+
+    From one thread at a time; `Cancellation` may be used from any.
+
+    Raises:
+        IncompatiblePairError: the draft's vocabulary is not the target's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        template: ChatTemplate,
+        speculation: SpeculationSettings,
+        *,
+        draft_backend: Backend | None = None,
+    ) -> None:
+        self._backend = backend
+        self._template = template
+        self._draft_backend = draft_backend
+        if draft_backend is not None:
+            if not backend.can_crop:
+                raise IncompatiblePairError(
+                    "the target is a recurrent model: its state cannot go back behind a refuted "
+                    "token, so it cannot be drafted for; load it without a draft"
+                )
+            check_pair(backend.vocabulary, draft_backend.vocabulary)
+        self._sequence: Sequence = backend.open()
+        self._draft_sequence = None if draft_backend is None else draft_backend.open()
+        self._plain_step = PlainStep()
+        self._wanted = speculation
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Names of the predictors that can be switched on."""
+        names = [PredictorName.OFF]
+        if self._backend.can_crop:
+            names.append(PredictorName.LOOKUP)
+            if self._draft_backend is not None:
+                names.append(PredictorName.DRAFT)
+        return tuple(names)
+
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        """Switch predictor and controller from the next round on."""
+        self._wanted = settings
+
+    def generate(self, request: GenerationRequest, cancellation: Cancellation) -> Iterator[Event]:
+        """Make one reply; ends with `Finished`.
+
+        Raises:
+            ContextFullError: the prompt does not fit; nothing of the cache was lost but what the
+                prompt does not share.
+            TemplateError: the chat template failed.
+            PresetError: sampling or speculation settings out of range.
+            DecodeError: the backend failed.
+        """
+        watch = Stopwatch()
+        self._backend.clear_abort()
+        if self._draft_backend is not None:
+            self._draft_backend.clear_abort()
+        cancellation.attach(self._abort)
+        try:
+            yield from self._generate(request, cancellation, watch)
+        finally:
+            cancellation.detach()
+
+    def close(self) -> None:
+        """Free the backends."""
+        self._backend.close()
+        if self._draft_backend is not None:
+            self._draft_backend.close()
+
+    def _generate(
+        self, request: GenerationRequest, cancellation: Cancellation, watch: Stopwatch
+    ) -> Iterator[Event]:
+        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        sampler = Sampler(request.sampling, seed)
+        prompt = self._prompt(request)
+        n_reused = rewind(self._sequence, prompt.tokens[:-1])
+        reply = _Reply(
+            request=request,
+            sampler=sampler,
+            tokens=list(prompt.tokens),
+            n_prompt=len(prompt.tokens),
+            text=StreamingText((*request.stop, *self._stop_strings(request))),
+            stats=ReplyStats(n_prompt=len(prompt.tokens), n_reused=n_reused, prefill_s=0.0),
+            watch=watch,
+        )
+        try:
+            yield from self._prefill(reply, n_reused, cancellation)
+            yield PromptReady(len(prompt.tokens), n_reused, reply.stats.prefill_s, prompt.note)
+            yield self._cache_state(reply)
+            yield from self._rounds(reply, cancellation)
+        except DecodeAborted:
+            reply.ended = FinishReason.CANCELLED
+        rest = reply.text.finish()
+        if rest:
+            yield TokensCommitted((), rest)
+        yield self._cache_state(reply)
+        yield self._finished(reply)
+
+    def _prompt(self, request: GenerationRequest) -> Prompt:
+        vocabulary = self._backend.vocabulary
+        if request.raw_prompt is not None:
+            prompt = raw_prompt(request.raw_prompt, vocabulary)
+        else:
+            prompt = chat_prompt(request.messages, self._template, vocabulary)
+        n_prompt, n_ctx = len(prompt.tokens), self._backend.n_ctx
+        if n_prompt == 0:
+            raise ContextFullError("the prompt is empty: write something to answer")
+        if n_prompt > n_ctx:
+            raise ContextFullError(
+                f"the prompt has {n_prompt} tokens but the context has {n_ctx}: raise the context "
+                f"to {n_prompt + 256} or more, or shorten the chat by {n_prompt - n_ctx} tokens"
+            )
+        return prompt
+
+    def _stop_strings(self, request: GenerationRequest) -> tuple[str, ...]:
+        return () if request.raw_prompt is not None else self._template.stop
+
+    def _prefill(self, reply: _Reply, n_reused: int, cancellation: Cancellation) -> Iterator[Event]:
+        n_known = reply.n_prompt - 1
+        n_batch = self._backend.n_batch
+        yield PromptProgress(n_reused, n_known, n_reused)
+        for start in range(n_reused, n_known, n_batch):
+            _check(cancellation)
+            self._sequence.prefill(reply.tokens[start : min(start + n_batch, n_known)])
+            yield PromptProgress(len(self._sequence.tokens), n_known, n_reused)
+        reply.stats.prefill_s = reply.watch.split()
+
+    def _rounds(self, reply: _Reply, cancellation: Cancellation) -> Iterator[Event]:
+        drafter: Drafter | None = None
+        is_first = True
+        while reply.ended is None:
+            _check(cancellation)
+            if drafter is None or drafter.settings is not self._wanted or drafter.fault:
+                drafter, changed = self._switch(reply, drafter)
+                yield changed
+            reply.ended = self._out_of_room(reply)
+            if reply.ended is not None:
+                return
+            yield from self._round(reply, drafter, is_first=is_first)
+            is_first = False
+
+    def _switch(self, reply: _Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
+        settings = self._wanted
+        name = available(
+            settings,
+            can_crop=self._backend.can_crop,
+            has_draft=self._draft_backend is not None,
+        )
+        note = None if old is None else old.fault
+        if note is not None:
+            name = PredictorName.OFF
+        elif name is not settings.predictor:
+            note = f"the {settings.predictor} predictor is not available with this model"
+        drafter = Drafter(self._predictor(name, reply.sampler, settings), settings)
+        drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
+        return drafter, SpeculationChanged(name, settings.controller, note)
+
+    def _predictor(
+        self, name: PredictorName, sampler: Sampler, settings: SpeculationSettings
+    ) -> Predictor | None:
+        match name:
+            case PredictorName.OFF:
+                return None
+            case PredictorName.LOOKUP:
+                return InputLookupPredictor(
+                    pattern_min=settings.lookup_pattern_min,
+                    pattern_max=settings.lookup_pattern_max,
+                )
+            case PredictorName.DRAFT:
+                return self._draft_predictor(sampler, settings)
+
+    def _draft_predictor(self, sampler: Sampler, settings: SpeculationSettings) -> Predictor | None:
+        if self._draft_backend is None or self._draft_sequence is None:
+            return None
+        return DraftModelPredictor(
+            self._draft_sequence,
+            sampler,
+            n_ctx=self._draft_backend.n_ctx,
+            n_batch=self._draft_backend.n_batch,
+            n_vocab=self._backend.vocabulary.n_tokens,
+            min_tokens=settings.draft_min_tokens,
+            min_confidence=settings.draft_min_confidence,
+        )
+
+    def _round(self, reply: _Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
+        length = drafter.length
+        draft = drafter.draft(self._n_draft_max(reply))
+        draft_s = reply.watch.split()
+        forward = self._sequence.verify((reply.tokens[-1], *draft))
+        verdict = verify_draft(draft, forward.logits, reply.sampler, reply.tokens)
+        committed, text = self._commit(reply, draft, verdict, drafter.source)
+        self._sequence.crop(len(reply.tokens) - 1)
+        outcome = RoundOutcome(len(draft), verdict.n_examined, verdict.n_accepted, len(committed))
+        drafter.observe(outcome, [token.token for token in committed])
+        verify_s = reply.watch.split()
+        if reply.stats.first_token_s is None:
+            reply.stats.first_token_s = reply.watch.total()
+        if not draft and not is_first:
+            self._plain_step.add(draft_s + verify_s)
+        finished = RoundFinished(
+            n_drafted=len(draft),
+            n_verified=len(draft),
+            n_examined=verdict.n_examined,
+            n_accepted=verdict.n_accepted,
+            n_emitted=len(committed),
+            source=drafter.source if draft else None,
+            length=length,
+            next_length=drafter.length,
+            reason=drafter.reason,
+            draft_s=draft_s,
+            verify_s=verify_s,
+            elapsed_s=draft_s + verify_s,
+            plain_step_s=self._plain_step.seconds,
+            verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
+        )
+        reply.stats.add(finished)
+        yield TokensCommitted(tuple(committed), text)
+        yield finished
+        yield self._cache_state(reply)
+
+    def _n_draft_max(self, reply: _Reply) -> int:
+        """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""
+        n_max = min(self._backend.n_rows - 1, self._backend.n_ctx - len(reply.tokens))
+        if reply.request.max_tokens is not None:
+            n_max = min(n_max, reply.request.max_tokens - reply.n_generated - 1)
+        return n_max
+
+    def _out_of_room(self, reply: _Reply) -> FinishReason | None:
+        limit = reply.request.max_tokens
+        if limit is not None and reply.n_generated >= limit:
+            return FinishReason.LENGTH
+        if len(reply.tokens) > self._backend.n_ctx:
+            return FinishReason.CONTEXT
+        return None
+
+    def _commit(
+        self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict, source: str | None
+    ) -> tuple[list[CommittedToken], str]:
+        """Add the accepted tokens and the next one, up to an end token or a stop string."""
+        committed: list[CommittedToken] = []
+        shown: list[str] = []
+        for index, token in enumerate((*draft[: verdict.n_accepted], verdict.next_token)):
+            kind = _kind(index, len(draft), verdict)
+            committed.append(CommittedToken(token, kind, source if draft else None))
+            reply.tokens.append(token)
+            if self._backend.vocabulary.is_end(token):
+                reply.ended, reply.end_token = FinishReason.END, token
+                break
+            shown.append(reply.text.push(self._backend.vocabulary.piece(token)))
+            if reply.text.stopped_by is not None:
+                reply.ended = FinishReason.STOP_STRING
+                break
+        return committed, "".join(shown)
+
+    def _cache_state(self, reply: _Reply) -> CacheChanged:
+        return CacheChanged(
+            n_used=len(self._sequence.tokens),
+            n_cells=self._backend.n_ctx,
+            kv_bytes=self._backend.kv_bytes,
+            n_reused=reply.stats.n_reused,
+            n_prompt=reply.n_prompt,
+        )
+
+    def _finished(self, reply: _Reply) -> Finished:
+        generated = reply.tokens[reply.n_prompt :]
+        if reply.end_token is not None:
+            generated = generated[:-1]
+        return Finished(
+            reason=reply.ended or FinishReason.CANCELLED,
+            text=reply.text.text,
+            token_ids=tuple(generated),
+            vocabulary_id=self._backend.vocabulary.identifier,
+            seed=reply.sampler.seed,
+            stats=reply.stats.summary(self._plain_step.seconds),
+            n_used=len(self._sequence.tokens),
+            n_cells=self._backend.n_ctx,
+        )
+
+    def _abort(self) -> None:
+        self._backend.abort()
+        if self._draft_backend is not None:
+            self._draft_backend.abort()
+
+
+def _kind(index: int, n_drafted: int, verdict: Verdict) -> TokenKind:
+    if not n_drafted:
+        return TokenKind.PLAIN
+    if index < verdict.n_accepted:
+        return TokenKind.DRAFT
+    return TokenKind.BONUS if verdict.n_accepted == n_drafted else TokenKind.CORRECTION
+
+
+def _check(cancellation: Cancellation) -> None:
+    if cancellation.is_cancelled:
+        raise DecodeAborted("stopped between two steps")

@@ -1,0 +1,103 @@
+"""One predictor under one controller: the draft of each round."""
+
+from collections.abc import Sequence as Tokens
+
+from engine.configuration import PredictorName, SpeculationSettings
+from engine.errors import DecodeAborted, EngineError
+from engine.speculation.controller import Controller, RoundOutcome, make_controller
+from engine.speculation.predictors.base import Predictor
+
+PLAIN_STEP_EVERY = 256
+ROUNDS_BEFORE_PLAIN_STEP = 4
+
+
+class Drafter:
+    """Pulls as many tokens from the predictor as the controller asks for.
+
+    A plain round is forced early in a reply and every `PLAIN_STEP_EVERY` tokens while drafting, so
+    that the plain step, to which speculation is compared, stays measured. It changes no text.
+    """
+
+    def __init__(self, predictor: Predictor | None, settings: SpeculationSettings) -> None:
+        self.predictor = predictor
+        self.settings = settings
+        self.controller: Controller = make_controller(settings)
+        self.fault: str | None = None
+        """Why drafting was given up, None while it works."""
+        self._rounds_drafted = 0
+        self._tokens_since_plain = 0
+        self._has_plain_step = False
+
+    @property
+    def source(self) -> str | None:
+        """Name of the predictor, None when there is none."""
+        return None if self.predictor is None else self.predictor.name
+
+    @property
+    def length(self) -> int:
+        """Tokens wanted for the coming round."""
+        if self.predictor is None or self._plain_step_is_due():
+            return 0
+        return self.controller.length
+
+    @property
+    def reason(self) -> str:
+        """Why the controller chose its length."""
+        return self.controller.reason if self.predictor is not None else "speculation is off"
+
+    def reset(self, line: Tokens[int], *, has_plain_step: bool) -> None:
+        """Start a reply on a line of tokens."""
+        self._has_plain_step = has_plain_step
+        self._rounds_drafted = 0
+        self._tokens_since_plain = 0
+        if self.predictor is not None:
+            self.predictor.reset(line)
+
+    def draft(self, n_max: int) -> tuple[int, ...]:
+        """Give at most `n_max` tokens; a predictor that fails is switched off, the reply goes on.
+
+        Raises:
+            DecodeAborted: the reply was cancelled while the draft model decoded.
+        """
+        n_wanted = min(self.length, n_max)
+        if self.predictor is None or n_wanted <= 0:
+            return ()
+        tokens: list[int] = []
+        try:
+            for guess in self.predictor.propose():
+                tokens.append(guess.token)
+                if len(tokens) >= n_wanted:
+                    break
+        except DecodeAborted:
+            raise
+        except EngineError as error:
+            self.fault = f"the {self.source} predictor failed and is off: {error}"
+            self.predictor = None
+            return ()
+        return tuple(tokens)
+
+    def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:
+        """Take the outcome of the round and the tokens that it committed."""
+        self._rounds_drafted += bool(outcome.n_drafted)
+        if outcome.n_drafted:
+            self._tokens_since_plain += outcome.n_emitted
+        else:
+            self._tokens_since_plain = 0
+            self._has_plain_step = True
+        if self.predictor is not None:
+            self.controller.observe(outcome)
+            self.predictor.commit(committed)
+
+    def _plain_step_is_due(self) -> bool:
+        if self._tokens_since_plain >= PLAIN_STEP_EVERY:
+            return True
+        return not self._has_plain_step and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP
+
+
+def available(settings: SpeculationSettings, *, can_crop: bool, has_draft: bool) -> PredictorName:
+    """Give the predictor that can be used where the settings ask for one that cannot."""
+    if not can_crop:
+        return PredictorName.OFF
+    if settings.predictor is PredictorName.DRAFT and not has_draft:
+        return PredictorName.OFF
+    return settings.predictor

@@ -1,0 +1,143 @@
+"""The contract on real models, with one row per micro-batch: there rows equal single decodes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog, read_buffers
+from engine.errors import CropUnsupportedError, ModelLoadError
+from tests.contracts.backend import BackendContract
+
+TEXT = (
+    "A cache keeps what was computed so that nobody has to compute it again. The keys and values "
+    "of earlier tokens are such a thing: a reply of a thousand tokens would otherwise pay for a "
+    "million. What it costs is memory, and memory is what there is least of."
+)
+pytestmark = pytest.mark.model
+
+
+def settings(path: Path, **changes: object) -> ContextSettings:
+    base = ContextSettings(
+        model_path=path,
+        n_ctx=256,
+        n_batch=64,
+        n_ubatch=1,
+        type_k="f16",
+        type_v="f16",
+        flash_attention="on",
+        n_gpu_layers=0,
+        n_threads=2,
+        n_rows=9,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+class TestDenseModel(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, starter_path: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(settings(starter_path), log)
+        yield backend
+        backend.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def line(cls, backend: LlamaCppBackend) -> list[int]:
+        return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
+
+    def test_buffers_are_read_from_the_log(self, backend: LlamaCppBackend) -> None:
+        kinds = {buffer.kind for buffer in backend.buffers}
+        assert {"model", "KV", "compute", "output"} <= kinds
+        assert backend.kv_bytes == 2 * 30 * 3 * 64 * 256 * 2
+
+    def test_the_file_names_itself(self, backend: LlamaCppBackend) -> None:
+        assert backend.file_type == "Q4_1"
+        assert backend.n_ctx_train == 8192
+        assert "<|im_start|>" in (backend.chat_template or "")
+
+    def test_control_tokens_are_read_from_text_only_when_asked(
+        self, backend: LlamaCppBackend
+    ) -> None:
+        vocabulary = backend.vocabulary
+        parsed = vocabulary.tokenize("<|im_end|>", add_special=False, parse_special=True)
+        spelled = vocabulary.tokenize("<|im_end|>", add_special=False, parse_special=False)
+        assert parsed == [vocabulary.eos]
+        assert len(spelled) > 1
+        assert vocabulary.is_end(parsed[0])
+        assert vocabulary.piece(parsed[0]) == b""
+        assert vocabulary.piece(parsed[0], special=True) == b"<|im_end|>"
+
+
+class TestSlidingWindowModel(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, gemma_path: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(settings(gemma_path), log)
+        yield backend
+        backend.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def line(cls, backend: LlamaCppBackend) -> list[int]:
+        return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
+
+
+def test_a_window_that_moved_on_refuses_to_go_back_and_stays_whole(
+    gemma_path: Path, log: NativeLog
+) -> None:
+    backend = LlamaCppBackend(
+        settings(gemma_path, n_ctx=2048, n_batch=512, n_ubatch=256, n_rows=9), log
+    )
+    sequence = backend.open()
+    line = (backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False) * 40)[:1800]
+    for start in range(0, len(line), 512):
+        sequence.prefill(line[start : start + 512])
+    assert not sequence.can_crop(100)
+    with pytest.raises(CropUnsupportedError, match="sliding window of 512"):
+        sequence.crop(100)
+    assert len(sequence.tokens) == 1800
+    before = sequence.verify(line[:9]).logits.copy()
+    sequence.crop(1800)
+    assert np.array_equal(sequence.verify(line[:9]).logits, before)
+    backend.close()
+
+
+def test_a_file_that_is_no_model_is_refused_with_the_reason(tmp_path: Path, log: NativeLog) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 64)
+    with pytest.raises(ModelLoadError, match=r"broken\.gguf"):
+        LlamaCppBackend(settings(broken), log)
+    with pytest.raises(ModelLoadError, match="does not exist"):
+        LlamaCppBackend(settings(tmp_path / "none.gguf"), log)
+
+
+def test_quantised_values_without_flash_attention_are_refused_with_the_reason(
+    starter_path: Path, log: NativeLog
+) -> None:
+    with pytest.raises(ModelLoadError, match="V q8_0, flash attention off"):
+        LlamaCppBackend(settings(starter_path, type_v="q8_0", flash_attention="off"), log)
+
+
+def test_buffer_lines_are_read_with_device_kind_and_size() -> None:
+    lines = [
+        "load_tensors:   CPU_Mapped model buffer size =    92.10 MiB",
+        "llama_kv_cache:        CPU KV buffer size =   180.00 MiB",
+        "llama_kv_cache: size =  180.00 MiB (8192 cells, 30 layers)",
+        "sched_reserve:      CUDA0 compute buffer size =    15.51 MiB",
+    ]
+    found = [(b.device, b.kind, b.owner) for b in read_buffers(lines, "draft")]
+    assert found == [
+        ("CPU_Mapped", "model", "draft"),
+        ("CPU", "KV", "draft"),
+        ("CUDA0", "compute", "draft"),
+    ]
+    assert read_buffers(lines, "target")[1].nbytes == 180 * 1024 * 1024
