@@ -9,58 +9,26 @@ import faulthandler
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from engine.backends.llama_cpp.log import NativeLog
 from engine.cancellation import Cancellation
-from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import EngineError
 from engine.events import CacheChanged, Event, Failed, Finished, PromptProgress
 from engine.load import load_session
 from engine.requests import GenerationRequest
 from engine.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Open this configuration; the first message, once a process."""
-
-    configuration: Configuration
-
-
-@dataclass(frozen=True, slots=True)
-class Generate:
-    """Make a reply."""
-
-    request: GenerationRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Cancel the replies that were asked for so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetSpeculation:
-    """Switch predictor and controller from the next round on."""
-
-    settings: SpeculationSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Asks whether the process still answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """It does."""
-
-
-Command = Load | Generate | Stop | SetSpeculation | Ping
-Answer = tuple[Event, ...] | Pong
+from engine.worker_protocol import (
+    Answer,
+    Command,
+    Generate,
+    Load,
+    Ping,
+    Pong,
+    SetSpeculation,
+    Stop,
+)
 
 ENDS_BATCH = (CacheChanged, PromptProgress, Finished, Failed)
 

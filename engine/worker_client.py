@@ -26,7 +26,7 @@ from engine.configuration import Configuration, SpeculationSettings
 from engine.crash import describe_exit, is_native_crash
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
 from engine.requests import GenerationRequest
-from engine.worker import Answer, Command, Generate, Load, Ping, SetSpeculation, Stop
+from engine.worker_protocol import Answer, Command, Generate, Load, Ping, SetSpeculation, Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
