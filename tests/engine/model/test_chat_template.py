@@ -1,0 +1,59 @@
+import time
+
+import pytest
+
+from engine.errors import TemplateError
+from engine.model import chat_template
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Message
+
+HELLO = [Message("user", "hello")]
+
+
+def test_a_template_is_rendered_with_its_tokens() -> None:
+    text = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+    assert ChatTemplate(text, bos="<s>", eos="</s>").render(HELLO) == "<s>hello</s>"
+
+
+def test_a_model_without_a_template_gets_a_transcript_and_its_stop_string() -> None:
+    template = ChatTemplate(None)
+    assert template.render(HELLO) == "User: hello\n\nAssistant:"
+    assert template.stop == ("\nUser:",)
+    assert ChatTemplate("x").stop == ()
+
+
+def test_a_template_may_refuse_messages_in_its_own_words() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        template.render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ lipsum.__globals__['os'].system('true') }}",
+        "{{ 'a' * 100000000000 }}",
+        "{{ 10 ** 100000000 }}",
+        "{{ range(999999999) }}",
+    ],
+)
+def test_the_sandbox_holds(text: str) -> None:
+    with pytest.raises(TemplateError):
+        ChatTemplate(text).render(HELLO)
+
+
+def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 0.2)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    start = time.monotonic()
+    with pytest.raises(TemplateError, match="ran longer than"):
+        ChatTemplate(loop).render(HELLO)
+    assert time.monotonic() - start < 5
+
+
+def test_text_that_is_no_template_is_refused() -> None:
+    with pytest.raises(TemplateError, match="not valid Jinja"):
+        ChatTemplate("{% for %}")

@@ -1,0 +1,105 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engine.configuration import SamplingSettings
+from engine.errors import PresetError
+from engine.sampling.noise import gumbel
+from engine.sampling.sampler import Sampler
+
+LOGITS = np.array([2.0, 1.0, 0.0, -1.0, 3.0], dtype=np.float32)
+PLAIN = SamplingSettings(temperature=1.0)
+
+
+def probs(settings: SamplingSettings, history: tuple[int, ...] = ()) -> dict[int, float]:
+    found = Sampler(settings, seed=1).distribution(LOGITS, history)
+    return dict(zip(found.tokens.tolist(), found.probs.tolist(), strict=True))
+
+
+def test_temperature_zero_is_a_one_hot_at_the_largest_logit() -> None:
+    assert probs(SamplingSettings()) == {4: 1.0}
+
+
+def test_temperature_one_is_the_softmax() -> None:
+    weights = [math.exp(value) for value in LOGITS.tolist()]
+    expected = {token: weight / sum(weights) for token, weight in enumerate(weights)}
+    assert probs(PLAIN) == pytest.approx(expected)
+
+
+def test_temperature_divides_the_logits() -> None:
+    found = probs(replace(PLAIN, temperature=0.5))
+    assert found[4] / found[0] == pytest.approx(math.exp(2.0))
+
+
+def test_top_k_keeps_the_k_likeliest_and_sums_to_one() -> None:
+    found = probs(replace(PLAIN, top_k=2))
+    assert set(found) == {4, 0}
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_top_p_keeps_the_fewest_likeliest_that_reach_p() -> None:
+    assert set(probs(replace(PLAIN, top_p=0.63))) == {4}
+    assert set(probs(replace(PLAIN, top_p=0.65))) == {4, 0}
+    assert sum(probs(replace(PLAIN, top_p=0.65)).values()) == pytest.approx(1.0)
+
+
+def test_min_p_keeps_what_is_likely_beside_the_likeliest() -> None:
+    assert set(probs(replace(PLAIN, min_p=0.2))) == {4, 0}
+    assert sum(probs(replace(PLAIN, min_p=0.2)).values()) == pytest.approx(1.0)
+
+
+def test_a_penalty_weakens_recent_tokens_of_either_sign() -> None:
+    plain, penalised = probs(PLAIN), probs(replace(PLAIN, repetition_penalty=2.0), (4, 3))
+    assert penalised[4] / penalised[1] == pytest.approx(plain[4] / plain[1] / math.exp(1.5))
+    assert penalised[3] / penalised[1] == pytest.approx(plain[3] / plain[1] / math.exp(1.0))
+
+
+def test_a_penalty_sees_its_window_only() -> None:
+    settings = replace(PLAIN, repetition_penalty=2.0, repetition_window=2)
+    assert probs(settings, (4, 1, 2)) == pytest.approx(probs(settings, (1, 2)))
+
+
+def test_a_penalty_changes_the_greedy_choice() -> None:
+    settings = SamplingSettings(repetition_penalty=2.0)
+    assert Sampler(settings, seed=1).sample(LOGITS, (4,), 0) == 0
+
+
+def test_drawn_tokens_follow_the_distribution() -> None:
+    settings = SamplingSettings(temperature=0.8, top_k=4, top_p=0.95)
+    sampler = Sampler(settings, seed=3)
+    distribution = sampler.distribution(LOGITS, ())
+    n = 40_000
+    drawn = np.bincount([sampler.draw(distribution, at) for at in range(n)], minlength=5)
+    expected = np.zeros(5)
+    expected[distribution.tokens] = distribution.probs * n
+    kept = expected > 0
+    assert drawn[~kept].sum() == 0
+    chi_square = float(((drawn[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+    assert chi_square < 16.3, "p < 0.001 at 3 degrees of freedom"
+
+
+def test_a_draw_depends_on_seed_and_position_and_on_nothing_else() -> None:
+    settings = SamplingSettings(temperature=1.0)
+    first = [Sampler(settings, 5).sample(LOGITS, (), at) for at in range(50)]
+    again = [Sampler(settings, 5).sample(LOGITS, (), at) for at in reversed(range(50))]
+    other = [Sampler(settings, 6).sample(LOGITS, (), at) for at in range(50)]
+    assert first == again[::-1]
+    assert first != other
+
+
+def test_noise_of_neighbouring_counters_is_independent() -> None:
+    tokens = np.arange(2000)
+    table = np.stack([gumbel(9, position, tokens) for position in range(40)])
+    assert np.isfinite(table).all()
+    assert abs(table.mean() - 0.5772) < 0.02
+    assert abs(table.var() - math.pi**2 / 6) < 0.05
+    assert abs(np.corrcoef(table[:-1].ravel(), table[1:].ravel())[0, 1]) < 0.02
+    assert abs(np.corrcoef(table[:, :-1].ravel(), table[:, 1:].ravel())[0, 1]) < 0.02
+
+
+def test_every_bad_setting_is_named_at_once() -> None:
+    with pytest.raises(PresetError) as caught:
+        Sampler(SamplingSettings(temperature=-1, top_p=0, min_p=1), seed=1)
+    assert all(name in str(caught.value) for name in ("temperature", "top_p", "min_p"))

@@ -1,0 +1,92 @@
+import pytest
+
+from engine.configuration import ControllerName, SpeculationSettings
+from engine.errors import PresetError
+from engine.speculation.controller import (
+    BandController,
+    Controller,
+    FixedController,
+    RoundOutcome,
+    make_controller,
+)
+from tests.contracts.controller import ControllerContract
+
+
+class TestFixed(ControllerContract):
+    def make(self) -> Controller:
+        return FixedController(4)
+
+
+class TestBand(ControllerContract):
+    def make(self) -> Controller:
+        return BandController(3, 8)
+
+
+def play(controller: Controller, *, right: bool, rounds: int) -> None:
+    for _ in range(rounds):
+        n = controller.length
+        accepted = n if right else 0
+        controller.observe(RoundOutcome(n, n if right else min(n, 1), accepted, accepted + 1))
+
+
+def test_fixed_stays() -> None:
+    controller = FixedController(4)
+    play(controller, right=False, rounds=50)
+    assert controller.length == 4
+
+
+def test_band_goes_up_to_its_limit_while_drafts_are_right() -> None:
+    controller = BandController(2, 6)
+    play(controller, right=True, rounds=100)
+    assert controller.length == 6
+
+
+def test_band_goes_down_and_turns_off_while_drafts_are_wrong() -> None:
+    controller = BandController(3, 8)
+    play(controller, right=False, rounds=60)
+    assert controller.length == 0
+    assert "off" in controller.reason
+
+
+def test_band_keeps_its_length_between_the_borders() -> None:
+    controller = BandController(4, 8)
+    for _ in range(100):
+        controller.observe(RoundOutcome(4, 3, 2, 3))
+    assert controller.length == 4
+
+
+def test_band_comes_back_when_a_trial_is_right() -> None:
+    controller = BandController(3, 8)
+    play(controller, right=False, rounds=60)
+    for _ in range(500):
+        if controller.length:
+            break
+        controller.observe(RoundOutcome(0, 0, 0, 1))
+    assert controller.length == 1, "a trial"
+    controller.observe(RoundOutcome(1, 1, 1, 2))
+    play(controller, right=True, rounds=100)
+    assert controller.length == 8
+
+
+def test_band_tries_ever_more_rarely_while_trials_fail() -> None:
+    controller = BandController(1, 8)
+    n_trials = 0
+    for _ in range(5000):
+        n = controller.length
+        n_trials += n
+        controller.observe(RoundOutcome(n, n, 0, 1))
+    assert n_trials < 40
+
+
+def test_a_round_without_a_draft_does_not_count_as_a_miss() -> None:
+    controller = BandController(3, 8)
+    for _ in range(200):
+        controller.observe(RoundOutcome(0, 0, 0, 1))
+    assert controller.length == 3
+
+
+def test_lengths_outside_the_limits_are_refused() -> None:
+    with pytest.raises(PresetError, match="n_draft is 0"):
+        make_controller(SpeculationSettings(controller=ControllerName.FIXED, n_draft=0))
+    with pytest.raises(PresetError, match="n_draft_max is 99"):
+        make_controller(SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99))

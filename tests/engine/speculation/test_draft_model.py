@@ -1,0 +1,100 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from engine.configuration import SamplingSettings
+from engine.errors import IncompatiblePairError
+from engine.sampling.sampler import Sampler
+from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.draft_model import DraftModelPredictor, probability
+from engine.speculation.vocabularies import check_pair
+from tests.contracts.predictor import PredictorContract
+from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+
+
+def make(
+    backend: FakeBackend, sequence: FakeSequence, *, confidence: float = 0.0, least: int = 0
+) -> DraftModelPredictor:
+    return DraftModelPredictor(
+        sequence,
+        Sampler(SamplingSettings(), seed=1),
+        n_ctx=backend.n_ctx,
+        n_batch=backend.n_batch,
+        n_vocab=backend.vocabulary.n_tokens,
+        min_tokens=least,
+        min_confidence=confidence,
+    )
+
+
+class TestDraftModel(PredictorContract):
+    @pytest.fixture
+    def predictor(self) -> Predictor:
+        backend = FakeBackend()
+        return make(backend, backend.open())
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return list(range(40))
+
+
+def greedy(backend: FakeBackend, line: list[int], n: int) -> list[int]:
+    line = list(line)
+    for _ in range(n):
+        line.append(int(backend.logits_behind(line).argmax()))
+    return line[-n:]
+
+
+def test_it_proposes_the_draft_model_s_own_continuation() -> None:
+    backend = FakeBackend()
+    predictor = make(backend, backend.open())
+    predictor.reset([1, 2, 3])
+    assert [g.token for g in islice(predictor.propose(), 5)] == greedy(backend, [1, 2, 3], 5)
+
+
+def test_it_decodes_each_committed_token_once() -> None:
+    backend = FakeBackend()
+    predictor = make(backend, backend.open())
+    line = list(range(30))
+    predictor.reset(line)
+    drafted = [g.token for g in islice(predictor.propose(), 4)]
+    assert backend.n_decoded == len(line) + 3
+    predictor.commit([*drafted, 17])
+    backend.n_decoded = 0
+    list(islice(predictor.propose(), 1))
+    assert backend.n_decoded == 2, "the last drafted token and the bonus"
+
+
+def test_it_stops_before_a_token_it_does_not_trust() -> None:
+    backend = FakeBackend(sharpness=0.1)
+    predictor = make(backend, backend.open(), confidence=0.6)
+    predictor.reset([1, 2, 3])
+    assert list(islice(predictor.propose(), 4)) == []
+    predictor = make(backend, backend.open(), confidence=0.6, least=2)
+    predictor.reset([1, 2, 3])
+    assert len(list(islice(predictor.propose(), 4))) == 2
+
+
+def test_it_never_goes_beyond_its_context() -> None:
+    backend = FakeBackend(n_ctx=10)
+    predictor = make(backend, backend.open())
+    predictor.reset(list(range(8)))
+    assert len(list(islice(predictor.propose(), 9))) == 3
+    predictor.reset(list(range(11)))
+    assert list(islice(predictor.propose(), 9)) == []
+
+
+def test_confidence_is_the_softmax_probability() -> None:
+    logits = np.array([0.0, 1.0, 2.0], dtype=np.float32)
+    assert probability(logits, 2) == pytest.approx(0.66524, abs=1e-4)
+
+
+def test_a_vocabulary_with_one_other_token_is_refused_and_the_token_named() -> None:
+    check_pair(FakeVocabulary(), FakeVocabulary())
+    with pytest.raises(IncompatiblePairError, match="token 5 is 'f' in the target and 'g'"):
+        check_pair(FakeVocabulary(26, ord("a")), FakeVocabulary(26, ord("b")))
+
+
+def test_vocabularies_of_very_different_size_are_refused() -> None:
+    with pytest.raises(IncompatiblePairError, match="EOS|BOS|tokens"):
+        check_pair(FakeVocabulary(20), FakeVocabulary(250))

@@ -1,0 +1,98 @@
+from engine.model.chat_template import ChatTemplate
+from engine.prompt import chat_prompt, raw_prompt, spelled
+from engine.requests import Message
+from tests.fakes import TEMPLATE, FakeVocabulary
+
+VOCABULARY = FakeVocabulary()
+
+
+def template(text: str = TEMPLATE) -> ChatTemplate:
+    return ChatTemplate(text, bos="<bos>", eos="<end>")
+
+
+def reply(content: str, ids: list[int] | None = None, vocabulary: str = "fake-256-0") -> Message:
+    token_ids = tuple(ids if ids is not None else content.encode())
+    return Message("assistant", content, token_ids, vocabulary)
+
+
+def text_of(tokens: tuple[int, ...]) -> str:
+    return b"".join(VOCABULARY.piece(token, special=True) for token in tokens).decode()
+
+
+USER = Message("user", "hi")
+NEXT = Message("user", "and?")
+
+
+def test_a_chat_is_rendered_with_one_bos_and_an_open_end() -> None:
+    tokens = chat_prompt([USER], template(), VOCABULARY).tokens
+    assert text_of(tokens) == "<bos><user>hi<end><assistant>"
+    assert tokens.count(VOCABULARY.bos) == 1
+
+
+def test_a_template_without_bos_gets_one() -> None:
+    plain = template(TEMPLATE.replace("{{ bos_token }}", ""))
+    assert chat_prompt([USER], plain, VOCABULARY).tokens[0] == VOCABULARY.bos
+
+
+def test_the_second_prompt_starts_with_the_first_and_the_generated_ids() -> None:
+    first = chat_prompt([USER], template(), VOCABULARY)
+    ids = [104, 101, 108, 108, 111]
+    second = chat_prompt([USER, reply("hello", ids), NEXT], template(), VOCABULARY)
+    assert second.tokens[: len(first.tokens) + 5] == (*first.tokens, *ids)
+    assert text_of(second.tokens).endswith("hello<end><user>and?<end><assistant>")
+    assert second.note is None
+
+
+def test_ids_that_spell_the_reply_otherwise_are_kept_as_generated() -> None:
+    """A tokenizer would merge; the ids of a generation need not be the tokenizer's choice."""
+
+    class Merging(FakeVocabulary):
+        def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+            tokens = super().tokenize(text, add_special=add_special, parse_special=parse_special)
+            return [1 if token == ord("h") else token for token in tokens]
+
+    prompt = chat_prompt([USER, reply("hh"), NEXT], template(), Merging())
+    assert ord("h") in prompt.tokens
+
+
+def test_a_trimming_template_keeps_the_ids() -> None:
+    trimming = template(TEMPLATE.replace("m.content", "m.content | trim"))
+    prompt = chat_prompt([USER, reply(" hello \n"), NEXT], trimming, VOCABULARY)
+    assert b" hello \n" in bytes(token for token in prompt.tokens if token < 256)
+    assert prompt.note is None
+
+
+def test_an_edited_reply_keeps_ids_up_to_the_edit_and_says_so() -> None:
+    prompt = chat_prompt([USER, reply("help", list(b"hello")), NEXT], template(), VOCABULARY)
+    assert (
+        text_of(prompt.tokens) == "<bos><user>hi<end><assistant>help<end><user>and?<end><assistant>"
+    )
+    assert "tokenised again" in (prompt.note or "")
+
+
+def test_an_edit_inside_a_character_is_tokenised_from_its_start() -> None:
+    prompt = chat_prompt([USER, reply("aé", list("aè".encode())), NEXT], template(), VOCABULARY)
+    assert "aé<end>" in text_of(prompt.tokens)
+
+
+def test_ids_of_another_vocabulary_are_not_used() -> None:
+    prompt = chat_prompt([USER, reply("yes", [1, 2], "other"), NEXT], template(), VOCABULARY)
+    assert "yes<end>" in text_of(prompt.tokens)
+
+
+def test_a_template_that_rewrites_replies_is_tokenised_whole_and_says_so() -> None:
+    upper = template(TEMPLATE.replace("m.content", "m.content | upper"))
+    prompt = chat_prompt([USER, reply("yes"), NEXT], upper, VOCABULARY)
+    assert "YES<end>" in text_of(prompt.tokens)
+    assert "rewrites" in (prompt.note or "")
+
+
+def test_a_user_who_quotes_a_reply_does_not_confuse_the_cut() -> None:
+    quoting = Message("user", "you said yes")
+    prompt = chat_prompt([quoting, reply("yes"), quoting], template(), VOCABULARY)
+    assert text_of(prompt.tokens).count("you said yes<end>") == 2
+
+
+def test_a_raw_prompt_is_not_templated() -> None:
+    assert text_of(raw_prompt("plain", VOCABULARY).tokens) == "<bos>plain"
+    assert spelled(list(b"plain"), VOCABULARY) == "plain"

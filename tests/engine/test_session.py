@@ -1,0 +1,329 @@
+"""The loop on a fake model: the text never depends on who guesses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from engine.cancellation import Cancellation
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import ContextFullError, IncompatiblePairError
+from engine.events import (
+    CacheChanged,
+    Event,
+    Finished,
+    FinishReason,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    SpeculationChanged,
+    TokenKind,
+    TokensCommitted,
+)
+from engine.model.chat_template import ChatTemplate
+from engine.requests import GenerationRequest, Message
+from engine.session import Session
+from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
+
+LETTERS = FakeVocabulary(26, ord("a"))
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+LOOKUP = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
+DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
+GREEDY = SamplingSettings()
+WARM = SamplingSettings(temperature=0.8, top_k=8)
+
+
+def make_session(
+    speculation: SpeculationSettings = OFF,
+    *,
+    target: FakeBackend | None = None,
+    draft: FakeBackend | None = None,
+) -> Session:
+    backend = target or FakeBackend(LETTERS, sharpness=2.0)
+    needs_draft = speculation.predictor is PredictorName.DRAFT and draft is None
+    if needs_draft:
+        draft = FakeBackend(LETTERS, sharpness=2.0, noise=0.3)
+    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
+    return Session(backend, template, speculation, draft_backend=draft)
+
+
+def request(text: str = "abcabcabc", **changes: object) -> GenerationRequest:
+    base = GenerationRequest(messages=(Message("user", text),), max_tokens=60, seed=7)
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+
+
+def run(session: Session, wanted: GenerationRequest) -> list[Event]:
+    return list(session.generate(wanted, Cancellation()))
+
+
+def finished(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+def rounds(events: list[Event]) -> list[RoundFinished]:
+    return [event for event in events if isinstance(event, RoundFinished)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, replace(WARM, repetition_penalty=1.3)])
+def test_the_text_is_the_same_with_any_predictor_and_every_draft_length(
+    sampling: SamplingSettings,
+) -> None:
+    for seed in range(4):
+        wanted = request(sampling=sampling, seed=seed)
+        plain = finished(run(make_session(OFF), wanted))
+        assert plain.stats.n_drafted == 0
+        for settings, n_draft in product((LOOKUP, DRAFT), (1, 2, 3, 5, 8, 16)):
+            for controller in ControllerName:
+                speculation = replace(settings, n_draft=n_draft, controller=controller)
+                reply = finished(run(make_session(speculation), wanted))
+                assert reply.token_ids == plain.token_ids
+                assert reply.text == plain.text
+                assert reply.reason == plain.reason
+
+
+def test_drafts_are_really_accepted_and_rounds_saved() -> None:
+    backend = FakeBackend(LETTERS)
+    plain = finished(run(make_session(OFF, target=FakeBackend(LETTERS)), request()))
+    reply = finished(run(make_session(DRAFT, target=backend), request()))
+    assert reply.stats.n_accepted > 10
+    assert reply.stats.n_rounds < plain.stats.n_rounds
+
+
+def test_the_cache_holds_everything_but_the_pending_token() -> None:
+    backend = FakeBackend(LETTERS)
+    sequence = backend.open()
+    backend.open = lambda: sequence  # type: ignore[method-assign]  # to look into it
+    session = make_session(DRAFT, target=backend)
+    line: list[int] = []
+    n_prompt = 0
+    for event in session.generate(request(), Cancellation()):
+        if isinstance(event, PromptReady):
+            n_prompt = event.n_prompt
+        if isinstance(event, TokensCommitted):
+            line += [token.token for token in event.tokens]
+        if isinstance(event, RoundFinished):
+            assert list(sequence.tokens)[n_prompt:] == line[:-1]
+    assert len(line) == 60
+
+
+def test_counts_are_kept_apart_and_add_up() -> None:
+    events = run(make_session(DRAFT), request())
+    stats = finished(events).stats
+    told = rounds(events)
+    assert stats.n_drafted == sum(r.n_drafted for r in told)
+    assert stats.n_emitted == sum(r.n_emitted for r in told)
+    assert stats.n_accepted == stats.by_source["draft"].n_accepted
+    assert stats.n_accepted <= stats.n_examined <= stats.n_verified <= stats.n_drafted
+    assert len(finished(events).token_ids) == stats.n_emitted
+    for told_round in told:
+        assert sum(told_round.verdicts) == told_round.n_accepted
+
+
+def test_every_token_says_where_it_came_from() -> None:
+    events = run(make_session(DRAFT), request())
+    tokens = [t for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
+    kinds = {token.kind for token in tokens}
+    assert {TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.PLAIN} <= kinds
+    assert all((token.source is None) == (token.kind is TokenKind.PLAIN) for token in tokens)
+
+
+def test_the_second_turn_prefills_only_what_is_new() -> None:
+    backend = FakeBackend(LETTERS)
+    session = make_session(OFF, target=backend)
+    first = finished(run(session, request()))
+    backend.n_decoded = 0
+    messages = (
+        Message("user", "abcabcabc"),
+        Message("assistant", first.text, first.token_ids, first.vocabulary_id),
+        Message("user", "go on"),
+    )
+    events = run(session, request(messages=messages, max_tokens=1))
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    assert ready.n_reused == 13 + len(first.token_ids) - 1
+    n_new = ready.n_prompt - ready.n_reused
+    assert backend.n_decoded == n_new
+    assert n_new < 20
+
+
+def test_an_edited_first_message_keeps_what_stands_before_it() -> None:
+    session = make_session(OFF)
+    run(session, request("abcdef"))
+    events = run(session, request("abcxyz"))
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    assert ready.n_reused == len("BU" + "abc")
+
+
+def test_a_recurrent_model_is_refilled_from_the_start_and_is_not_drafted_for() -> None:
+    backend = FakeBackend(LETTERS, can_crop=False)
+    session = make_session(LOOKUP, target=backend)
+    assert session.predictors == ("off",)
+    first = finished(run(session, request("abcdef")))
+    again = run(session, request("abcxyz"))
+    assert first.stats.n_drafted == 0
+    ready = next(event for event in again if isinstance(event, PromptReady))
+    assert ready.n_reused == 0
+    change = next(event for event in again if isinstance(event, SpeculationChanged))
+    assert change.predictor == "off"
+    assert "not available" in (change.note or "")
+
+
+def test_a_draft_for_a_recurrent_model_is_refused_with_the_reason() -> None:
+    with pytest.raises(IncompatiblePairError, match="recurrent"):
+        make_session(DRAFT, target=FakeBackend(LETTERS, can_crop=False))
+
+
+@pytest.mark.parametrize("settings", [OFF, LOOKUP, DRAFT])
+def test_max_tokens_is_never_overshot(settings: SpeculationSettings) -> None:
+    for n in (1, 2, 3, 7, 20):
+        reply = finished(run(make_session(settings), request(max_tokens=n)))
+        assert len(reply.token_ids) == n
+        assert reply.reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("settings", [OFF, LOOKUP, DRAFT])
+def test_the_reply_ends_when_every_cell_is_used(settings: SpeculationSettings) -> None:
+    target = FakeBackend(LETTERS, n_ctx=40)
+    events = run(make_session(settings, target=target), request(max_tokens=None))
+    assert finished(events).reason is FinishReason.CONTEXT
+    assert finished(events).n_used == 40
+    plain = finished(run(make_session(OFF, target=FakeBackend(LETTERS, n_ctx=40)), request()))
+    assert finished(events).text == plain.text
+
+
+@pytest.mark.parametrize("settings", [OFF, LOOKUP, DRAFT])
+def test_an_end_token_inside_a_draft_ends_the_reply(settings: SpeculationSettings) -> None:
+    for seed in range(6):
+        ends = FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0)
+        draft = FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0)
+        plain_backend = FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0)
+        wanted = request(sampling=WARM, seed=seed, max_tokens=200)
+        has_draft = settings.predictor is PredictorName.DRAFT
+        session = make_session(settings, target=ends, draft=draft if has_draft else None)
+        reply = finished(run(session, wanted))
+        plain = finished(run(make_session(OFF, target=plain_backend), wanted))
+        assert reply.reason is FinishReason.END
+        assert reply.token_ids == plain.token_ids
+        assert LETTERS.eos not in reply.token_ids
+
+
+def test_a_stop_string_ends_the_reply_and_is_not_part_of_it() -> None:
+    whole = finished(run(make_session(OFF), request())).text
+    stop = whole[10:13]
+    for settings in (OFF, LOOKUP, DRAFT):
+        reply = finished(run(make_session(settings), request(stop=(stop,))))
+        assert reply.reason is FinishReason.STOP_STRING
+        assert reply.text == whole[: whole.index(stop)]
+
+
+def test_the_shown_text_is_the_whole_text() -> None:
+    events = run(make_session(DRAFT), request(stop=("zzzzzz",)))
+    shown = "".join(event.text for event in events if isinstance(event, TokensCommitted))
+    assert shown == finished(events).text
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_numbers() -> None:
+    session = make_session(OFF, target=FakeBackend(LETTERS, n_ctx=32))
+    with pytest.raises(ContextFullError, match="the prompt has 104 tokens but the context has 32"):
+        run(session, request("a" * 100))
+    assert finished(run(session, request("abc"))).token_ids
+
+
+def test_cancelling_keeps_the_partial_text_and_the_session() -> None:
+    session = make_session(LOOKUP)
+    cancellation = Cancellation()
+    events: list[Event] = []
+    for event in session.generate(request(), cancellation):
+        events.append(event)
+        if isinstance(event, TokensCommitted) and len(events) > 20:
+            cancellation.cancel()
+    reply = finished(events)
+    assert reply.reason is FinishReason.CANCELLED
+    assert reply.text
+    whole = finished(run(session, request()))
+    assert whole.reason is FinishReason.LENGTH
+    assert whole.text.startswith(reply.text)
+
+
+def test_cancelling_before_the_start_decodes_nothing() -> None:
+    backend = FakeBackend(LETTERS)
+    session = make_session(OFF, target=backend)
+    cancellation = Cancellation()
+    cancellation.cancel()
+    reply = finished(list(session.generate(request(), cancellation)))
+    assert reply.reason is FinishReason.CANCELLED
+    assert backend.n_decoded == 0
+
+
+def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
+    session = make_session(OFF)
+    cancellation = Cancellation()
+    list(session.generate(request(), cancellation))
+    cancellation.cancel()
+    assert finished(run(session, request())).reason is FinishReason.LENGTH
+
+
+def test_the_predictor_can_be_switched_in_the_middle_of_a_reply() -> None:
+    session = make_session(OFF)
+    plain = finished(run(make_session(OFF), request()))
+    seen: list[str] = []
+    events: list[Event] = []
+    for event in session.generate(request(), Cancellation()):
+        events.append(event)
+        if isinstance(event, SpeculationChanged):
+            seen.append(event.predictor)
+        if isinstance(event, RoundFinished) and len(rounds(events)) == 10:
+            session.set_speculation(LOOKUP)
+    assert seen == ["off", "lookup"]
+    assert finished(events).text == plain.text
+
+
+def test_a_draft_model_that_fails_is_switched_off_and_the_reply_goes_on() -> None:
+    class Failing(FakeBackend):
+        def logits_behind(self, tokens: object) -> object:  # type: ignore[override]
+            raise ContextFullError("the draft is broken")
+
+    plain = finished(run(make_session(OFF), request()))
+    events = run(make_session(DRAFT, draft=Failing(LETTERS)), request())
+    assert finished(events).text == plain.text
+    notes = [event.note for event in events if isinstance(event, SpeculationChanged)]
+    assert any("the draft is broken" in (note or "") for note in notes)
+
+
+def test_progress_counts_from_the_reused_prefix_to_the_whole_prompt() -> None:
+    events = run(make_session(OFF), request("a" * 50))
+    progress = [event for event in events if isinstance(event, PromptProgress)]
+    assert [p.n_done for p in progress] == [0, 16, 32, 48, 53]
+    assert all(p.n_total == 53 for p in progress)
+
+
+def test_a_fresh_seed_is_drawn_and_told_and_repeats_the_text() -> None:
+    wanted = request(seed=None, sampling=WARM)
+    first, other = (finished(run(make_session(OFF), wanted)) for _ in range(2))
+    assert first.seed != other.seed
+    again = finished(run(make_session(LOOKUP), replace(wanted, seed=first.seed)))
+    assert again.text == first.text
+
+
+def test_the_plain_step_is_measured_while_drafting() -> None:
+    reply = finished(run(make_session(DRAFT), request()))
+    assert reply.stats.plain_step_s is not None
+    assert reply.stats.saved_s is not None
+
+
+def cells(events: list[Event]) -> Iterator[CacheChanged]:
+    return (event for event in events if isinstance(event, CacheChanged))
+
+
+def test_used_cells_are_told_each_round() -> None:
+    events = run(make_session(LOOKUP), request())
+    used = [event.n_used for event in cells(events)]
+    assert used[0] == len("BU" + "abcabcabc") + 1
+    assert used == sorted(used)
+    assert used[-1] == finished(events).n_used
