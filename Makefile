@@ -1,0 +1,36 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: chat test check setup setup-dev starter test-models llama bench clean
+
+chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
+	  echo 'kvchat is set up, but this is no terminal. In one: make chat'; \
+	  echo 'Without one: $(BIN)/kvchat run "Hello"'; fi
+
+test: setup-dev test-models ## set up what the tests need and run all of them
+	@$(BIN)/python -m pytest
+
+check: setup-dev ## the gate: format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup:
+	@$(PYTHON) scripts/setup.py
+
+setup-dev:
+	@$(PYTHON) scripts/setup.py --dev
+
+starter:
+	@$(BIN)/kvchat models install-starter
+
+test-models: setup-dev
+	@$(BIN)/python scripts/fetch_test_models.py
+
+llama: ## compile llama.cpp again, with flags for this machine
+	@$(PYTHON) scripts/setup.py --rebuild
+
+clean: ## forget what was built; models of the user stay
+	rm -rf .venv .cache/wheels

@@ -1,0 +1,99 @@
+"""Sets kvchat up in `.venv`; run by make, by the system's Python, with nothing but its library.
+
+    python3 scripts/setup.py             kvchat and the starter model
+    python3 scripts/setup.py --dev       with what the tests and the gate need
+    python3 scripts/setup.py --rebuild   compile llama.cpp again
+
+What is done already is not done again: a stamp in `.venv` holds what was installed.
+"""
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "kvchat-setup"
+
+if sys.version_info < (3, 11):
+    version = ".".join(map(str, sys.version_info[:2]))
+    sys.exit(f"kvchat needs Python 3.11 or newer, this is {version}: make chat PYTHON=python3.12")
+
+import tomllib  # noqa: E402  not there before 3.11
+
+import llama_build  # noqa: E402  beside this file; uses the syntax of 3.10
+
+
+def main() -> None:
+    """Bring `.venv` to what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
+    parser.add_argument("--dev", action="store_true", help="tests and gate too")
+    parser.add_argument("--rebuild", action="store_true", help="compile llama.cpp again")
+    options = parser.parse_args()
+    start = time.monotonic()
+    flags = llama_build.cmake_flags()
+    wanted = fingerprint(flags, dev=options.dev)
+    installed = STAMP.read_text().split() if STAMP.is_file() else []
+    if wanted in installed and not options.rebuild:
+        return
+    make_environment()
+    install_llama(flags, rebuild=options.rebuild)
+    install_kvchat(dev=options.dev)
+    STAMP.write_text(" ".join({*installed, wanted}) + "\n")
+    print(f"kvchat is set up ({time.monotonic() - start:.0f} s).", flush=True)
+
+
+def fingerprint(flags: list[str], *, dev: bool) -> str:
+    """Give a name for what would be installed."""
+    parts = [(ROOT / "pyproject.toml").read_text(), llama_build.VERSION, *flags, str(dev)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def make_environment() -> None:
+    """Make the virtual environment if there is none."""
+    if PYTHON.is_file():
+        return
+    print("Making .venv ...", flush=True)
+    made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False)
+    if made.returncode != 0:
+        sys.exit("The virtual environment could not be made. Debian: sudo apt install python3-venv")
+
+
+def install_llama(flags: list[str], *, rebuild: bool) -> None:
+    """Compile and install llama-cpp-python with the flags of this machine."""
+    folder = llama_build.wheel_folder(flags)
+    if rebuild:
+        for wheel in folder.glob("*.whl"):
+            wheel.unlink()
+    if not any(folder.glob("*.whl")):
+        print(
+            f"Compiling llama.cpp {llama_build.describe(flags)}: two to three minutes on two "
+            "cores, once.",
+            flush=True,
+        )
+    wheel = llama_build.build_wheel(PYTHON, flags, folder)
+    pip("install", "--force-reinstall", "--no-deps", str(wheel))
+
+
+def install_kvchat(*, dev: bool) -> None:
+    """Install kvchat from this checkout, editable, with what it needs."""
+    print("Installing kvchat and its libraries ...", flush=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extra = project["dependency-groups"]["dev"] if dev else []
+    pip("install", "--editable", str(ROOT), *extra)
+
+
+def pip(*arguments: str) -> None:
+    """Run pip of the environment, quiet unless it fails."""
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"pip failed ({' '.join(arguments[:3])} ...):\n{done.stdout}{done.stderr}")
+
+
+if __name__ == "__main__":
+    main()
