@@ -96,5 +96,13 @@ def test_a_vocabulary_with_one_other_token_is_refused_and_the_token_named() -> N
 
 
 def test_vocabularies_of_very_different_size_are_refused() -> None:
-    with pytest.raises(IncompatiblePairError, match="EOS|BOS|tokens"):
-        check_pair(FakeVocabulary(20), FakeVocabulary(250))
+    class NoBos(FakeVocabulary):
+        adds_bos = False
+
+    with pytest.raises(IncompatiblePairError, match="25 tokens and the draft 255, more than 128"):
+        check_pair(NoBos(20), NoBos(250))
+
+
+def test_another_bos_is_refused_where_it_is_added() -> None:
+    with pytest.raises(IncompatiblePairError, match="BOS token is 20 in the target and 22"):
+        check_pair(FakeVocabulary(20), FakeVocabulary(22))

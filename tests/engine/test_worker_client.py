@@ -1,0 +1,290 @@
+"""The engine's process, on the real starter model: it answers, it stops, it dies without harm."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    PromptProgress,
+    PromptReady,
+    SpeculationChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest, Message
+from engine.worker_client import FALLBACK_NOTE, WorkerClient
+
+pytestmark = pytest.mark.model
+ANSWER_LIMIT_S = 60.0
+
+
+def collect(client: WorkerClient, is_last: Callable[[Event], bool]) -> list[Event]:
+    events: list[Event] = []
+    deadline = time.monotonic() + ANSWER_LIMIT_S
+    while time.monotonic() < deadline:
+        for event in client.poll(0.2):
+            events.append(event)
+            if is_last(event):
+                return events
+    raise AssertionError(f"no last event among {[type(event).__name__ for event in events]}")
+
+
+def is_end(event: Event) -> bool:
+    return isinstance(event, Finished | Failed | WorkerStopped)
+
+
+def ask(text: str, max_tokens: int | None = 12) -> GenerationRequest:
+    return GenerationRequest(messages=(Message("user", text),), max_tokens=max_tokens)
+
+
+@pytest.fixture
+def configuration(starter_path: Path) -> Configuration:
+    return Configuration(model_path=starter_path, n_ctx=4096, n_ubatch=512)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[WorkerClient]:
+    client = WorkerClient(log_path=tmp_path / "engine.log", memory_path=tmp_path / "build.json")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def loaded(client: WorkerClient, configuration: Configuration) -> WorkerClient:
+    client.load(configuration)
+    events = collect(client, lambda event: isinstance(event, Loaded) or is_end(event))
+    assert isinstance(events[-1], Loaded), events
+    return client
+
+
+def worker_of(client: WorkerClient) -> psutil.Process:
+    children = psutil.Process().children()
+    workers = [child for child in children if "engine.worker" in " ".join(child.cmdline())]
+    assert len(workers) == 1
+    return workers[0]
+
+
+def test_a_reply_is_made_and_told(loaded: WorkerClient) -> None:
+    loaded.generate(ask("Name three colours.", 30))
+    events = collect(loaded, is_end)
+    reply = events[-1]
+    assert isinstance(reply, Finished)
+    assert reply.text.strip()
+    assert "".join(e.text for e in events if isinstance(e, TokensCommitted)) == reply.text
+    assert loaded.process_memory_bytes() or 0 > 50_000_000
+    assert not loaded.is_busy
+
+
+def test_what_the_engine_prints_goes_to_its_log(
+    loaded: WorkerClient, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loaded.generate(ask("hello", 2))
+    collect(loaded, is_end)
+    out, err = capfd.readouterr()
+    assert out == err == ""
+    assert (tmp_path / "engine.log").stat().st_mode & 0o077 == 0
+
+
+def test_stop_is_obeyed_in_the_middle_of_a_prefill(loaded: WorkerClient) -> None:
+    loaded.generate(ask("Name three colours.", 20))
+    before = collect(loaded, is_end)[-1]
+    assert isinstance(before, Finished)
+    loaded.generate(ask("word " * 3000))
+    collect(loaded, lambda event: isinstance(event, PromptProgress))
+    time.sleep(0.1)
+    asked = time.monotonic()
+    loaded.stop()
+    reply = collect(loaded, is_end)[-1]
+    assert isinstance(reply, Finished)
+    assert reply.reason is FinishReason.CANCELLED
+    assert time.monotonic() - asked < 5
+    loaded.generate(ask("Name three colours.", 20))
+    after = collect(loaded, is_end)[-1]
+    assert isinstance(after, Finished)
+    assert after.text == before.text
+
+
+def test_a_killed_engine_is_an_event_and_can_be_loaded_again(
+    loaded: WorkerClient, configuration: Configuration
+) -> None:
+    loaded.generate(ask("Tell me a long story.", None))
+    collect(loaded, lambda event: isinstance(event, TokensCommitted))
+    worker_of(loaded).kill()
+    stopped = collect(loaded, is_end)[-1]
+    assert isinstance(stopped, WorkerStopped)
+    assert "SIGKILL" in stopped.message
+    assert "Restart" in stopped.message
+    assert not loaded.is_alive
+    loaded.generate(ask("hello"))
+    assert isinstance(collect(loaded, is_end)[-1], Failed)
+    loaded.load(configuration)
+    collect(loaded, lambda event: isinstance(event, Loaded))
+    assert loaded.is_alive
+
+
+def test_a_hung_engine_is_killed_and_started_again(
+    tmp_path: Path, configuration: Configuration
+) -> None:
+    client = WorkerClient(log_path=tmp_path / "engine.log", silence_limit_s=2.0)
+    client.load(configuration)
+    collect(client, lambda event: isinstance(event, Loaded))
+    worker_of(client).send_signal(signal.SIGSTOP)
+    events = collect(client, lambda event: isinstance(event, Loaded))
+    stopped = next(event for event in events if isinstance(event, WorkerStopped))
+    assert stopped.will_restart
+    assert "silent" in stopped.message
+    client.close()
+
+
+def test_a_second_load_replaces_the_first(loaded: WorkerClient, gemma_path: Path) -> None:
+    loaded.load(Configuration(model_path=gemma_path, n_ctx=512))
+    event = collect(loaded, lambda event: isinstance(event, Loaded) or is_end(event))[-1]
+    assert isinstance(event, Loaded)
+    assert event.n_vocab == 262_144
+    assert worker_of(loaded)
+
+
+def test_a_model_that_cannot_be_loaded_is_said_and_the_client_lives(
+    client: WorkerClient, tmp_path: Path, configuration: Configuration
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model at all")
+    client.load(Configuration(model_path=broken, n_ctx=512))
+    failed = collect(client, is_end)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.fatal
+    assert "broken.gguf" in failed.message
+    client.load(configuration)
+    assert isinstance(collect(client, lambda e: isinstance(e, Loaded))[-1], Loaded)
+
+
+def test_a_draft_of_another_vocabulary_is_refused_with_the_difference(
+    client: WorkerClient, starter_path: Path, gemma_path: Path
+) -> None:
+    from engine.configuration import DraftConfiguration
+
+    client.load(
+        Configuration(
+            model_path=starter_path,
+            n_ctx=512,
+            draft=DraftConfiguration(model_path=gemma_path, n_ctx=512),
+        )
+    )
+    failed = collect(client, is_end)[-1]
+    assert isinstance(failed, Failed)
+    assert "BPE in the target and SPM in the draft" in failed.message
+
+
+def test_the_predictor_is_switched_while_it_answers(loaded: WorkerClient) -> None:
+    loaded.generate(ask("Count from one to fifty in words.", 80))
+    collect(loaded, lambda event: isinstance(event, TokensCommitted))
+    loaded.set_speculation(SpeculationSettings(predictor=PredictorName.OFF))
+    events = collect(loaded, is_end)
+    assert any(isinstance(e, SpeculationChanged) and e.predictor == "off" for e in events)
+
+
+def test_asking_while_busy_is_refused(loaded: WorkerClient) -> None:
+    loaded.generate(ask("Tell me a story.", 40))
+    loaded.generate(ask("And another."))
+    events = collect(loaded, is_end)
+    assert isinstance(events[-1], Failed)
+    assert "stop it first" in events[-1].message
+    assert isinstance(collect(loaded, is_end)[-1], Finished)
+
+
+def test_the_second_turn_reuses_the_first(loaded: WorkerClient) -> None:
+    first_message = Message("user", "Name three colours.")
+    loaded.generate(GenerationRequest(messages=(first_message,), max_tokens=20))
+    reply = collect(loaded, is_end)[-1]
+    assert isinstance(reply, Finished)
+    answer = Message("assistant", reply.text, reply.token_ids, reply.vocabulary_id)
+    turn = (first_message, answer, Message("user", "And three more."))
+    loaded.generate(GenerationRequest(messages=turn, max_tokens=2))
+    ready = next(e for e in collect(loaded, is_end) if isinstance(e, PromptReady))
+    n_first = reply.stats.n_prompt + len(reply.token_ids)
+    assert ready.n_reused >= n_first - 1
+
+
+CRASHING_WORKER = """
+    import os, sys, signal
+    from multiprocessing.connection import Connection
+    from engine import worker
+    load = worker.load_session
+    def crashing(configuration, log):
+        if configuration.use_extra_buffers:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return load(configuration, log)
+    worker.load_session = crashing
+    worker.Worker(Connection(int(sys.argv[1]))).run()
+"""
+
+
+def test_a_crash_at_the_first_decode_is_retried_without_extra_buffers_and_remembered(
+    tmp_path: Path, configuration: Configuration
+) -> None:
+    script = tmp_path / "crashing.py"
+    script.write_text(textwrap.dedent(CRASHING_WORKER))
+    command = (sys.executable, str(script))
+
+    def load_once() -> list[Event]:
+        client = WorkerClient(
+            log_path=tmp_path / "engine.log",
+            memory_path=tmp_path / "build.json",
+            command=command,
+        )
+        client.load(configuration)
+        events = collect(client, lambda event: isinstance(event, Loaded))
+        client.close()
+        return events
+
+    first = load_once()
+    stopped = next(event for event in first if isinstance(event, WorkerStopped))
+    assert stopped.will_restart
+    assert "SIGSEGV" in stopped.message
+    assert isinstance(first[-1], Loaded)
+    assert FALLBACK_NOTE in first[-1].notes
+    second = load_once()
+    assert not any(isinstance(event, WorkerStopped) for event in second)
+    assert isinstance(second[-1], Loaded)
+    assert FALLBACK_NOTE in second[-1].notes
+
+
+def test_the_engine_ends_when_its_front_end_is_killed(
+    tmp_path: Path, configuration: Configuration
+) -> None:
+    script = f"""
+        import time
+        from pathlib import Path
+        from engine.configuration import Configuration
+        from engine.worker_client import WorkerClient
+        client = WorkerClient(log_path=Path({str(tmp_path / "engine.log")!r}))
+        client.load(Configuration(model_path=Path({str(configuration.model_path)!r}), n_ctx=512))
+        while not client.is_alive:
+            time.sleep(0.05)
+        print(client._process.pid, flush=True)
+        time.sleep(60)
+    """
+    front_end = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
+    assert front_end.stdout is not None
+    pid = int(front_end.stdout.readline())
+    os.kill(front_end.pid, signal.SIGKILL)
+    front_end.wait()
+    front_end.stdout.close()
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
