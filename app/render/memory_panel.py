@@ -1,0 +1,47 @@
+"""The memory panel: what was planned, what llama.cpp allocated, what the process takes."""
+
+from itertools import groupby
+
+from app.chat.snapshot import CockpitSnapshot
+from app.render import format as fmt
+from app.render.lines import Line, Run, clipped
+from app.render.panel_rows import row
+from engine.events import BufferSize
+
+
+def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
+    """The rows of the panel.
+
+    Args:
+        snapshot: What to show.
+        width: Cells inside the frame.
+    """
+    measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
+    lines = [
+        row("planned", _size(snapshot.planned_bytes)),
+        row("measured", _size(measured), *_difference(snapshot.planned_bytes, measured)),
+        row("", Run(_by_kind(snapshot.buffers), "muted")),
+        row("process", _size(snapshot.process_bytes)),
+    ]
+    return [clipped(runs, width) for runs in lines]
+
+
+def _size(nbytes: int | None) -> str:
+    return fmt.NO_VALUE if nbytes is None else fmt.nbytes(nbytes)
+
+
+def _difference(planned: int | None, measured: int | None) -> list[Run]:
+    if planned is None or not measured:
+        return []
+    off = (planned - measured) / measured
+    if abs(off) < 0.0005:
+        return [Run("  as planned", "good")]
+    return [Run(f"  plan {off:+.1%}", "muted" if abs(off) < 0.05 else "warn")]
+
+
+def _by_kind(buffers: tuple[BufferSize, ...]) -> str:
+    """Sizes by kind, largest first; those of a draft model as one."""
+    named = sorted((b.kind if b.owner == "target" else b.owner, b.nbytes) for b in buffers)
+    sums = [(name, sum(n for _, n in group)) for name, group in groupby(named, lambda b: b[0])]
+    ordered = sorted(sums, key=lambda item: -item[1])
+    return " · ".join(f"{name} {fmt.nbytes(nbytes)}" for name, nbytes in ordered if nbytes)

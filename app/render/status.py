@@ -1,0 +1,58 @@
+"""The status line: model and predictor on the left, context and speed on the right."""
+
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.render import format as fmt
+from app.render.lines import Line, Run, spread
+
+_SEPARATOR = Run(" · ", "muted")
+
+
+def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
+    """One line; the right part wins where they do not fit together."""
+    left = _joined([Run(text, style) for text, style in _who(snapshot)])
+    right = _joined([Run(text) for text in _figures(snapshot)])
+    return spread((Run(" "), *left), (*right, Run(" ")), width)
+
+
+def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
+    name = snapshot.model_name
+    # The file's name often ends with the quantisation, which follows anyway.
+    if snapshot.file_type and name.lower().endswith(snapshot.file_type.lower()):
+        name = name[: -len(snapshot.file_type)].rstrip(".-_")
+    parts = [(name, "strong"), (snapshot.file_type, ""), (_predictor(snapshot), "")]
+    if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
+        parts.append((snapshot.phase.value, "bad" if snapshot.phase is Phase.STOPPED else "accent"))
+    return [part for part in parts if part[0]]
+
+
+def _predictor(snapshot: CockpitSnapshot) -> str:
+    return "plain" if snapshot.predictor == "off" else snapshot.predictor
+
+
+def _figures(snapshot: CockpitSnapshot) -> list[str]:
+    tally = snapshot.reply
+    parts = [_context(snapshot)]
+    if snapshot.decode_tps is not None:
+        parts.append(f"{fmt.rate(snapshot.decode_tps)} tok/s")
+    if tally.n_verified:
+        if tally.speedup is not None:
+            parts.append(fmt.factor(tally.speedup))
+        parts.append(f"accept {fmt.percent(tally.acceptance_rate)}")
+    return [part for part in parts if part]
+
+
+def _context(snapshot: CockpitSnapshot) -> str:
+    n_ctx = snapshot.cache.n_cells if snapshot.cache else snapshot.n_ctx
+    if not n_ctx:
+        return ""
+    n_used = snapshot.cache.n_used if snapshot.cache else 0
+    return f"ctx {fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
+
+
+def _joined(runs: list[Run]) -> Line:
+    line: list[Run] = []
+    for run in runs:
+        if line:
+            line.append(_SEPARATOR)
+        line.append(run)
+    return tuple(line)

@@ -1,0 +1,89 @@
+"""One message as lines: its text, and below it how the reply went."""
+
+from app.chat.entries import Entry, Speaker
+from app.render.lines import EMPTY, Line, Run, wrapped
+from app.render.markdown.document import MarkdownDocument
+from app.render.sanitize import visible
+
+GUTTER = 8
+"""Cells left of the text, for the marker of the selection and the speaker."""
+MAX_WIDTH = 110
+"""Longer lines are hard to read, so the text is not wider than this."""
+MAX_QUESTION_LINES = 200
+"""Lines of a pasted question that are shown; the rest is sent and saved all the same."""
+
+_SPEAKERS = {Speaker.USER: "you", Speaker.MODEL: "model", Speaker.ASIDE: "note"}
+
+
+class EntryLines:
+    """The lines of one entry at a width; a live reply only lays out its last block again."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self._document = MarkdownDocument(entry.content) if _is_markdown(entry) else None
+        self._width = 0
+        self._lines: list[Line] | None = None
+
+    def update(self, entry: Entry) -> None:
+        """Show another state of the same entry."""
+        if entry == self.entry:
+            return
+        if self._document is not None and (
+            entry.content != self._document.source or self.entry.is_live
+        ):
+            # The whole text once at the end: an append only reads from its last block on.
+            self._document.replace(entry.content)
+        self.entry = entry
+        self._lines = None
+
+    def append(self, text: str) -> None:
+        """Add text to a reply that streams."""
+        if self._document is not None:
+            self._document.append(text)
+            self._lines = None
+
+    def lines(self, width: int) -> list[Line]:
+        """The lines without the gutter, an empty one at the end."""
+        width = min(width, MAX_WIDTH)
+        if self._lines is None or width != self._width:
+            self._width = width
+            self._lines = [*self._body(width), *self._footer(width), EMPTY]
+        return self._lines
+
+    def _body(self, width: int) -> list[Line]:
+        if self._document is not None:
+            return self._document.lines(width) or [(Run("…", "muted"),)]
+        style = "aside" if self.entry.speaker is Speaker.ASIDE else ""
+        return question_lines(self.entry.content, width, style)
+
+    def _footer(self, width: int) -> list[Line]:
+        parts = [self.entry.note] if self.entry.note else []
+        if self.entry.n_variants > 1:
+            parts.insert(0, f"variant {self.entry.variant} of {self.entry.n_variants}  [ ]")
+        return wrapped((Run(" · ".join(parts), "note"),), width) if parts else []
+
+
+def question_lines(text: str, width: int, style: str = "") -> list[Line]:
+    """Literal text, wrapped; a very long one is cut with a line that says so."""
+    lines: list[Line] = []
+    rows = visible(text).split("\n")
+    for i, content in enumerate(rows):
+        lines += wrapped((Run(content, style),), width)
+        if len(lines) > MAX_QUESTION_LINES:
+            left = sum(len(rest) + 1 for rest in rows[i + 1 :])
+            left += sum(len(run.text) for runs in lines[MAX_QUESTION_LINES:] for run in runs)
+            note = f"… {left:,} more characters, sent and saved"
+            return [*lines[:MAX_QUESTION_LINES], (Run(note, "note"),)]
+    return lines
+
+
+def gutter(entry: Entry, *, is_first: bool, is_selected: bool) -> Line:
+    """What stands left of a line: a bar when selected, the speaker beside the first line."""
+    marker = Run("▌", "selected") if is_selected else Run(" ")
+    name = _SPEAKERS[entry.speaker] if is_first else ""
+    style = "aside" if entry.speaker is Speaker.ASIDE else _SPEAKERS[entry.speaker]
+    return (marker, Run(f"{name:<{GUTTER - 1}}", style))
+
+
+def _is_markdown(entry: Entry) -> bool:
+    return entry.speaker is Speaker.MODEL

@@ -1,0 +1,143 @@
+"""The chat: transcript and composer, and the cockpit beside them.
+
+One timer drives everything: it polls the controller, appends text at a reader's pace and lets the
+panels sample the counters. Actions are in `chat_actions`, what they mean is in `app.chat`.
+"""
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Static
+
+from app.chat.controller import Change, ChatController
+from app.chat.pacing import Pacer
+from app.render.gauges import GraphSymbols
+from app.render.sanitize import visible
+from app.screens.chat_actions import ChatActions
+from app.widgets.cache_panel import CachePanel
+from app.widgets.composer import PLACEHOLDER, Composer
+from app.widgets.key_bar import KeyBar
+from app.widgets.memory_panel import MemoryPanel
+from app.widgets.panel import Panel
+from app.widgets.speculation_panel import SpeculationPanel
+from app.widgets.status_bar import StatusBar
+from app.widgets.tab_strip import TabStrip
+from app.widgets.throughput_panel import ThroughputPanel
+from app.widgets.transcript import Transcript
+
+FRAME_S = 0.05
+TEXT_S = 0.12
+"""Text comes eight times a second: more often costs more and reads no better."""
+PANEL_S = 0.25
+IDLE_PANEL_S = 1.0
+MEMORY_S = 2.0
+MAX_TEXT_SHARE = 0.06
+"""Share of the time that laying out and painting a long reply may take."""
+
+TABS = ("chat", "speculation", "memory")
+MIN_SIZE = (60, 16)
+WIDTHS = [(0, "-tiny"), (MIN_SIZE[0], "-narrow"), (100, "-wide"), (160, "-huge")]
+HEIGHTS = [(0, "-flat"), (MIN_SIZE[1], "-tall")]
+
+
+class ChatScreen(ChatActions):
+    """The main screen."""
+
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
+
+    def __init__(self, controller: ChatController, *, symbols: GraphSymbols = "block") -> None:
+        super().__init__(controller)
+        self._symbols = symbols
+        self._pending = ""
+        self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
+        self._panel_pacer = Pacer(PANEL_S)
+        self._memory_pacer = Pacer(MEMORY_S)
+
+    def compose(self) -> ComposeResult:
+        yield StatusBar(id="status")
+        yield TabStrip(TABS, id="tabs")
+        with Horizontal(id="main"):
+            with Vertical(id="chat-column"):
+                yield Transcript(id="transcript")
+                yield Composer(id="composer")
+            with VerticalScroll(id="cockpit", can_focus=False):
+                yield SpeculationPanel(id="speculation", symbols=self._symbols)
+                yield ThroughputPanel(id="throughput", symbols=self._symbols)
+                yield CachePanel(id="cache", symbols=self._symbols)
+                yield MemoryPanel(id="memory", symbols=self._symbols)
+        yield Static(
+            f"kvchat needs {MIN_SIZE[0]} columns and {MIN_SIZE[1]} rows: make the window larger",
+            id="too-small",
+            markup=False,
+        )
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self.composer.focus()
+        self.set_interval(FRAME_S, self._tick)
+        self.call_after_refresh(self._tick)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.present)
+
+    # --- one frame ---
+
+    def _tick(self) -> None:
+        self.take(self.controller.poll())
+        had_text = bool(self._pending) and self._text_pacer.is_due()
+        if had_text:
+            with self._text_pacer.work():
+                self.transcript.append(self._pending)
+                self._pending = ""
+        if self._memory_pacer.is_due():
+            with self._memory_pacer.work():
+                self.controller.meters.process(self.controller.client.process_memory_bytes())
+        # Together with text, so that both are painted in one frame.
+        is_beside_text = had_text or not self._pending
+        if self._panel_pacer.is_due() and is_beside_text:
+            self._panel_pacer.interval_s = (
+                PANEL_S if self.controller.client.is_busy else IDLE_PANEL_S
+            )
+            with self._panel_pacer.work():
+                self.present()
+
+    def take(self, change: Change) -> None:
+        """Show what a poll changed."""
+        if change.is_rebuilt:
+            self._pending = ""
+            self.transcript.show(self.controller.entries())
+            self._present_chat()
+            self.present()
+        self._pending += change.text
+        for notice in change.notices:
+            self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
+        if change.draft is not None:
+            self.give_back(change.draft)
+        if change.loaded is not None:
+            self.post_message(self.ModelLoaded(change.loaded))
+            self.present()
+
+    def present(self) -> None:
+        """Show the counters in every panel that is in sight."""
+        snapshot = self.controller.snapshot()
+        self.query_one(StatusBar).present(snapshot)
+        for panel in self.query(Panel):
+            if panel.display:
+                panel.present(snapshot)
+
+    def _present_chat(self) -> None:
+        history = self.controller.history
+        self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
+        composer = self.composer
+        composer.set_class(history.is_read_only, "-read-only")
+        composer.read_only = history.is_read_only
+        composer.placeholder = (
+            "Read-only: another kvchat writes this chat" if history.is_read_only else PLACEHOLDER
+        )
+
+    # --- tabs of a narrow screen ---
+
+    def on_tab_strip_chosen(self, message: TabStrip.Chosen) -> None:
+        for place, name in enumerate(TABS):
+            self.set_class(place == message.place, f"-tab-{name}")
+        self.call_after_refresh(self.present)

@@ -1,0 +1,288 @@
+"""What the keys of the chat do."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+
+from app.chat.controller import ChatController
+from app.chat.entries import Speaker
+from app.chat.snapshot import Phase
+from app.clipboard import copy
+from app.render.markdown.document import code_blocks
+from app.store.errors import StoreError
+from app.store.records import StoredMessage
+from app.widgets.composer import Composer
+from app.widgets.tab_strip import TabStrip
+from app.widgets.transcript import Transcript
+from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.events import Loaded
+
+
+def _key(
+    key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
+) -> Binding:
+    return Binding(key, action, text, id=name, tooltip=tooltip, show=show)
+
+
+class ChatActions(Screen[None]):
+    """Keys and their actions; the screen that is shown adds widgets and a clock."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("f1", "app.help", "Help", "help", "All keys, and what the words mean", show=True),
+        _key("f2", "app.planner", "Planner", "planner", "What a configuration costs", show=True),
+        _key("f3", "app.presets", "Presets", "presets", "Saved configurations", show=True),
+        _key("f5", "next_predictor", "Predictor", "predictor",
+             "Switch the predictor: off, look-up, draft model", show=True),
+        _key("f6", "next_controller", "Rule", "controller",
+             "Switch the rule that sets the draft length: fixed or band"),
+        _key("f7", "draft_length(-1)", "Shorter drafts", "draft-shorter",
+             "Draft one token less a round"),
+        _key("f8", "draft_length(1)", "Longer drafts", "draft-longer",
+             "Draft one token more a round"),
+        _key("f9", "next_tab", "Next tab", "tab", "Chat, speculation, memory on a narrow screen"),
+        _key("escape", "stop", "Stop", "stop", "Stop the reply and keep its text", show=True),
+        _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
+        _key("ctrl+l", "app.chats", "Chats", "chat-list", "Open, rename or delete a chat",
+             show=True),
+        _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
+        _key("ctrl+s", "app.chat_settings", "Settings", "chat-settings",
+             "System prompt and sampling of this chat"),
+        _key("ctrl+g", "regenerate", "Regenerate", "regenerate",
+             "Answer once more and keep the old reply"),
+        _key("ctrl+r", "restart", "Restart", "restart", "Start the engine again"),
+        _key("r", "regenerate", "Regenerate", "message-regenerate",
+             "Answer once more and keep the old reply"),
+        _key("e", "edit", "Edit", "message-edit", "Write a question anew, beside the old one"),
+        _key("y", "copy_reply", "Copy", "message-copy", "Copy the selected message"),
+        _key("Y", "copy_code", "Copy code", "message-copy-code",
+             "Copy the last code block; again for the one before"),
+        _key("left_square_bracket", "variant(-1)", "Variant before", "variant-previous",
+             "Show the variant before"),
+        _key("right_square_bracket", "variant(1)", "Next variant", "variant-next",
+             "Show the next variant"),
+    ]  # fmt: skip
+
+    @dataclass
+    class ModelLoaded(Message):
+        """The engine is ready on a model."""
+
+        loaded: Loaded
+
+    def __init__(self, controller: ChatController) -> None:
+        super().__init__()
+        self.controller = controller
+        self._edited: int | None = None
+        """The question that the composer's text takes the place of."""
+        self._copied_code: tuple[int, int] | None = None
+        """The message whose code was copied last, and which block from its end."""
+
+    @property
+    def transcript(self) -> Transcript:
+        """The messages."""
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        """Where the user writes."""
+        return self.query_one(Composer)
+
+    # --- asking ---
+
+    def on_composer_submitted(self, message: Composer.Submitted) -> None:
+        if not self._may_ask():
+            return
+        try:
+            if self._edited is not None:
+                self.controller.edit(self._edited, message.text)
+            else:
+                self.controller.send(message.text)
+        except StoreError as error:
+            self._report(error)
+            return
+        self._edited = None
+        self.composer.border_title = None
+        self.composer.put("")
+        self.transcript.action_follow()
+
+    def give_back(self, text: str) -> None:
+        """Put a text that was refused back where it was written, unless something is there."""
+        if not self.composer.text:
+            self.composer.put(text)
+
+    def action_stop(self) -> None:
+        """Stop the reply; without one, forget an edit and go back to the composer."""
+        if self.controller.stop():
+            return
+        if self._edited is not None:
+            self._edited = None
+            self.composer.border_title = None
+            self.composer.put("")
+        self.composer.focus()
+
+    def action_regenerate(self) -> None:
+        """Answer once more."""
+        if not self._may_ask():
+            return
+        try:
+            if not self.controller.regenerate(self.transcript.selected):
+                self.notify("There is no question to answer yet.")
+        except StoreError as error:
+            self._report(error)
+
+    def action_edit(self) -> None:
+        """Take the selected question, or the last, into the composer."""
+        message = self._selected(Speaker.USER)
+        if message is None:
+            self.notify("There is no question to edit yet.")
+            return
+        self._edited = message.id
+        self.composer.put(message.content)
+        self.composer.border_title = "editing: enter sends, esc forgets"
+        self.composer.focus()
+
+    def action_variant(self, step: int) -> None:
+        """Show another variant of the selected message, or of the last reply."""
+        selected = self.transcript.selected
+        if selected is None:
+            last = self.controller.history.last(Speaker.MODEL)
+            selected = last.id if last else None
+        if selected is not None and not self.controller.switch_variant(selected, step):
+            self.notify("There is no further variant.")
+
+    def _may_ask(self) -> bool:
+        controller = self.controller
+        if controller.can_ask:
+            return True
+        if controller.history.is_read_only:
+            self.notify("Another kvchat writes this chat: it is read-only here.")
+        elif controller.is_replying:
+            self.notify("A reply is under way: esc stops it.")
+        elif controller.meters.phase is Phase.LOADING:
+            self.notify("The model is still being loaded.")
+        elif controller.meters.phase is Phase.EMPTY:
+            self.notify("No model is loaded: ctrl+o lists those that were found.")
+        else:
+            self.notify("The engine has stopped: ctrl+r starts it again.", severity="warning")
+        return False
+
+    # --- chats ---
+
+    def action_new_chat(self) -> None:
+        """Begin a new chat."""
+        self.controller.new_chat()
+        self.composer.focus()
+
+    def open_chat(self, chat_id: int) -> None:
+        """Show a stored chat."""
+        try:
+            self.controller.open_chat(chat_id)
+        except StoreError as error:
+            self._report(error)
+            return
+        if self.controller.history.is_read_only:
+            self.notify("Another kvchat writes this chat: it is read-only here.", title="Read-only")
+        self.transcript.action_follow()
+        self.composer.focus()
+
+    # --- engine ---
+
+    def action_restart(self) -> None:
+        """Start the engine again."""
+        if not self.controller.restart():
+            self.notify("No model was loaded yet: ctrl+o lists those that were found.")
+
+    def action_next_predictor(self) -> None:
+        """Switch to the next predictor that is there."""
+        loaded = self.controller.loaded
+        if loaded is None:
+            self.notify("No model is loaded.")
+            return
+        names = [PredictorName(name) for name in loaded.predictors]
+        now = self.controller.speculation.predictor
+        place = names.index(now) + 1 if now in names else 0
+        self.set_speculation(predictor=names[place % len(names)])
+
+    def action_next_controller(self) -> None:
+        """Switch between a fixed draft length and the band rule."""
+        names = list(ControllerName)
+        place = names.index(self.controller.speculation.controller) + 1
+        self.set_speculation(controller=names[place % len(names)])
+
+    def action_draft_length(self, step: int) -> None:
+        """Make drafts longer or shorter."""
+        n_draft = min(max(self.controller.speculation.n_draft + step, 1), MAX_DRAFT)
+        self.set_speculation(n_draft=n_draft)
+
+    def set_speculation(
+        self,
+        *,
+        predictor: PredictorName | None = None,
+        controller: ControllerName | None = None,
+        n_draft: int | None = None,
+    ) -> None:
+        """Change what is not None and say what is on now."""
+        old = self.controller.speculation
+        new = replace(
+            old,
+            predictor=predictor or old.predictor,
+            controller=controller or old.controller,
+            n_draft=n_draft or old.n_draft,
+            n_draft_max=max(old.n_draft_max, n_draft or 0),
+        )
+        self.controller.set_speculation(new)
+        self.notify(_spelled(new), title="Speculation", timeout=2)
+
+    # --- copying ---
+
+    def action_copy_reply(self) -> None:
+        """Copy the selected message, or the last reply."""
+        message = self._selected(Speaker.MODEL)
+        if message is None:
+            self.notify("There is no reply to copy yet.")
+            return
+        copy(self.app, message.content)
+
+    def action_copy_code(self) -> None:
+        """Copy the last code block of a reply; the one before when pressed again."""
+        message = self._selected(Speaker.MODEL)
+        blocks = code_blocks(message.content) if message else []
+        if message is None or not blocks:
+            self.notify("There is no code block in this reply.")
+            return
+        back = 0
+        if self._copied_code is not None and self._copied_code[0] == message.id:
+            back = (self._copied_code[1] + 1) % len(blocks)
+        self._copied_code = (message.id, back)
+        copy(self.app, blocks[-1 - back], f"code block {len(blocks) - back} of {len(blocks)}")
+
+    def _selected(self, speaker: Speaker) -> StoredMessage | None:
+        """The selected message if it is that speaker's, else the speaker's last one."""
+        selected = self.transcript.selected
+        role = "user" if speaker is Speaker.USER else "assistant"
+        if selected is not None and selected > 0:
+            message = self.controller.history.message(selected)
+            if message.role == role:
+                return message
+        return self.controller.history.last(speaker)
+
+    # --- the screen ---
+
+    def action_next_tab(self) -> None:
+        """Go to the next tab of a narrow screen."""
+        self.query_one(TabStrip).next()
+
+    def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
+        self.transcript.selected = message.key
+
+    def _report(self, error: StoreError) -> None:
+        self.notify(str(error), title=error.title, severity="error", markup=False)
+
+
+def _spelled(settings: SpeculationSettings) -> str:
+    if settings.predictor is PredictorName.OFF:
+        return "off: plain decoding"
+    rule = "fixed at" if settings.controller is ControllerName.FIXED else "band from"
+    return f"{settings.predictor.value}, {rule} {settings.n_draft} tokens"

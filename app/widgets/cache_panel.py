@@ -1,0 +1,15 @@
+"""The KV-cache panel."""
+
+from app.chat.snapshot import CockpitSnapshot
+from app.render.cache_panel import cache_lines
+from app.render.lines import Line
+from app.widgets.panel import Panel
+
+
+class CachePanel(Panel):
+    """Shows cells, bytes and the reused prefix."""
+
+    TITLE = "KV cache"
+
+    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
+        return cache_lines(snapshot, width, self.symbols)

@@ -1,0 +1,317 @@
+"""The messages of a chat in one scrolling widget; the last one grows while it streams.
+
+One widget and no child: Textual lays out every mounted widget again whenever one of them grows, so
+a widget per message or per Markdown block costs more than a small model's decoding.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import Reactive, reactive
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from app.chat.entries import Entry, Speaker
+from app.render.lines import Line, Run, plain
+from app.render.transcript import GUTTER, EntryLines, gutter
+from app.widgets.ink import FRAME_INKS, Ink, ink_classes
+
+WINDOW = 20
+"""Messages that are laid out when a chat is opened, and how many more at a time."""
+
+INKS = (
+    *FRAME_INKS,
+    "muted", "strong", "accent", "warn", "you", "model", "aside", "note", "emphasis", "struck",
+    "link", "heading", "heading-minor", "quote", "quote-bar", "rule", "marker", "code",
+    "code-inline", "code-label", "code-comment", "code-keyword", "code-string", "code-number",
+    "code-name", "code-builtin", "accepted", "refuted", "selected",
+)  # fmt: skip
+
+
+class Transcript(ScrollView, Ink, can_focus=True):
+    """Shows entries, follows the end while it is in sight, and lets one message be selected."""
+
+    COMPONENT_CLASSES = ink_classes(INKS)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "select(-1)", "Previous message", id="message-previous", show=False,
+                tooltip="Select the message above"),
+        Binding("j", "select(1)", "Next message", id="message-next", show=False,
+                tooltip="Select the message below"),
+        Binding("g", "load_earlier", "Earlier messages", id="message-earlier", show=False,
+                tooltip="Show messages further up in a long chat"),
+        Binding("G,end", "follow", "To the end", id="transcript-end", show=False,
+                tooltip="Jump to the end and follow the reply"),
+    ]  # fmt: skip
+
+    # A change of the size of the text needs no layout: nothing else moves.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
+
+    selected: reactive[int | None] = reactive(None, layout=False)
+    """Key of the message that actions apply to; None is the last one."""
+
+    @dataclass
+    class Clicked(Message):
+        """A message was clicked."""
+
+        key: int
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
+        super().__init__(id=id)
+        self._all: list[Entry] = []
+        self._shown: list[EntryLines] = []
+        self._tops: list[int] = []
+        """First line of each shown entry."""
+        self._lines: list[Line] = []
+        self._strips: dict[int, Strip] = {}
+        """Content of each line, painted."""
+        self._outer: dict[tuple[int, str, bool], Strip] = {}
+        """The same with the frame beside it, by line, edge and focus."""
+        self._thumb = (0, 0)
+        self._n_window = WINDOW
+        self.is_following = True
+        """New text scrolls into sight; ends when the user scrolls up."""
+
+    # --- what it shows ---
+
+    def show(self, entries: list[Entry]) -> None:
+        """Show these entries; those that are shown already keep their layout."""
+        if entries[:1] != self._all[:1]:
+            self._n_window = WINDOW
+        self._all = entries
+        known = {shown.entry.key: shown for shown in self._shown}
+        first = max(len(entries) - self._n_window, 0)
+        self._shown = [_updated(known.get(e.key), e) for e in entries[first:]]
+        if self.selected not in {entry.key for entry in entries}:
+            self.selected = None
+        self._lay_out_from(0)
+
+    def append(self, text: str) -> None:
+        """Add text to the entry that is live."""
+        if self._shown and self._shown[-1].entry.is_live:
+            self._shown[-1].append(text)
+            self._lay_out_from(len(self._shown) - 1)
+
+    @property
+    def n_hidden(self) -> int:
+        """Messages above the window."""
+        return len(self._all) - len(self._shown)
+
+    @property
+    def text(self) -> str:
+        """Everything that is laid out, as plain text."""
+        return "\n".join(plain(line) for line in self._lines)
+
+    # --- layout ---
+
+    @property
+    def _text_width(self) -> int:
+        return self.size.width - GUTTER - 1
+
+    def _lay_out_from(self, first: int) -> None:
+        """Lay out the entries from the given one on, and keep the view where it was."""
+        if self._text_width <= 0:
+            return
+        if first == 0:
+            self._tops = []
+            lines: list[Line] = self._heading()
+        else:
+            lines = self._lines[: self._tops[first]]
+            del self._tops[first:]
+        for shown in self._shown[first:]:
+            self._tops.append(len(lines))
+            lines += shown.lines(self._text_width)
+        unchanged = _n_equal(self._lines, lines)
+        n_old, self._lines = len(self._lines), lines
+        self._forget_strips(unchanged, max(n_old, len(lines)))
+        self.virtual_size = Size(self.size.width, len(lines))
+        if self.is_following:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        elif len(lines) > n_old:
+            self.set_frame(hint="more below: G goes there")
+        self._move_thumb()
+        self._refresh_from(unchanged)
+
+    def _forget_strips(self, start: int, end: int) -> None:
+        for y in range(start, end):
+            self._strips.pop(y, None)
+        self._outer = {key: strip for key, strip in self._outer.items() if key[0] < start}
+
+    def forget_strips(self) -> None:
+        self._strips, self._outer = {}, {}
+
+    def _heading(self) -> list[Line]:
+        if not self.n_hidden:
+            return []
+        return [(Run(f"{self.n_hidden} earlier messages: g shows more", "note"),), ()]
+
+    def _refresh_from(self, line: int) -> None:
+        top = max(line - self.scroll_offset.y, 0)
+        size = self.size
+        if top < size.height:
+            self.refresh(Region(0, top, size.width, size.height - top))
+
+    def on_resize(self) -> None:
+        anchor = self._place_of(self.scroll_offset.y)
+        self.forget_strips()
+        self._lay_out_from(0)
+        if not self.is_following and anchor < len(self._tops):
+            self.scroll_to(y=self._tops[anchor], animate=False)
+
+    # --- painting ---
+
+    def render_line(self, y: int) -> Strip:
+        # Textual looks for the place of a selection in this strip.
+        return super().render_line(y).apply_offsets(0, y + self.scroll_offset.y)
+
+    def content_strip(self, y: int, width: int) -> Strip:
+        y += self.scroll_offset.y
+        if y >= len(self._lines):
+            return self.strip((), width)
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._paint(y, width)
+        return self._with_selection(strip, y)
+
+    def edge(self, y: int) -> str:
+        return "┃" if self._thumb[0] <= y < self._thumb[1] else "│"
+
+    def _outer_strip(self, y: int) -> Strip:
+        key = (y + self.scroll_offset.y, self.edge(y - 1), self.has_focus)
+        if self.text_selection is not None or not 0 < y < self.outer_size.height - 1:
+            return super()._outer_strip(y)
+        if key not in self._outer:
+            self._outer[key] = super()._outer_strip(y)
+        return self._outer[key]
+
+    def _move_thumb(self) -> None:
+        """Where the frame is drawn bold to show which part is in sight."""
+        height, n_lines = self.size.height, len(self._lines)
+        if not height or n_lines <= height:
+            self._thumb = (0, 0)
+            return
+        length = max(height * height // n_lines, 1)
+        top = round(self.scroll_offset.y / (n_lines - height) * (height - length))
+        self._thumb = (top, top + length)
+
+    def _paint(self, y: int, width: int) -> Strip:
+        place = self._place_of(y)
+        prefix: Line = (Run(" " * GUTTER),)
+        if place >= 0:
+            entry = self._shown[place].entry
+            is_selected = entry.key == self.selected
+            prefix = gutter(entry, is_first=y == self._tops[place], is_selected=is_selected)
+        return self.strip((*prefix, *self._lines[y]), width)
+
+    def _with_selection(self, strip: Strip, y: int) -> Strip:
+        selection = self.text_selection
+        span = selection.get_span(y) if selection is not None else None
+        if span is None:
+            return strip
+        start, end = span
+        highlight = self.screen.get_component_rich_style("screen--selection")
+        return _highlighted(strip, start, end, highlight)
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002  a hook of Textual
+        self.refresh()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        lines = [f"{' ' * GUTTER}{plain(line)}" for line in self._lines]
+        text = selection.extract("\n".join(lines))
+        cut = "\n".join(line.removeprefix(" " * GUTTER).rstrip() for line in text.split("\n"))
+        return cut, "\n"
+
+    @property
+    def allow_select(self) -> bool:
+        return True
+
+    # --- moving ---
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.is_following = self.is_vertical_scroll_end
+        self._move_thumb()
+        if self.is_following:
+            self.set_frame(hint="")
+
+    def watch_selected(self) -> None:
+        self.forget_strips()
+        self.refresh()
+
+    def action_select(self, step: int) -> None:
+        """Select the message above or below."""
+        keys = [shown.entry.key for shown in self._shown if shown.entry.speaker != Speaker.ASIDE]
+        if not keys:
+            return
+        place = keys.index(self.selected) + step if self.selected in keys else len(keys) - 1
+        self.selected = keys[min(max(place, 0), len(keys) - 1)]
+        shown = next(i for i, s in enumerate(self._shown) if s.entry.key == self.selected)
+        top = self._tops[shown]
+        if not 0 <= top - self.scroll_offset.y < self.size.height - 2:
+            self.scroll_to(y=max(top - 1, 0), animate=False)
+
+    def action_load_earlier(self) -> None:
+        """Lay out more messages above."""
+        if not self.n_hidden:
+            self.scroll_home(animate=False)
+            return
+        n_lines = len(self._lines)
+        self.is_following = False
+        y = self.scroll_offset.y
+        self._n_window += WINDOW
+        self.forget_strips()
+        self.show(self._all)
+        self.scroll_to(y=y + len(self._lines) - n_lines, animate=False)
+
+    def action_follow(self) -> None:
+        """Go to the end and stay there."""
+        self.is_following = True
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y - self.content_offset.y + self.scroll_offset.y
+        if y < len(self._heading()):
+            self.action_load_earlier()
+            return
+        place = self._place_of(y)
+        if place >= 0 and y < len(self._lines):
+            self.post_message(self.Clicked(self._shown[place].entry.key))
+
+    def _place_of(self, y: int) -> int:
+        """Which shown entry the line belongs to; -1 above the first."""
+        return bisect_right(self._tops, y) - 1
+
+
+def _updated(known: EntryLines | None, entry: Entry) -> EntryLines:
+    if known is None:
+        return EntryLines(entry)
+    known.update(entry)
+    return known
+
+
+def _n_equal(old: list[Line], new: list[Line]) -> int:
+    for i, (a, b) in enumerate(zip(old, new, strict=False)):
+        if a is not b and a != b:
+            return i
+    return min(len(old), len(new))
+
+
+def _highlighted(strip: Strip, start: int, end: int, style: Style) -> Strip:
+    """The strip with a part of it (in characters, -1 is the end) in another style."""
+    segments: list[Segment] = []
+    position = 0
+    for text, own, _ in strip:
+        low = min(max(start - position, 0), len(text))
+        high = len(text) if end == -1 else min(max(end - position, low), len(text))
+        marked = own + style if own else style
+        parts = ((text[:low], own), (text[low:high], marked), (text[high:], own))
+        segments += [Segment(part, part_style) for part, part_style in parts if part]
+        position += len(text)
+    return Strip(segments, strip.cell_length)

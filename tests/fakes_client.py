@@ -1,0 +1,257 @@
+"""An engine client that plays a script: replies at a rate, and the faults that a worker can have."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.configuration import Configuration, SpeculationSettings
+from engine.events import (
+    BufferSize,
+    CacheChanged,
+    CommittedToken,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    Loaded,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    SourceCounts,
+    SpeculationChanged,
+    TokenKind,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest
+
+CONFIGURATION = Configuration(model_path=Path("Tiny-Instruct.Q4_1.gguf"), n_ctx=8192)
+PIECE = re.compile(r"\s?\S{1,6}|\s")
+PLAIN_STEP_S = 0.014
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How the engine behaves.
+
+    Attributes:
+        tps: Tokens per second; None gives the whole reply at the first poll.
+        prefill_s: How long the prompt takes.
+        dies_after: Tokens after which the process is gone.
+        fails_to_load: Title and message of a load that fails.
+        refuses: Title and message of a failure before the first token.
+        fails_after: Tokens after which the request fails while the engine goes on.
+    """
+
+    replies: tuple[str, ...] = ("Hello there.",)
+    tps: float | None = None
+    prefill_s: float = 0.0
+    dies_after: int | None = None
+    fails_to_load: tuple[str, str] | None = None
+    refuses: tuple[str, str] | None = None
+    fails_after: int | None = None
+
+
+class ScriptedClient:
+    """Implements `EngineClient` without a process."""
+
+    def __init__(
+        self, script: Script | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.script = script or Script()
+        self.requests: list[GenerationRequest] = []
+        self.loads: list[Configuration] = []
+        self.speculation = SpeculationSettings()
+        self.n_stops = 0
+        self.is_closed = False
+        self._clock = clock
+        self._events: list[Event] = []
+        self._running: Iterator[Sequence[Event] | float] | None = None
+        self._due = 0.0
+        self._is_stopping = False
+        self._is_alive = False
+        self._n_replies = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._running is not None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._is_alive
+
+    def load(self, configuration: Configuration) -> None:
+        self.loads.append(configuration)
+        self._running = None
+        if self.script.fails_to_load is not None:
+            self._events.append(Failed(*self.script.fails_to_load, fatal=True))
+            return
+        self._is_alive = True
+        self._events.append(loaded(configuration))
+
+    def generate(self, request: GenerationRequest) -> None:
+        self.requests.append(request)
+        self._is_stopping = False
+        if self.script.refuses is not None:
+            self._events.append(Failed(*self.script.refuses))
+            return
+        text = self.script.replies[self._n_replies % len(self.script.replies)]
+        self._n_replies += 1
+        self._running = self._play(text)
+        self._due = self._clock()
+
+    def stop(self) -> None:
+        self.n_stops += 1
+        self._is_stopping = True
+        self._due = self._clock()
+
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        self.speculation = settings
+        self._events.append(SpeculationChanged(settings.predictor, settings.controller))
+
+    def poll(self, timeout_s: float = 0.0) -> list[Event]:
+        while self._running is not None and self._clock() >= self._due:
+            step = next(self._running, None)
+            if step is None:
+                self._running = None
+            elif isinstance(step, float):
+                self._due += step
+            else:
+                self._events += step
+        events, self._events = self._events, []
+        return events
+
+    def process_memory_bytes(self) -> int | None:
+        return 312 * MIB if self._is_alive else None
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._running = None
+
+    def _play(self, text: str) -> Iterator[Sequence[Event] | float]:
+        """Groups of events, and seconds to wait before the next group."""
+        n_prompt = 200
+        for part in range(1, 5):
+            yield [PromptProgress(n_prompt * part // 4, n_prompt, 0)]
+            yield self.script.prefill_s / 4
+            if self._is_stopping:
+                break
+        yield [PromptReady(n_prompt, 120, self.script.prefill_s)]
+        pieces = PIECE.findall(text)
+        shown = ""
+        n_tokens = n_rounds = n_accepted = 0
+        for i, group in enumerate(_groups(pieces)):
+            if self._is_stopping:
+                break
+            yield _round_events(group, i, n_prompt + n_tokens)
+            shown += "".join(group)
+            n_tokens += len(group)
+            n_rounds += 1
+            n_accepted += len(group) - 1
+            if self.script.dies_after is not None and n_tokens >= self.script.dies_after:
+                self._is_alive = False
+                yield [WorkerStopped("The engine stopped", "It was killed by signal 9.", -9)]
+                return
+            if self.script.fails_after is not None and n_tokens >= self.script.fails_after:
+                yield [Failed("Decoding failed", "llama_decode returned -3.")]
+                return
+            if self.script.tps is not None:
+                yield len(group) / self.script.tps
+        reason = FinishReason.CANCELLED if self._is_stopping else FinishReason.END
+        yield [_finished(shown, reason, n_tokens, n_rounds, n_accepted)]
+
+
+def loaded(configuration: Configuration) -> Loaded:
+    return Loaded(
+        model_name="Tiny-Instruct",
+        file_type="Q4_1",
+        n_vocab=49152,
+        n_ctx=configuration.n_ctx,
+        n_ctx_train=8192,
+        can_crop=True,
+        has_chat_template=True,
+        vocabulary_id="tiny",
+        configuration=configuration,
+        predictors=("off", "lookup"),
+        buffers=(
+            BufferSize("CPU", "model", 92 * MIB),
+            BufferSize("CPU", "KV", 180 * MIB),
+            BufferSize("CPU", "compute", 17 * MIB),
+        ),
+        elapsed_s=0.2,
+    )
+
+
+def with_speculation(**changes: object) -> Configuration:
+    return replace(CONFIGURATION, speculation=SpeculationSettings(**changes))  # type: ignore[arg-type]
+
+
+def _groups(pieces: Sequence[str]) -> Iterator[Sequence[str]]:
+    sizes = (1, 3, 2, 4, 1)
+    start = i = 0
+    while start < len(pieces):
+        size = sizes[i % len(sizes)]
+        yield pieces[start : start + size]
+        start, i = start + size, i + 1
+
+
+def _round_events(group: Sequence[str], i: int, n_used: int) -> list[Event]:
+    n_accepted = len(group) - 1
+    n_drafted = 3 if i % 5 else 0
+    n_verified = max(n_drafted, n_accepted)
+    kinds = [TokenKind.DRAFT] * n_accepted + [
+        TokenKind.CORRECTION if n_drafted else TokenKind.PLAIN
+    ]
+    source = "lookup" if n_drafted else None
+    tokens = tuple(CommittedToken(100 + j, kind, source) for j, kind in enumerate(kinds))
+    return [
+        TokensCommitted(tokens, "".join(group)),
+        RoundFinished(
+            n_drafted=n_verified,
+            n_verified=n_verified,
+            n_examined=min(n_accepted + 1, n_verified),
+            n_accepted=n_accepted,
+            n_emitted=len(group),
+            source=source,
+            length=n_drafted,
+            next_length=3 + i % 3,
+            reason="up: 5 of 5 accepted",
+            draft_s=0.0001,
+            verify_s=0.018,
+            elapsed_s=0.018,
+            plain_step_s=PLAIN_STEP_S,
+            verdicts=(True,) * n_accepted + (False,) * (n_verified - n_accepted),
+        ),
+        CacheChanged(n_used + len(group), 8192, 180 * MIB, 120, 200),
+    ]
+
+
+def _finished(
+    text: str, reason: FinishReason, n_tokens: int, n_rounds: int, n_accepted: int
+) -> Finished:
+    n_verified = max(3 * n_rounds, n_accepted)
+    stats = GenerationStats(
+        n_prompt=200,
+        n_reused=120,
+        n_rounds=n_rounds,
+        n_drafted=n_verified,
+        n_verified=n_verified,
+        n_examined=n_verified,
+        n_accepted=n_accepted,
+        n_emitted=n_tokens,
+        by_source={
+            "lookup": SourceCounts(n_verified, n_verified, n_verified, n_accepted, n_rounds)
+        },
+        prefill_s=0.1,
+        first_token_s=0.31,
+        decode_s=n_rounds * 0.018,
+        decode_tps=74.2,
+        plain_step_s=PLAIN_STEP_S,
+        saved_s=n_tokens * PLAIN_STEP_S - n_rounds * 0.018,
+    )
+    ids = tuple(100 + i % 4 for i in range(n_tokens))
+    return Finished(reason, text, ids, "tiny", 42, stats, 200 + n_tokens, 8192)
