@@ -1,0 +1,118 @@
+"""Where kvchat keeps its files and looks for models; nothing is made before it is needed."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+APP = "kvchat"
+
+
+def config_dir() -> Path:
+    """Give the folder of settings, presets and themes of the user."""
+    return Path(platformdirs.user_config_dir(APP, appauthor=False))
+
+
+def data_dir() -> Path:
+    """Give the folder of the chats and of installed models."""
+    return Path(platformdirs.user_data_dir(APP, appauthor=False))
+
+
+def state_dir() -> Path:
+    """Give the folder of the logs and of what kvchat remembers about this machine."""
+    return Path(platformdirs.user_state_dir(APP, appauthor=False))
+
+
+def cache_dir() -> Path:
+    """Give the folder of what can be made again."""
+    return Path(platformdirs.user_cache_dir(APP, appauthor=False))
+
+
+def settings_path() -> Path:
+    """Give the settings file."""
+    return config_dir() / "config.toml"
+
+
+def presets_dir() -> Path:
+    """Give the folder of the user's presets."""
+    return config_dir() / "presets"
+
+
+def themes_dir() -> Path:
+    """Give the folder of the user's themes."""
+    return config_dir() / "themes"
+
+
+def database_path() -> Path:
+    """Give the file of the chats."""
+    return data_dir() / "chats" / "chats.db"
+
+
+def models_dir() -> Path:
+    """Give the folder that models are installed to."""
+    return data_dir() / "models"
+
+
+def header_cache_path() -> Path:
+    """Give the file that remembers what the headers of scanned models say."""
+    return cache_dir() / "models.json"
+
+
+def app_log_path() -> Path:
+    """Give the log of the application."""
+    return state_dir() / "kvchat.log"
+
+
+def worker_log_path() -> Path:
+    """Give the log of the engine's process, llama.cpp's own lines in it."""
+    return state_dir() / "worker.log"
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder that only its owner can enter, and give it back."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def model_folders(configured: Sequence[Path] | None = None) -> tuple[Path, ...]:
+    """Give the folders that are scanned for models, in order, each once; some may not exist.
+
+    Args:
+        configured: The folders of the settings; None reads the settings file for them.
+    """
+    if configured is None:
+        configured = _configured_folders()
+    folders = [*_environment_folders(), *configured, models_dir(), *_shared_folders()]
+    return tuple(dict.fromkeys(Path(os.path.abspath(folder.expanduser())) for folder in folders))  # noqa: PTH100  links stay visible
+
+
+def _environment_folders() -> Iterator[Path]:
+    return (Path(part) for part in os.environ.get("KVCHAT_MODELS", "").split(os.pathsep) if part)
+
+
+def _configured_folders() -> Sequence[Path]:
+    if not settings_path().exists():
+        return ()
+    from app.settings import load_settings  # pydantic takes 0.1 s
+
+    return load_settings().settings.models.folders
+
+
+def _shared_folders() -> Iterator[Path]:
+    """Folders that other programs keep GGUF files in."""
+    home = Path.home()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    yield home / "models"
+    yield home / ".lmstudio" / "models"
+    yield cache / "lm-studio" / "models"
+    yield Path(os.environ.get("LLAMA_CACHE") or cache / "llama.cpp")
+    yield _hugging_face_hub(cache)
+
+
+def _hugging_face_hub(cache: Path) -> Path:
+    if hub := os.environ.get("HF_HUB_CACHE"):
+        return Path(hub)
+    if hf_home := os.environ.get("HF_HOME"):
+        return Path(hf_home) / "hub"
+    return cache / "huggingface" / "hub"

@@ -1,0 +1,221 @@
+"""The user's settings: one strict TOML file, every key with a default."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.locations import settings_path
+from engine.configuration import (
+    MAX_DRAFT,
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import EngineError
+
+FolderPath = Annotated[Path, Field(strict=False)]
+
+
+class SettingsError(EngineError):
+    """The settings file cannot be changed."""
+
+    title = "The settings cannot be saved"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class UISettings(_Section):
+    """How the screen looks."""
+
+    theme: str = "kvchat-dark"
+    """Name of the theme; the command palette lists them."""
+    graph_symbols: Literal["braille", "block", "ascii"] = "block"
+    """What graphs are drawn with; `ascii` suits screen readers and poor fonts."""
+    animation: Literal["full", "basic", "none"] = "basic"
+    """How much moves on the screen."""
+
+
+class ChatSettings(_Section):
+    """How replies are drawn in a new chat."""
+
+    temperature: float = Field(default=0.7, ge=0.0, le=5.0)
+    """Spread of the draw; 0 always takes the most likely token."""
+    top_k: int = Field(default=40, ge=0)
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    """Keep the fewest tokens that reach this probability together; 1 keeps all."""
+    min_p: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Drop tokens below this share of the likeliest one's probability; 0 drops none."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    """Makes recent tokens less likely; 1 is off."""
+    system_prompt: str = ""
+    """Instruction at the start of a new chat; empty is none."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Tokens a reply may have; left out, until the context is full."""
+
+    def sampling(self) -> SamplingSettings:
+        """Give these settings as the sampler takes them."""
+        return SamplingSettings(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+class SpeculationDefaults(_Section):
+    """Who drafts when a model is opened without a preset."""
+
+    predictor: PredictorName = Field(default=PredictorName.LOOKUP, strict=False)
+    """`off`, `lookup`, or `draft` (with a draft model)."""
+    controller: ControllerName = Field(default=ControllerName.BAND, strict=False)
+    """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance."""
+    n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
+    """Tokens drafted a round; where the band starts."""
+
+    def speculation(self) -> SpeculationSettings:
+        """Give these settings as a session takes them."""
+        return SpeculationSettings(
+            predictor=self.predictor, controller=self.controller, n_draft=self.n_draft
+        )
+
+
+class ModelSettings(_Section):
+    """Where models are found."""
+
+    folders: tuple[FolderPath, ...] = Field(default=(), strict=False)
+    """Folders that are scanned besides the usual ones."""
+    default: str | None = None
+    """Model that opens when none is named: a path, or a name from `kvchat models`."""
+
+
+class EngineSettings(_Section):
+    """How llama.cpp is run."""
+
+    n_threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads while decoding; left out, one per physical core."""
+    use_extra_buffers: bool = True
+    """Whether weights may move to repacked or AMX buffers; kvchat turns it off by itself when
+    llama.cpp was built in a way that crashes there."""
+
+
+class Settings(_Section):
+    """Everything that config.toml can say."""
+
+    ui: UISettings = UISettings()
+    chat: ChatSettings = ChatSettings()
+    speculation: SpeculationDefaults = SpeculationDefaults()
+    models: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    keys: dict[str, str] = Field(default_factory=dict)
+    """Key for an action, by the id that the help screen shows: `"chat.stop" = "f8"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings, and what was wrong with the file."""
+
+    settings: Settings
+    problem: str | None = None
+    """One message that names every key that is not used, or why the file is not read."""
+
+
+def load_settings(path: Path | None = None) -> LoadedSettings:
+    """Read the settings; what is wrong in the file is left out and named, never raised.
+
+    Args:
+        path: The file; None is the user's own. A file that is not there is all defaults.
+    """
+    path = path or settings_path()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return LoadedSettings(Settings())
+    except OSError as error:
+        return LoadedSettings(Settings(), f"{path} cannot be read ({error.strerror}): defaults")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
+    return _validated(content, path)
+
+
+def save_setting(
+    section: str, key: str, value: str | int | float | bool, path: Path | None = None
+) -> None:
+    """Change one key of the settings file; its comments and other keys stay as they are.
+
+    Args:
+        section: Name of the table, such as `ui`.
+        key: Name of the key, such as `theme`.
+        value: What it becomes.
+        path: The file; None is the user's own. It is made when it is not there.
+
+    Raises:
+        SettingsError: If the key or value is none, or the file cannot be read or written.
+    """
+    _require_valid(section, key, value)
+    from app.toml_files import change_toml  # tomlkit takes 0.04 s and is for writing only
+
+    change_toml(path or settings_path(), section, key, value)
+
+
+def _validated(content: dict[str, object], path: Path) -> LoadedSettings:
+    """Validate, leaving out whatever is wrong."""
+    try:
+        return LoadedSettings(Settings.model_validate(content))
+    except ValidationError as error:
+        problems = list(_problems(error))
+        for location, _ in problems:
+            _remove(content, location)
+    text = "; ".join(f"{_spell(location)}: {reason}" for location, reason in problems)
+    remaining = Settings.model_validate(content)
+    return LoadedSettings(remaining, f"not used from {path}: {text}")
+
+
+def _problems(error: ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
+    for problem in error.errors(include_url=False):
+        location = tuple(str(part) for part in problem["loc"])[:2]
+        if problem["type"] == "extra_forbidden":
+            yield location, f"is no setting{_nearest(location)}"
+        else:
+            yield location, f"{problem['msg']}, but it is {problem['input']!r}"
+
+
+def _nearest(location: tuple[str, ...]) -> str:
+    names: Mapping[str, object] = Settings.model_fields
+    if len(location) == 2:
+        section = Settings.model_fields[location[0]].annotation
+        assert isinstance(section, type)
+        assert issubclass(section, BaseModel)
+        names = section.model_fields
+    near = difflib.get_close_matches(location[-1], names, n=1)
+    return f", did you mean {near[0]}?" if near else f" (there are {', '.join(names)})"
+
+
+def _spell(location: tuple[str, ...]) -> str:
+    return f"[{location[0]}] {location[1]}" if len(location) == 2 else f"[{location[0]}]"
+
+
+def _remove(content: MutableMapping[str, object], location: tuple[str, ...]) -> None:
+    first, *rest = location
+    inner = content.get(first)
+    if rest and isinstance(inner, dict):
+        inner.pop(rest[0], None)
+    else:
+        content.pop(first, None)
+
+
+def _require_valid(section: str, key: str, value: str | int | float | bool) -> None:
+    try:
+        Settings.model_validate({section: {key: value}})
+    except ValidationError as error:
+        location, reason = next(_problems(error))
+        raise SettingsError(f"{_spell(location)}: {reason}") from error
