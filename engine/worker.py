@@ -15,10 +15,19 @@ from queue import SimpleQueue
 from engine.backends.llama_cpp.log import NativeLog
 from engine.cancellation import Cancellation
 from engine.errors import EngineError
-from engine.events import CacheChanged, Event, Failed, Finished, PromptProgress
+from engine.events import (
+    CacheChanged,
+    Event,
+    Failed,
+    Finished,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+)
 from engine.load import load_session
 from engine.requests import GenerationRequest
 from engine.session import Session
+from engine.speculation.cost import Stopwatch
 from engine.worker_protocol import (
     Answer,
     Command,
@@ -30,7 +39,11 @@ from engine.worker_protocol import (
     Stop,
 )
 
-ENDS_BATCH = (CacheChanged, PromptProgress, Finished, Failed)
+SEND_EVERY_S = 0.03
+"""Rounds that end within this time are sent together: the screen shows a frame of them at once, and
+each message wakes a process that takes a core from decoding."""
+
+SENT_AT_ONCE = (PromptProgress, PromptReady, Finished)
 
 
 class Worker:
@@ -68,9 +81,14 @@ class Worker:
         if self._session is None:
             raise EngineError("no model is loaded: load one first")
         batch: list[Event] = []
+        since = Stopwatch()
+        n_rounds = 0
         for event in self._session.generate(request, cancellation):
             batch.append(event)
-            if isinstance(event, ENDS_BATCH):
+            n_rounds += isinstance(event, RoundFinished)
+            is_due = n_rounds == 1 or since.since_split() >= SEND_EVERY_S
+            if isinstance(event, SENT_AT_ONCE) or (isinstance(event, CacheChanged) and is_due):
+                since.split()
                 self._send(tuple(batch))
                 batch.clear()
 

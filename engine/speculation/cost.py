@@ -19,6 +19,10 @@ class Stopwatch:
         elapsed, self._split = now - self._split, now
         return elapsed
 
+    def since_split(self) -> float:
+        """Give the seconds since the last split and let it run on."""
+        return time.perf_counter() - self._split
+
     def total(self) -> float:
         """Give the seconds since the start."""
         return time.perf_counter() - self._start

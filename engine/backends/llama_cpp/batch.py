@@ -14,6 +14,7 @@ class Batch:
         self._tokens = np.ctypeslib.as_array(self.native.token, (capacity,))
         self._positions = np.ctypeslib.as_array(self.native.pos, (capacity,))
         self._wants_logits = np.ctypeslib.as_array(self.native.logits, (capacity,))
+        self._steps = np.arange(capacity, dtype=np.int32)
         np.ctypeslib.as_array(self.native.n_seq_id, (capacity,))[:] = 1
         for index in range(capacity):
             self.native.seq_id[index][0] = 0
@@ -23,7 +24,7 @@ class Batch:
         n = len(tokens)
         self.native.n_tokens = n
         self._tokens[:n] = tokens
-        self._positions[:n] = np.arange(position, position + n)
+        self._positions[:n] = self._steps[:n] + position
         self._wants_logits[:n] = logits
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class LlamaCppSequence:
         self._is_recurrent = is_recurrent
         self._batch = Batch(max(n_batch, n_rows))
         self._tokens: list[int] = []
+        self._logits_address = 0
+        self._logits: Logits = np.empty((0, n_vocab), dtype=np.float32)
 
     @property
     def tokens(self) -> Tokens[int]:
@@ -142,12 +144,16 @@ class LlamaCppSequence:
         return f"the sliding window of {self._n_swa} tokens has moved on"
 
     def _read_logits(self, n_rows: int) -> Logits:
+        """Give a view of llama.cpp's rows; it is made anew when they moved."""
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         if address is None:
             raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
-        values = (ctypes.c_float * (n_rows * self._n_vocab)).from_address(address)
-        return np.ctypeslib.as_array(values).reshape(n_rows, self._n_vocab)
+        if address != self._logits_address:
+            self._logits_address = address
+            values = (ctypes.c_float * (self._n_rows * self._n_vocab)).from_address(address)
+            self._logits = np.ctypeslib.as_array(values).reshape(self._n_rows, self._n_vocab)
+        return self._logits[:n_rows]
 
 
 def _failure(
