@@ -69,6 +69,11 @@ def worker_log_path() -> Path:
     return state_dir() / "worker.log"
 
 
+def build_memory_path() -> Path:
+    """Give the file that remembers what crashes the installed build of llama.cpp."""
+    return state_dir() / "llama-build.json"
+
+
 def make_private(folder: Path) -> Path:
     """Make a folder that only its owner can enter, and give it back."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

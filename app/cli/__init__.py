@@ -1,0 +1,1 @@
+"""The commands of kvchat; none of them imports Textual."""

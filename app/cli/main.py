@@ -1,0 +1,183 @@
+"""The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
+
+import difflib
+import importlib
+import os
+import sys
+
+import click
+
+from app import __version__
+from engine.errors import EngineError, ModelFileError
+
+DEFAULT_COMMAND = "chat"
+
+COMMANDS = {
+    "run": ("app.cli.run", "Answer one prompt on standard output, as text or JSON."),
+    "plan": ("app.cli.plan", "Say what a model costs in memory and what fits, without loading it."),
+    "export": ("app.cli.export", "Give a preset as the arguments of llama-server."),
+    "models": ("app.cli.models", "List the models on this machine; install the starter."),
+    "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
+    "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
+}
+"""Module and one-line help of each subcommand; a module is imported when its command is used."""
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+class TerminalError(EngineError):
+    """The screen was asked for where there is no terminal."""
+
+    title = "No terminal"
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is used, and takes anything else as a model."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002  click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name == DEFAULT_COMMAND:
+            return chat
+        if cmd_name not in COMMANDS:
+            return None
+        loaded = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(loaded, click.Command)
+        return loaded
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
+        if not args or args[0] not in own:
+            args = [DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(
+        self,
+        ctx: click.Context,  # noqa: ARG002  click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        formatter.write_usage("kvchat", "[MODEL] [--draft MODEL] [--preset NAME] [--theme NAME]")
+        formatter.write_usage("kvchat", "COMMAND [ARGUMENTS]", prefix="       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [param for param in chat.params if isinstance(param, click.Option)]
+        records = [record for option in options if (record := option.get_help_record(ctx))]
+        with formatter.section("Options of the chat"):
+            formatter.write_dl(records)
+        super().format_options(ctx, formatter)
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002  click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="kvchat %(version)s")
+def cli() -> None:
+    """Chat with a local language model, and see speculation and the KV cache while it answers.
+
+    MODEL is the path of a GGUF file, a name from `kvchat models` (a part of one is enough), or
+    `starter`. Without it the model used last opens.
+
+    \b
+    kvchat                                  open the chat
+    kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
+    kvchat run "Name three colours."        one answer, no screen
+    kvchat plan qwen2.5-7b --vram 8GiB      will it fit, and with which context?
+    kvchat export balanced qwen2.5-7b       the arguments for llama-server
+    """  # noqa: D301  click wants the backspace character itself
+
+
+@click.command(name=DEFAULT_COMMAND)
+@click.argument("model", required=False)
+@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
+@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
+@click.option("--theme", metavar="NAME", help="Colours, for this time only.")
+def chat(model: str | None, draft: str | None, preset: str | None, theme: str | None) -> None:
+    """Open the full-screen chat on MODEL."""
+    _require_terminal()
+    from app.application import open_chat
+
+    try:
+        open_chat(model=model, draft=draft, preset=preset, theme=theme)
+    except ModelFileError as error:
+        raise ModelFileError(f"{error}{_command_hint(model)}") from error
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code; never with a traceback."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and give its exit code."""
+    try:
+        result: object = cli.main(arguments, prog_name="kvchat", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except EngineError as error:
+        _show(error)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    except BrokenPipeError:
+        _quieten_stdout()
+        return EXIT_FAILED
+    except OSError as error:
+        click.echo(f"kvchat: {error}", err=True)
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code is None:
+        return 0
+    if isinstance(exit_.code, int):
+        return exit_.code
+    click.echo(str(exit_.code), err=True)
+    return EXIT_FAILED
+
+
+def _show(error: EngineError) -> None:
+    title = click.style(error.title, fg="red", bold=True)
+    click.echo(f"{title}: {error}", err=True)
+
+
+def _quieten_stdout() -> None:
+    # The reader of the pipe has gone; the interpreter's last flush must not complain about it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+
+
+def _flags(group: click.Group, ctx: click.Context) -> set[str]:
+    return {flag for param in group.get_params(ctx) for flag in param.opts}
+
+
+def _require_terminal() -> None:
+    streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
+    missing = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    if missing:
+        raise TerminalError(
+            f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in "
+            'a terminal, or use `kvchat run "prompt"` for one answer without a screen'
+        )
+
+
+def _command_hint(model: str | None) -> str:
+    near = difflib.get_close_matches(model or "", COMMANDS, n=1)
+    return f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""

@@ -1,0 +1,96 @@
+"""Walks folders for GGUF files: each model once, within limits."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_DEPTH = 8
+"""Folders below a scanned one that are entered; a Hugging Face cache needs four."""
+MAX_VISITED = 50_000
+"""Directory entries looked at below one scanned folder."""
+
+SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A GGUF file, or the files that one model is split into."""
+
+    path: Path
+    name: str
+    nbytes: int
+    problem: str | None = None
+
+
+def find_candidates(folders: Sequence[Path]) -> list[Candidate]:
+    """Give each model below the folders once, by folder and then by path."""
+    seen_files: set[tuple[int, int]] = set()
+    seen_folders: set[tuple[int, int]] = set()
+    found: list[Candidate] = []
+    for folder in folders:
+        files = sorted(_gguf_files(folder, seen_folders))
+        found += [c for path in files if (c := _candidate(path, seen_files)) is not None]
+    return found
+
+
+def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """Give GGUF files below a folder; links are followed, each folder is entered once."""
+    waiting = [(root, 0)]
+    n_visited = 0
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            identity = _identity(folder)
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue  # gone, or not ours to read: it holds nothing that could be loaded
+        if identity in seen:
+            continue
+        seen.add(identity)
+        for entry in entries:
+            n_visited += 1
+            path = Path(entry.path)
+            if _is_model_name(entry.name):
+                if entry.is_file():
+                    yield path
+            elif depth < MAX_DEPTH and not entry.name.startswith(".") and entry.is_dir():
+                waiting.append((path, depth + 1))
+        if n_visited > MAX_VISITED:
+            return
+
+
+def _is_model_name(name: str) -> bool:
+    """Whether it is called a model; the projectors of image models are none."""
+    lower = name.lower()
+    return lower.endswith(".gguf") and "mmproj" not in lower and not lower.startswith(".")
+
+
+def _candidate(path: Path, seen: set[tuple[int, int]]) -> Candidate | None:
+    """Describe the model at a path; None for later shards and for a file that was seen already."""
+    try:
+        identity = _identity(path)
+        shard = SHARD.match(path.stem)
+        if identity in seen or (shard is not None and int(shard["number"]) != 1):
+            return None
+        seen.add(identity)
+        if shard is None:
+            return Candidate(path, path.stem, path.stat().st_size)
+    except OSError as error:
+        return Candidate(path, path.stem, 0, f"it cannot be read: {error.strerror}")
+    return _split_candidate(path, shard["stem"], int(shard["total"]))
+
+
+def _split_candidate(first: Path, stem: str, total: int) -> Candidate:
+    parts = [first.with_name(f"{stem}-{n:05}-of-{total:05}.gguf") for n in range(1, total + 1)]
+    there = [part for part in parts if part.is_file()]
+    nbytes = sum(part.stat().st_size for part in there)
+    n_missing = total - len(there)
+    problem = f"{n_missing} of its {total} files are missing" if n_missing else None
+    return Candidate(first, stem, nbytes, problem)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,90 @@
+"""What the headers of GGUF files said, remembered by path, size and time of change."""
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.errors import ModelFileError
+
+FORMAT = 1
+"""Rises when `HeaderFacts` changes; a file of another format is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFacts:
+    """The part of a header that a list of models shows."""
+
+    architecture: str | None = None
+    file_type: str | None = None
+    n_ctx_train: int | None = None
+    is_projector: bool = False
+    """It is the image part of a model, not a model."""
+    problem: str | None = None
+
+
+class HeaderCache:
+    """Gives facts from memory where a file is as it was, and reads its header otherwise."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known = _load(path)
+        self._used: dict[str, dict[str, object]] = {}
+
+    def facts(self, model: Path) -> HeaderFacts:
+        """Give what the header of a model says, or why it says nothing."""
+        try:
+            status = model.stat()
+        except OSError as error:
+            return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
+        stamp = [status.st_size, status.st_mtime_ns]
+        known = self._known.get(str(model))
+        if known is None or known.get("stamp") != stamp:
+            known = {"stamp": stamp, "facts": asdict(read_facts(model))}
+        self._used[str(model)] = known
+        facts = known["facts"]
+        assert isinstance(facts, dict)
+        return HeaderFacts(**facts)
+
+    def save(self) -> None:
+        """Remember what was asked for since this cache was made."""
+        if self._path is None or self._used == self._known:
+            return
+        text = json.dumps({"format": FORMAT, "models": self._used})
+        # The next scan reads the headers again then; nothing that the user asked for is lost.
+        with contextlib.suppress(OSError):
+            _replace(self._path, text)
+
+
+def read_facts(model: Path) -> HeaderFacts:
+    """Read the header of a model."""
+    from engine.model.gguf import read_gguf
+
+    try:
+        header = read_gguf(model)
+    except ModelFileError as error:
+        return HeaderFacts(problem=str(error))
+    raise NotImplementedError(header)
+
+
+def _load(path: Path | None) -> dict[str, dict[str, object]]:
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return {}
+    models = content.get("models")
+    return models if isinstance(models, dict) else {}
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(name).replace(path)

@@ -1,0 +1,134 @@
+"""The models on this machine: what GGUF files there are, and which one a name means."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelFileError
+from engine.model.folders import Candidate, find_candidates
+from engine.model.header_cache import HeaderCache, HeaderFacts
+from engine.model.starter import STARTER
+
+STARTER_WORD = "starter"
+N_NEAR = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model as a list shows it."""
+
+    path: Path
+    """The file, or the first of the files that it is split into."""
+    name: str
+    """What `find_model` knows it by: the file name without its ending."""
+    architecture: str | None
+    file_type: str | None
+    """Quantisation, such as `Q4_K_M`."""
+    n_ctx_train: int | None
+    nbytes: int
+    """Size of all of its files together."""
+    problem: str | None
+    """Why it cannot be loaded, None when its header is fine."""
+
+
+def scan(folders: Sequence[Path], *, cache_path: Path | None = None) -> list[ModelEntry]:
+    """Give the models below the folders, in the order of the folders and then of their paths.
+
+    Args:
+        folders: Where to look; one that does not exist holds nothing.
+        cache_path: File that remembers headers by path, size and time, so that a second scan reads
+            none; None reads all of them.
+    """
+    cache = HeaderCache(cache_path)
+    entries = [_entry(candidate, cache) for candidate in find_candidates(folders)]
+    cache.save()
+    return [entry for entry in entries if entry is not None]
+
+
+def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
+    """Give the file that a path, a name, an unambiguous part of a name, or `starter` means.
+
+    A whole name that is found twice means the one in the earlier folder.
+
+    Raises:
+        ModelFileError: If nothing or more than one model is meant; it names what is near and the
+            folders that were searched.
+    """
+    text = str(name_or_path)
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path.absolute()
+    if path.is_dir():
+        raise ModelFileError(f"{path} is a folder: name a GGUF file in it")
+    if path.is_absolute():
+        raise ModelFileError(f"{path} does not exist: check the path, or see `kvchat models`")
+    candidates = find_candidates(folders)
+    wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
+    found = _matches(wanted, candidates)
+    if len(found) == 1:
+        return found[0].path
+    if text.lower() == STARTER_WORD:
+        raise ModelFileError(
+            "the starter model is not installed: `kvchat models install-starter` fetches it"
+        )
+    raise _not_found(text, found, candidates, folders)
+
+
+def _entry(candidate: Candidate, cache: HeaderCache) -> ModelEntry | None:
+    if candidate.problem is not None:
+        facts = HeaderFacts(problem=candidate.problem)
+    else:
+        facts = cache.facts(candidate.path)
+    if facts.is_projector:
+        return None
+    return ModelEntry(
+        path=candidate.path,
+        name=candidate.name,
+        architecture=facts.architecture,
+        file_type=facts.file_type,
+        n_ctx_train=facts.n_ctx_train,
+        nbytes=candidate.nbytes,
+        problem=facts.problem,
+    )
+
+
+def _matches(wanted: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Give the candidates that a name means: whole names before parts of names."""
+    plain = _plain(wanted.removesuffix(".gguf"))
+    whole = [c for c in candidates if _plain(c.name) == plain]
+    if whole:
+        return whole[:1]
+    return [c for c in candidates if plain and plain in _plain(c.name)]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def _not_found(
+    text: str,
+    found: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    folders: Sequence[Path],
+) -> ModelFileError:
+    if found:
+        names = ", ".join(candidate.name for candidate in found)
+        return ModelFileError(f"{text!r} is part of {len(found)} names, say more of one: {names}")
+    names = _near(text, [candidate.name for candidate in candidates])
+    searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
+    return ModelFileError(
+        f"no file and no model is called {text!r}: {names} Searched: "
+        f"{searched or 'no folder, none of those that `kvchat where` lists exists'}."
+    )
+
+
+def _near(text: str, names: Sequence[str]) -> str:
+    by_plain = {_plain(name): name for name in names}
+    near = difflib.get_close_matches(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
+    if near:
+        return f"near is {', '.join(by_plain[key] for key in near)}."
+    if names:
+        return f"there are {', '.join(sorted(names)[:N_NEAR])}, see `kvchat models`."
+    return "no model was found at all; `kvchat models install-starter` fetches a small one."
