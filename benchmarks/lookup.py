@@ -1,0 +1,107 @@
+"""Input look-up at a fixed length against plain decoding, on our own input-grounded prompts.
+
+    python benchmarks/lookup.py MODEL [--pairs 3] [--tokens 256] [--length 3] [--pattern 2]
+
+Greedy; runs alternate and the ratio of decode speeds is taken pair by pair, its median per prompt.
+A reply that loops (some run of 12 tokens three times) is excluded and counted: look-up is at its
+best there, and nobody wants that text.
+"""
+
+import argparse
+import statistics
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+from batch_curve import measure_curve
+from common import ask, load, tokens_per_second
+
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.events import Finished
+from engine.requests import GenerationRequest, Message
+from engine.worker_client import WorkerClient
+
+LOOP_LENGTH, LOOP_TIMES = 12, 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--length", type=int, default=3)
+    parser.add_argument("--pattern", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    client = load(options.model, n_ctx=4096, n_threads=options.threads)
+    plain = SpeculationSettings(predictor=PredictorName.OFF)
+    lookup = SpeculationSettings(
+        predictor=PredictorName.LOOKUP,
+        controller=ControllerName.FIXED,
+        n_draft=options.length,
+        lookup_pattern_min=options.pattern,
+    )
+    print(
+        f"{'task':10} {'document':11} {'prompt':>6} {'reply':>5} {'accept':>6} {'ratio':>6}  text"
+    )
+    kept = [
+        ratio
+        for prompt in read_prompts()
+        if (ratio := compare(client, prompt, plain, lookup, options)) is not None
+    ]
+    client.close()
+    if kept:
+        print(f"geometric mean of {len(kept)}: {statistics.geometric_mean(kept):.3f}")
+    print("\nbatch curve (ms, ratio to one token):")
+    for n, seconds, ratio in measure_curve(options.model, options.threads):
+        print(f"{n:4d} {1e3 * seconds:8.2f} {ratio:6.2f}")
+
+
+def compare(
+    client: WorkerClient,
+    prompt: dict[str, str],
+    plain: SpeculationSettings,
+    lookup: SpeculationSettings,
+    options: argparse.Namespace,
+) -> float | None:
+    request = GenerationRequest(
+        messages=(Message("user", f"{prompt['instruction']}\n\n{prompt['text']}"),),
+        max_tokens=options.tokens,
+    )
+    ratios, same = [], []
+    for _ in range(options.pairs):
+        client.set_speculation(plain)
+        slow = ask(client, request)
+        client.set_speculation(lookup)
+        fast = ask(client, request)
+        ratios.append(tokens_per_second(fast) / tokens_per_second(slow))
+        same.append(slow.token_ids == fast.token_ids)
+    ratio = statistics.median(ratios)
+    excluded = loops(slow)
+    verdict = "loops, excluded" if excluded else ("same" if all(same) else "parts from plain")
+    accepted = fast.stats.n_accepted / max(1, fast.stats.n_verified)
+    print(
+        f"{prompt['task']:10} {prompt['document']:11} {fast.stats.n_prompt:6d} "
+        f"{len(fast.token_ids):5d} {accepted:6.0%} {ratio:6.2f}  {verdict}",
+        flush=True,
+    )
+    return None if excluded else ratio
+
+
+def loops(reply: Finished) -> bool:
+    ids = reply.token_ids
+    runs = Counter(ids[at : at + LOOP_LENGTH] for at in range(len(ids) - LOOP_LENGTH + 1))
+    return bool(runs) and max(runs.values()) >= LOOP_TIMES
+
+
+def read_prompts() -> list[dict[str, str]]:
+    path = Path(__file__).with_name("prompts") / "grounded.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [
+        {**prompt, "text": data["documents"][prompt["document"]]["text"].strip()}
+        for prompt in data["prompts"]
+    ]
+
+
+if __name__ == "__main__":
+    main()

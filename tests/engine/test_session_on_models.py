@@ -1,0 +1,117 @@
+"""The loop on real models, with the reference kernels: one row per micro-batch."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.cancellation import Cancellation
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.events import Event, Finished, PromptReady
+from engine.model.chat_template import ChatTemplate
+from engine.requests import GenerationRequest, Message
+from engine.session import Session
+
+pytestmark = pytest.mark.model
+
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+LOOKUP = SpeculationSettings(controller=ControllerName.FIXED, n_draft=5, lookup_pattern_min=1)
+DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
+TEXT = "Rewrite with capital names: anna met tom, tom met anna, anna and tom met priya."
+
+
+def open_backend(path: Path, log: NativeLog, *, n_rows: int, n_ctx: int = 512) -> LlamaCppBackend:
+    settings = ContextSettings(
+        model_path=path,
+        n_ctx=n_ctx,
+        n_batch=128,
+        n_ubatch=1,
+        type_k="f16",
+        type_v="f16",
+        flash_attention="on",
+        n_gpu_layers=0,
+        n_threads=2,
+        n_rows=n_rows,
+    )
+    return LlamaCppBackend(settings, log)
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def session(starter_path: Path, log: NativeLog) -> Iterator[Session]:
+    """The starter as its own draft: every draft token is what the target would say."""
+    target = open_backend(starter_path, log, n_rows=9)
+    draft = open_backend(starter_path, log, n_rows=1)
+    template = ChatTemplate(target.chat_template)
+    session = Session(target, template, OFF, draft_backend=draft)
+    yield session
+    session.close()
+
+
+def run(session: Session, settings: SpeculationSettings, request: GenerationRequest) -> list[Event]:
+    session.set_speculation(settings)
+    return list(session.generate(request, Cancellation()))
+
+
+def finished(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_text_is_that_of_plain_decoding(session: Session, temperature: float) -> None:
+    sampling = SamplingSettings(temperature=temperature, top_k=40, repetition_penalty=1.1)
+    request = GenerationRequest(
+        messages=(Message("user", TEXT),), sampling=sampling, max_tokens=40, seed=11
+    )
+    plain = finished(run(session, OFF, request))
+    assert plain.text.strip()
+    for settings in (LOOKUP, DRAFT):
+        for n_draft in (1, 3, 8):
+            reply = finished(run(session, replace(settings, n_draft=n_draft), request))
+            assert reply.token_ids == plain.token_ids
+            if settings is DRAFT:
+                assert reply.stats.n_accepted == reply.stats.n_verified > 0
+
+
+def test_a_window_that_slides_during_the_reply_changes_nothing(
+    gemma_path: Path, log: NativeLog
+) -> None:
+    """Gemma 3 keeps 512 tokens in most layers; prompt and reply go beyond them."""
+    target = open_backend(gemma_path, log, n_rows=9, n_ctx=1024)
+    session = Session(target, ChatTemplate(target.chat_template), OFF)
+    words = " ".join(f"item {n} costs {n * 7 % 50} coins," for n in range(70))
+    request = GenerationRequest(raw_prompt=f"List: {words} item 1 costs", max_tokens=40, seed=1)
+    plain = finished(run(session, OFF, request))
+    assert plain.stats.n_prompt > 600
+    reply = finished(run(session, LOOKUP, request))
+    assert reply.token_ids == plain.token_ids
+    assert reply.stats.n_verified > 0
+    session.close()
+
+
+def test_three_turns_prefill_only_what_is_new(session: Session) -> None:
+    messages: list[Message] = []
+    held = 0
+    for text in ("Name a colour.", "And another.", "One more."):
+        messages.append(Message("user", text))
+        events = run(session, LOOKUP, GenerationRequest(messages=tuple(messages), max_tokens=12))
+        ready = next(event for event in events if isinstance(event, PromptReady))
+        reply = finished(events)
+        assert ready.note is None
+        if held:
+            assert ready.n_reused >= held - 1
+        held = ready.n_prompt + len(reply.token_ids)
+        messages.append(Message("assistant", reply.text, reply.token_ids, reply.vocabulary_id))
