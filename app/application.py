@@ -1,30 +1,102 @@
-"""The full-screen application: opens what the chat needs, and the screens that it leads to.
+"""The full-screen application: the chat, and the screens that it leads to.
 
 Where things are: `app.chat` decides (no Textual), `app.render` turns values into lines,
-`app.widgets` paints lines, `app.screens` arranges widgets and binds keys, `app.styles` has colours.
+`app.widgets` paints lines, `app.screens` arranges widgets, `app.chat_keys` binds keys, `app.styles`
+has colours and sizes, `app.startup` finds model, settings and files before the screen opens.
 """
 
-from pathlib import PurePath
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 from typing import ClassVar
 
-from textual.app import App
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from app.chat.controller import ChatController
+from app.commands import chat_commands
+from app.live_keys import key_sections
 from app.render.gauges import GraphSymbols
 from app.screens.chat import ChatScreen
+from app.services import Services
+from engine.configuration import Configuration
+from engine.errors import EngineError
 
 
 class KvchatApp(App[None]):
     """The terminal application around one controller."""
 
     TITLE = "kvchat"
-    CSS_PATH: ClassVar[list[str | PurePath]] = ["styles/inks.tcss", "styles/chat.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [
+        "styles/inks.tcss",
+        "styles/chat.tcss",
+        "styles/dialogs.tcss",
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", id="app-help", tooltip="All keys, and what the words mean"),
+        Binding("ctrl+q", "quit", "Quit", id="app-quit", tooltip="Save and leave"),
+    ]
     PAUSE_GC_ON_SCROLL = True
 
-    def __init__(self, controller: ChatController, *, symbols: GraphSymbols = "block") -> None:
+    def __init__(
+        self,
+        controller: ChatController,
+        services: Services,
+        *,
+        model: Path | None = None,
+        configuration: Configuration | None = None,
+        symbols: GraphSymbols = "block",
+        notices: Iterable[str] = (),
+    ) -> None:
         super().__init__()
         self.controller = controller
+        self.services = services
+        self._model = model
+        self._configuration = configuration
         self._symbols = symbols
+        self._notices = tuple(notices)
+        self.set_keymap(dict(services.keymap))
 
     def on_mount(self) -> None:
-        self.push_screen(ChatScreen(self.controller, symbols=self._symbols))
+        chat = ChatScreen(self.controller, self.services, symbols=self._symbols)
+        self.push_screen(chat)
+        self.call_after_refresh(self._begin, chat)
+
+    def _begin(self, chat: ChatScreen) -> None:
+        for notice in self._notices:
+            self.notify(notice, severity="warning", markup=False)
+        if self._configuration is not None:
+            chat.load(self._configuration)
+        elif self._model is not None:
+            chat.open_model(self._model)
+        else:
+            chat.welcome()
+
+    def on_unmount(self) -> None:
+        self.controller.close()
+
+    def action_help(self) -> None:
+        """Show the keys of the screen below, and the glossary."""
+        from app.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(key_sections(self, self.screen, self.services.keymap)))
+
+    def use_theme(self, name: str) -> None:
+        """Switch the theme and remember it."""
+        self.theme = name
+        try:
+            self.services.save_theme(name)
+        except EngineError as error:
+            self.notify(str(error), title=error.title, severity="warning", markup=False)
+
+    def save_picture(self) -> None:
+        """Write the screen to an SVG file in the current folder."""
+        try:
+            path = self.save_screenshot()
+        except OSError as error:
+            self.notify(f"The picture cannot be written: {error}", severity="error", markup=False)
+        else:
+            self.notify(f"Saved {path}", markup=False)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        yield from chat_commands(self, screen)

@@ -96,6 +96,11 @@ class ChatController:
         return self._reply is not None
 
     @property
+    def replying_chat_id(self) -> int | None:
+        """The chat that a reply is being written in."""
+        return self._reply.chat_id if self._reply else None
+
+    @property
     def can_ask(self) -> bool:
         """A message can be sent now."""
         return self.meters.phase is Phase.READY and not self.history.is_read_only
@@ -212,6 +217,15 @@ class ChatController:
         """
         self._leave()
         self.history.open(chat_id)
+
+    def refresh(self) -> None:
+        """Read the shown chat again.
+
+        Raises:
+            StoreError: If the chat is gone.
+        """
+        self.history.refresh()
+        self._is_rebuilt = True
 
     def new_chat(self) -> None:
         """Show an empty chat; it is saved with its first message."""

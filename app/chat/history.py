@@ -22,7 +22,7 @@ class ChatHistory:
     """Reads and writes one chat at a time; a new chat is created with its first message."""
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
-        self._store = store
+        self.store = store
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
         self._model_path: str | None = None
@@ -49,9 +49,9 @@ class ChatHistory:
         Raises:
             StoreError: If the chat is gone.
         """
-        chat = self._store.chat(chat_id)
+        chat = self.store.chat(chat_id)
         self.begin()
-        self._lock = self._store.lock_chat(chat_id)
+        self._lock = self.store.lock_chat(chat_id)
         self.is_read_only = self._lock is None
         self.chat = chat
         self.sampling = chat.sampling
@@ -62,13 +62,13 @@ class ChatHistory:
         """Read the shown path again."""
         if self.chat is None:
             return
-        self.chat = self._store.chat(self.chat.id)
+        self.chat = self.store.chat(self.chat.id)
         head = self.chat.head_id
-        self._path = self._store.path_to(head) if head is not None else []
+        self._path = self.store.path_to(head) if head is not None else []
         self._siblings = {
             message.id: [
                 sibling.id
-                for sibling in self._store.variants(message.id)
+                for sibling in self.store.variants(message.id)
                 if sibling.content or sibling.id == message.id
             ]
             for message in self._path
@@ -107,7 +107,7 @@ class ChatHistory:
         Raises:
             StoreError: If there is none with this id.
         """
-        return self._store.message(message_id)
+        return self.store.message(message_id)
 
     def last(self, speaker: Speaker) -> StoredMessage | None:
         """The last shown message of the user or of the model."""
@@ -144,7 +144,7 @@ class ChatHistory:
 
     def request_messages(self, question_id: int) -> tuple[Message, ...]:
         """The conversation up to a question, as the engine wants it."""
-        path = self._store.path_to(question_id)
+        path = self.store.path_to(question_id)
         spoken = tuple(
             Message(m.role, m.content, m.token_ids, m.vocabulary_id) for m in path if m.content
         )
@@ -165,14 +165,14 @@ class ChatHistory:
             StoreError: If it could not be saved.
         """
         if self.chat is None:
-            self.chat = self._store.create_chat(
+            self.chat = self.store.create_chat(
                 title=title_of(text),
                 model_path=self._model_path,
                 system_prompt=self.system_prompt,
                 sampling=self.sampling,
             )
-            self._lock = self._store.lock_chat(self.chat.id)
-        message = self._store.add_message(
+            self._lock = self.store.lock_chat(self.chat.id)
+        message = self.store.add_message(
             self.chat.id, parent_id=parent_id, role="user", content=text
         )
         self.refresh()
@@ -184,8 +184,8 @@ class ChatHistory:
         Raises:
             StoreError: If it could not be saved.
         """
-        chat_id = self._store.message(question_id).chat_id
-        message = self._store.add_message(
+        chat_id = self.store.message(question_id).chat_id
+        message = self.store.add_message(
             chat_id, parent_id=question_id, role="assistant", content="", model_name=model_name
         )
         self.refresh()
@@ -199,7 +199,7 @@ class ChatHistory:
         place = siblings.index(message_id) + step
         if not 0 <= place < len(siblings):
             return False
-        self._store.set_head(self.chat.id, self._store.leaf_of(siblings[place]))
+        self.store.set_head(self.chat.id, self.store.leaf_of(siblings[place]))
         self.refresh()
         return True
 
@@ -210,7 +210,7 @@ class ChatHistory:
             StoreError: If the change could not be saved.
         """
         if self.chat is not None:
-            self.chat = self._store.update_chat(
+            self.chat = self.store.update_chat(
                 self.chat.id, system_prompt=system_prompt, sampling=sampling
             )
         self.system_prompt = system_prompt
@@ -223,7 +223,7 @@ class ChatHistory:
             StoreError: If it could not be saved.
         """
         if self.chat is not None:
-            self.chat = self._store.update_chat(self.chat.id, title=title, title_locked=True)
+            self.chat = self.store.update_chat(self.chat.id, title=title, title_locked=True)
 
     def uses_model(self, path: str) -> None:
         """New chats are saved with this model."""

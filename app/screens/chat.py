@@ -13,6 +13,7 @@ from app.chat.pacing import Pacer
 from app.render.gauges import GraphSymbols
 from app.render.sanitize import visible
 from app.screens.chat_actions import ChatActions
+from app.services import Services
 from app.widgets.cache_panel import CachePanel
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.key_bar import KeyBar
@@ -45,8 +46,10 @@ class ChatScreen(ChatActions):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    def __init__(self, controller: ChatController, *, symbols: GraphSymbols = "block") -> None:
-        super().__init__(controller)
+    def __init__(
+        self, controller: ChatController, services: Services, *, symbols: GraphSymbols = "block"
+    ) -> None:
+        super().__init__(controller, services)
         self._symbols = symbols
         self._pending = ""
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
@@ -77,9 +80,6 @@ class ChatScreen(ChatActions):
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.present)
-
     # --- one frame ---
 
     def _tick(self) -> None:
@@ -90,8 +90,7 @@ class ChatScreen(ChatActions):
                 self.transcript.append(self._pending)
                 self._pending = ""
         if self._memory_pacer.is_due():
-            with self._memory_pacer.work():
-                self.controller.meters.process(self.controller.client.process_memory_bytes())
+            self._read_memory()
         # Together with text, so that both are painted in one frame.
         is_beside_text = had_text or not self._pending
         if self._panel_pacer.is_due() and is_beside_text:
@@ -100,6 +99,10 @@ class ChatScreen(ChatActions):
             )
             with self._panel_pacer.work():
                 self.present()
+
+    def _read_memory(self) -> None:
+        with self._memory_pacer.work():
+            self.controller.meters.process(self.controller.client.process_memory_bytes())
 
     def take(self, change: Change) -> None:
         """Show what a poll changed."""
@@ -114,7 +117,7 @@ class ChatScreen(ChatActions):
         if change.draft is not None:
             self.give_back(change.draft)
         if change.loaded is not None:
-            self.post_message(self.ModelLoaded(change.loaded))
+            self._read_memory()
             self.present()
 
     def present(self) -> None:
@@ -122,8 +125,7 @@ class ChatScreen(ChatActions):
         snapshot = self.controller.snapshot()
         self.query_one(StatusBar).present(snapshot)
         for panel in self.query(Panel):
-            if panel.display:
-                panel.present(snapshot)
+            panel.present(snapshot)
 
     def _present_chat(self) -> None:
         history = self.controller.history
@@ -140,4 +142,3 @@ class ChatScreen(ChatActions):
     def on_tab_strip_chosen(self, message: TabStrip.Chosen) -> None:
         for place, name in enumerate(TABS):
             self.set_class(place == message.place, f"-tab-{name}")
-        self.call_after_refresh(self.present)

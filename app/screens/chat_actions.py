@@ -1,79 +1,33 @@
 """What the keys of the chat do."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
-from textual.message import Message
-from textual.screen import Screen
+from textual.binding import BindingType
 
 from app.chat.controller import ChatController
 from app.chat.entries import Speaker
 from app.chat.snapshot import Phase
+from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
+from app.screens.chat_dialogs import ChatDialogs
+from app.services import Services
 from app.store.errors import StoreError
 from app.store.records import StoredMessage
 from app.widgets.composer import Composer
 from app.widgets.tab_strip import TabStrip
 from app.widgets.transcript import Transcript
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
-from engine.events import Loaded
 
 
-def _key(
-    key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
-) -> Binding:
-    return Binding(key, action, text, id=name, tooltip=tooltip, show=show)
-
-
-class ChatActions(Screen[None]):
+class ChatActions(ChatDialogs):
     """Keys and their actions; the screen that is shown adds widgets and a clock."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        _key("f1", "app.help", "Help", "help", "All keys, and what the words mean", show=True),
-        _key("f2", "app.planner", "Planner", "planner", "What a configuration costs", show=True),
-        _key("f3", "app.presets", "Presets", "presets", "Saved configurations", show=True),
-        _key("f5", "next_predictor", "Predictor", "predictor",
-             "Switch the predictor: off, look-up, draft model", show=True),
-        _key("f6", "next_controller", "Rule", "controller",
-             "Switch the rule that sets the draft length: fixed or band"),
-        _key("f7", "draft_length(-1)", "Shorter drafts", "draft-shorter",
-             "Draft one token less a round"),
-        _key("f8", "draft_length(1)", "Longer drafts", "draft-longer",
-             "Draft one token more a round"),
-        _key("f9", "next_tab", "Next tab", "tab", "Chat, speculation, memory on a narrow screen"),
-        _key("escape", "stop", "Stop", "stop", "Stop the reply and keep its text", show=True),
-        _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
-        _key("ctrl+l", "app.chats", "Chats", "chat-list", "Open, rename or delete a chat",
-             show=True),
-        _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
-        _key("ctrl+s", "app.chat_settings", "Settings", "chat-settings",
-             "System prompt and sampling of this chat"),
-        _key("ctrl+g", "regenerate", "Regenerate", "regenerate",
-             "Answer once more and keep the old reply"),
-        _key("ctrl+r", "restart", "Restart", "restart", "Start the engine again"),
-        _key("r", "regenerate", "Regenerate", "message-regenerate",
-             "Answer once more and keep the old reply"),
-        _key("e", "edit", "Edit", "message-edit", "Write a question anew, beside the old one"),
-        _key("y", "copy_reply", "Copy", "message-copy", "Copy the selected message"),
-        _key("Y", "copy_code", "Copy code", "message-copy-code",
-             "Copy the last code block; again for the one before"),
-        _key("left_square_bracket", "variant(-1)", "Variant before", "variant-previous",
-             "Show the variant before"),
-        _key("right_square_bracket", "variant(1)", "Next variant", "variant-next",
-             "Show the next variant"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
-    @dataclass
-    class ModelLoaded(Message):
-        """The engine is ready on a model."""
-
-        loaded: Loaded
-
-    def __init__(self, controller: ChatController) -> None:
-        super().__init__()
-        self.controller = controller
+    def __init__(self, controller: ChatController, services: Services) -> None:
+        super().__init__(controller, services)
         self._edited: int | None = None
         """The question that the composer's text takes the place of."""
         self._copied_code: tuple[int, int] | None = None
@@ -100,7 +54,7 @@ class ChatActions(Screen[None]):
             else:
                 self.controller.send(message.text)
         except StoreError as error:
-            self._report(error)
+            self.report(error)
             return
         self._edited = None
         self.composer.border_title = None
@@ -130,7 +84,7 @@ class ChatActions(Screen[None]):
             if not self.controller.regenerate(self.transcript.selected):
                 self.notify("There is no question to answer yet.")
         except StoreError as error:
-            self._report(error)
+            self.report(error)
 
     def action_edit(self) -> None:
         """Take the selected question, or the last, into the composer."""
@@ -176,14 +130,7 @@ class ChatActions(Screen[None]):
         self.composer.focus()
 
     def open_chat(self, chat_id: int) -> None:
-        """Show a stored chat."""
-        try:
-            self.controller.open_chat(chat_id)
-        except StoreError as error:
-            self._report(error)
-            return
-        if self.controller.history.is_read_only:
-            self.notify("Another kvchat writes this chat: it is read-only here.", title="Read-only")
+        super().open_chat(chat_id)
         self.transcript.action_follow()
         self.composer.focus()
 
@@ -237,7 +184,7 @@ class ChatActions(Screen[None]):
 
     # --- copying ---
 
-    def action_copy_reply(self) -> None:
+    def action_copy_message(self) -> None:
         """Copy the selected message, or the last reply."""
         message = self._selected(Speaker.MODEL)
         if message is None:
@@ -276,9 +223,6 @@ class ChatActions(Screen[None]):
 
     def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
         self.transcript.selected = message.key
-
-    def _report(self, error: StoreError) -> None:
-        self.notify(str(error), title=error.title, severity="error", markup=False)
 
 
 def _spelled(settings: SpeculationSettings) -> str:

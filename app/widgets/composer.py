@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
+
+from app.chat_keys import COMPOSER_KEYS
 
 PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"
 
@@ -13,12 +16,7 @@ PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"
 class Composer(TextArea):
     """A text area of a few lines that hands its text over on enter."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="send", priority=True, show=False,
-                tooltip="Send the message"),
-        Binding("ctrl+j,alt+enter,shift+enter", "newline", "New line", id="newline", show=False,
-                priority=True, tooltip="Begin a new line in the message"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = COMPOSER_KEYS
 
     @dataclass
     class Submitted(Message):
@@ -37,6 +35,12 @@ class Composer(TextArea):
         )
         # A blinking cursor repaints the screen twice a second while a reply streams.
         self.cursor_blink = False
+
+    def render_line(self, y: int) -> Strip:
+        # Textual 8.2.8 divides by a placeholder's width, which is zero on a tiny screen.
+        if self.wrap_width < 1:
+            return Strip.blank(self.size.width)
+        return super().render_line(y)
 
     def action_send(self) -> None:
         """Hand the text over; an empty one stays."""

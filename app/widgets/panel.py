@@ -20,12 +20,19 @@ class Panel(InkLines):
         super().__init__(id=id)
         self.symbols = symbols
         self.frame_title = self.TITLE
+        self._snapshot: CockpitSnapshot | None = None
 
     def present(self, snapshot: CockpitSnapshot) -> None:
         """Show a snapshot."""
+        self._snapshot = snapshot
         if self.size.width:
             self.show(self.render_lines_of(snapshot, self.size.width))
             self.set_frame(title=self.title_of(snapshot))
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        if self._snapshot is not None:
+            self.present(self._snapshot)
 
     def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
         """The lines of a snapshot at a width."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import Reactive, reactive
@@ -20,6 +20,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from app.chat.entries import Entry, Speaker
+from app.chat_keys import MESSAGE_KEYS
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, EntryLines, gutter
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
@@ -40,16 +41,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
     """Shows entries, follows the end while it is in sight, and lets one message be selected."""
 
     COMPONENT_CLASSES = ink_classes(INKS)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k", "select(-1)", "Previous message", id="message-previous", show=False,
-                tooltip="Select the message above"),
-        Binding("j", "select(1)", "Next message", id="message-next", show=False,
-                tooltip="Select the message below"),
-        Binding("g", "load_earlier", "Earlier messages", id="message-earlier", show=False,
-                tooltip="Show messages further up in a long chat"),
-        Binding("G,end", "follow", "To the end", id="transcript-end", show=False,
-                tooltip="Jump to the end and follow the reply"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = MESSAGE_KEYS
 
     # A change of the size of the text needs no layout: nothing else moves.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)

@@ -1,0 +1,67 @@
+"""The keys of the chat screen, once: bindings, help and command palette all come from here.
+
+An id is `area-name`; the settings rebind keys by it, the palette shows `area: Description`.
+"""
+
+from textual.binding import Binding, BindingType
+
+
+def _key(
+    key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
+) -> Binding:
+    return Binding(key, action, text, id=name, tooltip=tooltip, show=show)
+
+
+CHAT_KEYS: list[BindingType] = [
+    _key("f1", "app.help", "Help", "app-help", "All keys, and what the words mean", show=True),
+    _key("f2", "planner", "Planner", "model-plan", "What a configuration costs, and what fits",
+         show=True),
+    _key("f3", "presets", "Presets", "preset-list", "List, load, export saved configurations",
+         show=True),
+    _key("f5", "next_predictor", "Predictor", "speculation-predictor",
+         "Switch the source of drafts: off, look-up, draft model", show=True),
+    _key("escape", "stop", "Stop", "reply-stop",
+         "Stop the reply and keep its text; without one, go to the composer", show=True),
+    _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
+    _key("ctrl+l", "chats", "Chats", "chat-list", "Open, rename or delete a chat", show=True),
+    _key("ctrl+o", "models", "Models", "model-list", "Switch to another model", show=True),
+    _key("ctrl+s", "chat_settings", "Settings", "chat-settings",
+         "System prompt and sampling of this chat", show=True),
+    _key("f6", "next_controller", "Switch rule", "speculation-rule",
+         "Switch what sets the draft length: a fixed number or the band rule"),
+    _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
+         "Draft one token less a round"),
+    _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
+         "Draft one token more a round"),
+    _key("f9", "next_tab", "Next tab", "screen-tab", "Chat, speculation, memory when narrow"),
+    _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
+         "Answer once more and keep the old reply as a variant"),
+    _key("ctrl+r", "restart", "Restart", "engine-restart", "Start the engine again"),
+]  # fmt: skip
+
+MESSAGE_KEYS: list[BindingType] = [
+    _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
+         "Answer once more and keep the old reply as a variant", show=True),
+    _key("e", "screen.edit", "Edit", "message-edit",
+         "Write a question anew, beside the old one", show=True),
+    _key("y", "screen.copy_message", "Copy", "message-copy",
+         "Copy the selected message, or the last reply", show=True),
+    _key("Y", "screen.copy_code", "Copy code", "message-copy-code",
+         "Copy the last code block; again for the one before", show=True),
+    _key("left_square_bracket", "screen.variant(-1)", "Variant before", "message-variant-before",
+         "Show the variant before"),
+    _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",
+         "Show the next variant"),
+    _key("k", "select(-1)", "Message above", "message-above", "Select the message above"),
+    _key("j", "select(1)", "Message below", "message-below", "Select the message below"),
+    _key("g", "load_earlier", "Earlier messages", "transcript-earlier",
+         "Go up; in a long chat, show earlier messages"),
+    _key("G,end", "follow", "To the end", "transcript-end", "Go to the end and follow the reply"),
+]  # fmt: skip
+
+COMPOSER_KEYS: list[BindingType] = [
+    Binding("enter", "send", "Send", id="composer-send", priority=True, show=False,
+            tooltip="Send the message"),
+    Binding("ctrl+j,alt+enter,shift+enter", "newline", "New line", id="composer-newline",
+            priority=True, show=False, tooltip="Begin a new line in the message"),
+]  # fmt: skip

@@ -1,0 +1,155 @@
+"""The dialogs that the chat leads to, and what it does with their answers."""
+
+from pathlib import Path
+
+from textual import work
+from textual.screen import Screen
+
+from app.chat.controller import ChatController
+from app.services import Services
+from app.store.errors import StoreError
+from engine.configuration import Configuration
+from engine.errors import EngineError
+
+
+class ChatDialogs(Screen[None]):
+    """Opens dialogs; each is imported with its first use, to start fast."""
+
+    def __init__(self, controller: ChatController, services: Services) -> None:
+        super().__init__()
+        self.controller = controller
+        self.services = services
+
+    # --- chats ---
+
+    def action_chats(self) -> None:
+        """List the chats."""
+        from app.screens.chats import ChatsScreen
+
+        history = self.controller.history
+        shown = history.chat.id if history.chat else None
+
+        def opened(chat_id: int | None) -> None:
+            if chat_id is not None and chat_id != shown:
+                self.open_chat(chat_id)
+            elif shown is not None and not self._follow_changes():
+                self.controller.new_chat()
+
+        busy = self.controller.replying_chat_id
+        self.app.push_screen(ChatsScreen(history.store, shown, busy), opened)
+
+    def _follow_changes(self) -> bool:
+        """Read the shown chat again after the list may have changed it; False if it is gone."""
+        try:
+            self.controller.refresh()
+        except StoreError:
+            return False
+        return True
+
+    def open_chat(self, chat_id: int) -> None:
+        """Show a stored chat."""
+        try:
+            self.controller.open_chat(chat_id)
+        except StoreError as error:
+            self.report(error)
+            return
+        if self.controller.history.is_read_only:
+            self.notify("Another kvchat writes this chat: it is read-only here.", title="Read-only")
+
+    def action_chat_settings(self) -> None:
+        """Ask for system prompt and sampling."""
+        from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
+
+        history = self.controller.history
+        if history.is_read_only:
+            self.notify("Another kvchat writes this chat: it is read-only here.")
+            return
+
+        def changed(settings: ChatSettings | None) -> None:
+            if settings is None:
+                return
+            try:
+                history.change_settings(
+                    system_prompt=settings.system_prompt, sampling=settings.sampling
+                )
+            except StoreError as error:
+                self.report(error)
+
+        now = ChatSettings(history.system_prompt, history.sampling)
+        self.app.push_screen(ChatSettingsScreen(now), changed)
+
+    # --- models ---
+
+    def action_models(self) -> None:
+        """List the models."""
+        from app.screens.models import ModelsScreen
+
+        loaded = self.controller.configuration
+        screen = ModelsScreen(
+            self.services.scan, self.services.folders, loaded.model_path if loaded else None
+        )
+        self.app.push_screen(screen, self.open_model)
+
+    def action_planner(self) -> None:
+        """Plan the loaded model, or any other."""
+        from app.screens.planner import PlannerScreen
+
+        configuration = self.controller.configuration
+        loaded = self.controller.loaded
+        screen = PlannerScreen(
+            configuration.model_path if configuration else None,
+            configuration,
+            measured=loaded.buffers if loaded else (),
+        )
+        self.app.push_screen(screen, self.load)
+
+    def action_presets(self) -> None:
+        """List the presets."""
+        from app.screens.presets import PresetsScreen
+
+        screen = PresetsScreen(self.services.presets_dir, self.controller.configuration)
+        self.app.push_screen(screen, self.load)
+
+    def welcome(self) -> None:
+        """Say where models were looked for, and install the starter if asked to."""
+        from app.screens.first_run import FirstRunScreen
+
+        def look() -> Path | None:
+            usable = [entry.path for entry in self.services.scan() if not entry.problem]
+            return usable[0] if usable else None
+
+        screen = FirstRunScreen(self.services.folders, self.services.install_starter, look)
+        self.app.push_screen(screen, self.open_model)
+
+    def open_model(self, path: Path | None) -> None:
+        """Load a model with the configuration that suits it; None stays with what is there."""
+        if path is not None:
+            self._configure(path)
+
+    @work(thread=True, exclusive=True, group="configure")
+    def _configure(self, path: Path) -> None:
+        try:
+            configuration = self.services.configure(path)
+        except EngineError as error:
+            self.app.call_from_thread(self.report, error)
+            return
+        self.app.call_from_thread(self.load, configuration)
+
+    def load(self, configuration: Configuration | None) -> None:
+        """Load a configuration; None stays with what is there."""
+        if configuration is not None:
+            self.controller.load(configuration)
+            self._plan(configuration)
+
+    @work(thread=True, exclusive=True, group="plan")
+    def _plan(self, configuration: Configuration) -> None:
+        try:
+            planned = self.services.planned_bytes(configuration)
+        except EngineError:
+            # The load itself tells what is wrong with the file; the panel shows a dash.
+            planned = None
+        self.app.call_from_thread(self.controller.meters.planned, planned)
+
+    def report(self, error: EngineError) -> None:
+        """Show an error as a notice."""
+        self.notify(str(error), title=error.title, severity="error", markup=False)

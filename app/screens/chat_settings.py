@@ -1,0 +1,121 @@
+"""System prompt and sampling of one chat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Grid, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static, TextArea
+
+from engine.configuration import SamplingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """What a chat says to the model at its start, and how replies are drawn."""
+
+    system_prompt: str
+    sampling: SamplingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Knob:
+    """One number of the sampler."""
+
+    name: str
+    label: str
+    hint: str
+    low: float
+    high: float
+    is_whole: bool = False
+
+
+_KNOBS = (
+    _Knob("temperature", "temperature", "0 always takes the likeliest token", 0.0, 5.0),
+    _Knob("top_k", "top k", "keep the k likeliest tokens; 0 keeps all", 0, 1_000_000, True),
+    _Knob("top_p", "top p", "keep the fewest that reach this share; 1 keeps all", 0.0, 1.0),
+    _Knob("min_p", "min p", "drop below this share of the likeliest; 0 drops none", 0.0, 1.0),
+    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1 is off",
+          0.01, 10.0),
+)  # fmt: skip
+
+
+class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
+    """Gives the changed settings, None to leave them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="chat-settings-cancel",
+                tooltip="Leave the settings as they were"),
+        Binding("ctrl+s", "save", "Save", id="chat-settings-save", priority=True,
+                tooltip="Use these settings in this chat"),
+    ]  # fmt: skip
+
+    def __init__(self, settings: ChatSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static("settings of this chat", classes="title", markup=False)
+            yield Label("system prompt", classes="label")
+            yield TextArea(
+                self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
+                highlight_cursor_line=False, placeholder="Empty: none",
+            )  # fmt: skip
+            with Grid(id="knobs"):
+                for knob in _KNOBS:
+                    value = getattr(self._settings.sampling, knob.name)
+                    yield Label(knob.label, classes="label")
+                    yield Input(f"{value:g}", id=knob.name, compact=True)
+                    yield Label(knob.hint, classes="hint")
+            yield Static("", id="problem", markup=False)
+            yield Static("ctrl+s or enter saves · esc leaves it", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#system-prompt").focus()
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        """Close with the settings, or say what is wrong with them."""
+        values: dict[str, float | int] = {}
+        problems: list[str] = []
+        for knob in _KNOBS:
+            try:
+                values[knob.name] = _read(knob, self.query_one(f"#{knob.name}", Input).value)
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            self.query_one("#problem", Static).update("\n".join(problems))
+            return
+        sampling = self._settings.sampling
+        changed = SamplingSettings(
+            temperature=values["temperature"],
+            top_k=int(values["top_k"]),
+            top_p=values["top_p"],
+            min_p=values["min_p"],
+            repetition_penalty=values["repetition_penalty"],
+            repetition_window=sampling.repetition_window,
+        )
+        prompt = self.query_one("#system-prompt", TextArea).text
+        self.dismiss(ChatSettings(prompt, changed))
+
+
+def _read(knob: _Knob, text: str) -> float | int:
+    """The number in a field.
+
+    Raises:
+        ValueError: If it is none, or out of range; the message says what is possible.
+    """
+    kind = "whole number" if knob.is_whole else "number"
+    limits = f"{knob.label} is a {kind} from {knob.low:g} to {knob.high:g}, not {text!r}"
+    try:
+        value: float | int = int(text) if knob.is_whole else float(text.replace(",", "."))
+    except ValueError:
+        raise ValueError(limits) from None
+    if not knob.low <= value <= knob.high:
+        raise ValueError(limits)
+    return value

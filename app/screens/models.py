@@ -1,0 +1,90 @@
+"""The list of models that were found: switch to another one."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.render import format as fmt
+from app.render.sanitize import visible
+from engine.model.library import ModelEntry
+
+
+class ModelsScreen(ModalScreen[Path | None]):
+    """Gives the model to load, None to stay."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close", id="models-close", tooltip="Stay with this model"),
+        Binding("j", "move(1)", "Down", id="models-down", show=False, tooltip="Next model"),
+        Binding("k", "move(-1)", "Up", id="models-up", show=False, tooltip="Model above"),
+    ]
+
+    def __init__(
+        self, scan: Callable[[], Sequence[ModelEntry]], folders: Sequence[Path], loaded: Path | None
+    ) -> None:
+        super().__init__()
+        self._scan = scan
+        self._folders = folders
+        self._loaded = loaded
+        self._entries: Sequence[ModelEntry] = ()
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static("models", classes="title", markup=False)
+            yield OptionList(id="models")
+            yield Static("looking …", id="where", classes="hint", markup=False)
+            yield Static("enter loads · F2 in the chat plans it first · esc stays", classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self._find()
+
+    @work(thread=True, exclusive=True)
+    def _find(self) -> None:
+        entries = self._scan()
+        self.app.call_from_thread(self._show, entries)
+
+    def _show(self, entries: Sequence[ModelEntry]) -> None:
+        self._entries = entries
+        models = self.query_one(OptionList)
+        models.set_options(
+            [
+                Option(_prompt(entry, self._loaded), disabled=bool(entry.problem))
+                for entry in entries
+            ]
+        )
+        paths = [entry.path for entry in entries]
+        if self._loaded in paths:
+            models.highlighted = paths.index(self._loaded)
+        folders = ", ".join(str(folder) for folder in self._folders)
+        self.query_one("#where", Static).update(f"{len(entries)} models in {folders}")
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(self._entries[message.option_index].path)
+
+    def action_move(self, step: int) -> None:
+        """Go down or up."""
+        models = self.query_one(OptionList)
+        if step > 0:
+            models.action_cursor_down()
+        else:
+            models.action_cursor_up()
+
+
+def _prompt(entry: ModelEntry, loaded: Path | None) -> Content:
+    marker = "▸ " if entry.path == loaded else "  "
+    facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
+    if entry.n_ctx_train:
+        facts.append(f"ctx {fmt.context_size(entry.n_ctx_train)}")
+    if entry.problem:
+        facts = [entry.problem]
+    text = " · ".join(visible(fact) for fact in facts if fact)
+    return Content.assemble(marker, visible(entry.name), "  ", (text, "$text-muted"))

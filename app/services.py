@@ -1,0 +1,29 @@
+"""What the screens may ask of the rest: models, presets, estimates; tests give their own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.configuration import Configuration
+from engine.model.library import ModelEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Functions that may take a moment; screens call those in threads."""
+
+    configure: Callable[[Path], Configuration]
+    """The configuration that a model is opened with; raises `EngineError`."""
+    planned_bytes: Callable[[Configuration], int | None]
+    """What the estimate says for it, None where there is no estimate."""
+    scan: Callable[[], Sequence[ModelEntry]]
+    """The models in the folders."""
+    folders: tuple[Path, ...]
+    """Folders that are searched for models."""
+    install_starter: Callable[[Callable[[str], None]], Path]
+    """Installs the starter model and says how far it is; raises `EngineError`."""
+    presets_dir: Path
+    save_theme: Callable[[str], None]
+    """Remembers the theme; raises `EngineError`."""
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    """The user's keys by binding id."""
