@@ -1,0 +1,162 @@
+"""Themes from TOML files: kvchat's own and the user's, with the colours that only kvchat has."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from app.locations import themes_dir
+
+PACKAGED = Path(__file__).parent / "_themes"
+CHECKOUT = Path(__file__).parent.parent / "themes"
+
+VARIABLE_SOURCES = {
+    "spec-accepted": "text-success",
+    "spec-refuted": "text-error",
+    "spec-bonus": "text-warning",
+    "spec-plain": "foreground-muted",
+    "kv-used": "text-primary",
+    "kv-reused": "text-success",
+    "mem-weights": "text-primary",
+    "mem-kv": "text-accent",
+    "mem-state": "text-secondary",
+    "mem-compute": "text-success",
+    "mem-overhead": "text-warning",
+}
+"""The colour of a theme that stands in for a variable of kvchat, where the theme has none."""
+
+FREE_VARIABLES = ("kv-free", "mem-free")
+"""The empty parts of bars: the foreground, faint."""
+
+
+def _color(text: str) -> str:
+    try:
+        Color.parse(text)
+    except ColorParseError as error:
+        raise ValueError(f"{text!r} is no colour") from error
+    return text
+
+
+ColorText = Annotated[str, AfterValidator(_color)]
+
+
+class ThemeColors(BaseModel):
+    """The colours that Textual builds its own from; only `primary` is needed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    primary: ColorText
+    secondary: ColorText | None = None
+    accent: ColorText | None = None
+    success: ColorText | None = None
+    warning: ColorText | None = None
+    error: ColorText | None = None
+    foreground: ColorText | None = None
+    background: ColorText | None = None
+    surface: ColorText | None = None
+    panel: ColorText | None = None
+    boost: ColorText | None = None
+
+
+class ThemeFile(BaseModel):
+    """One theme as a TOML file spells it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    dark: bool = True
+    colors: ThemeColors
+    variables: dict[str, ColorText] = Field(default_factory=dict)
+
+    def theme(self) -> Theme:
+        """Give the theme as Textual takes it."""
+        return Theme(
+            name=self.name, dark=self.dark, variables=self.variables, **self.colors.model_dump()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedThemes:
+    """Themes to register, and one line for each file that could not be used."""
+
+    themes: tuple[Theme, ...]
+    problems: tuple[str, ...] = ()
+
+
+def load_themes(user_folder: Path | None = None) -> LoadedThemes:
+    """Read kvchat's themes and the user's; a bad file is left out and named.
+
+    Args:
+        user_folder: Where the user's themes are; None is the usual folder. A theme there takes the
+            place of a built-in one of the same name.
+    """
+    themes: dict[str, Theme] = {}
+    problems: list[str] = []
+    for folder in (builtin_themes_dir(), user_folder or themes_dir()):
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                theme = read_theme(path)
+            except ValueError as error:
+                problems.append(f"theme {path}: {error}")
+            else:
+                themes[theme.name] = theme
+    return LoadedThemes(tuple(themes.values()), tuple(problems))
+
+
+def read_theme(path: Path) -> Theme:
+    """Read one theme.
+
+    Raises:
+        ValueError: If the file cannot be read; it names every key and value that is wrong.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return ThemeFile.model_validate(content).theme()
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ValueError("; ".join(_problems(error))) from error
+
+
+def builtin_themes_dir() -> Path:
+    """Give the folder of kvchat's own themes: in the package, or beside it in a checkout."""
+    return PACKAGED if PACKAGED.is_dir() else CHECKOUT
+
+
+def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
+    """Give kvchat's own variables for a theme that lacks them, from the colours that it has.
+
+    Args:
+        theme: The current theme; None is the dark one of kvchat.
+    """
+    if theme is None:
+        theme = read_theme(builtin_themes_dir() / "kvchat-dark.toml")
+    generated = theme.to_color_system().generate()
+    defaults = {name: generated[source] for name, source in VARIABLE_SOURCES.items()}
+    return defaults | dict.fromkeys(FREE_VARIABLES, f"{generated['foreground']} 30%")
+
+
+def nearest_theme(name: str, names: Sequence[str]) -> str | None:
+    """Give the theme whose name is most like a wrong one."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return near[0] if near else None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = nearest_theme(str(problem["loc"][-1]), _keys())
+            yield f"{where} is no key of a theme" + (f", did you mean {near}?" if near else "")
+        else:
+            yield f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _keys() -> list[str]:
+    return [*ThemeFile.model_fields, *ThemeColors.model_fields]
