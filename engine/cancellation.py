@@ -24,11 +24,9 @@ class Cancellation:
                 self._on_cancel()
 
     def attach(self, on_cancel: Callable[[], None]) -> None:
-        """Name what interrupts a running decode; called at once if already cancelled."""
+        """Name what interrupts a running decode; who attaches asks `is_cancelled` before each."""
         with self._lock:
             self._on_cancel = on_cancel
-            if self._event.is_set():
-                on_cancel()
 
     def detach(self) -> None:
         """The reply is over: a late cancel must not stop the next one."""

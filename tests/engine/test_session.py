@@ -263,10 +263,13 @@ def test_cancelling_before_the_start_decodes_nothing() -> None:
 
 def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
     session = make_session(OFF)
-    cancellation = Cancellation()
-    list(session.generate(request(), cancellation))
-    cancellation.cancel()
-    assert finished(run(session, request())).reason is FinishReason.LENGTH
+    late = Cancellation()
+    list(session.generate(request(), late))
+    events: list[Event] = []
+    for event in session.generate(request(), Cancellation()):
+        events.append(event)
+        late.cancel()
+    assert finished(events).reason is FinishReason.LENGTH
 
 
 def test_the_predictor_can_be_switched_in_the_middle_of_a_reply() -> None:

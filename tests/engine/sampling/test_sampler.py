@@ -33,6 +33,12 @@ def test_temperature_divides_the_logits() -> None:
     assert found[4] / found[0] == pytest.approx(math.exp(2.0))
 
 
+def test_huge_logits_at_a_low_temperature_still_sum_to_one() -> None:
+    sampler = Sampler(SamplingSettings(temperature=0.01), seed=1)
+    found = sampler.distribution(np.array([900.0, 899.99, -900.0], dtype=np.float32), ())
+    assert found.probs.sum() == pytest.approx(1.0)
+
+
 def test_top_k_keeps_the_k_likeliest_and_sums_to_one() -> None:
     found = probs(replace(PLAIN, top_k=2))
     assert set(found) == {4, 0}

@@ -41,6 +41,15 @@ def test_band_goes_up_to_its_limit_while_drafts_are_right() -> None:
     assert controller.length == 6
 
 
+def test_band_looks_at_a_fresh_window_after_each_step() -> None:
+    controller = BandController(4, 8)
+    lengths = []
+    for _ in range(8):
+        play(controller, right=True, rounds=1)
+        lengths.append(controller.length)
+    assert lengths == [4, 4, 4, 5, 5, 5, 5, 6]
+
+
 def test_band_goes_down_and_turns_off_while_drafts_are_wrong() -> None:
     controller = BandController(3, 8)
     play(controller, right=False, rounds=60)

@@ -30,7 +30,7 @@ def make(
 class TestDraftModel(PredictorContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
-        backend = FakeBackend()
+        backend = FakeBackend(order=100)
         return make(backend, backend.open())
 
     @pytest.fixture

@@ -29,7 +29,7 @@ def own_tokens(sampler: Sampler, rows: np.ndarray, line: list[int]) -> list[int]
         SamplingSettings(),
         SamplingSettings(temperature=0.7),
         SamplingSettings(temperature=1.0, top_k=3, top_p=0.9),
-        SamplingSettings(temperature=1.0, repetition_penalty=1.4, repetition_window=8),
+        SamplingSettings(temperature=1.0, repetition_penalty=6.0, repetition_window=8),
     ],
 )
 def test_every_draft_gives_the_target_s_own_tokens(settings: SamplingSettings) -> None:
