@@ -52,6 +52,17 @@ def test_it_proposes_the_draft_model_s_own_continuation() -> None:
     assert [g.token for g in islice(predictor.propose(), 5)] == greedy(backend, [1, 2, 3], 5)
 
 
+def test_a_refuted_draft_is_forgotten_before_the_next() -> None:
+    backend = FakeBackend(order=100)
+    predictor = make(backend, backend.open())
+    line = list(range(20))
+    predictor.reset(line)
+    first = [g.token for g in islice(predictor.propose(), 4)]
+    line += [(first[0] + 1) % 256, 7, 7, 7, 7, 7]
+    predictor.commit(line[20:])
+    assert [g.token for g in islice(predictor.propose(), 4)] == greedy(backend, line, 4)
+
+
 def test_it_decodes_each_committed_token_once() -> None:
     backend = FakeBackend()
     predictor = make(backend, backend.open())
