@@ -1,0 +1,49 @@
+"""A store in a folder of its own, and the shortest ways to fill it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.store.chats import ChatStore
+from app.store.records import Chat, StoredMessage
+from engine.configuration import SamplingSettings
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "chats.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ChatStore]:
+    with ChatStore(path) as store:
+        yield store
+
+
+def new_chat(store: ChatStore, title: str = "a chat") -> Chat:
+    return store.create_chat(
+        title=title, model_path="/m.gguf", system_prompt="", sampling=SamplingSettings()
+    )
+
+
+def ask(store: ChatStore, chat: Chat, parent: StoredMessage | None, text: str) -> StoredMessage:
+    return store.add_message(
+        chat.id, parent_id=parent.id if parent else None, role="user", content=text
+    )
+
+
+def reply(store: ChatStore, chat: Chat, parent: StoredMessage, text: str = "") -> StoredMessage:
+    return store.add_message(chat.id, parent_id=parent.id, role="assistant", content=text)
+
+
+def finish(store: ChatStore, message: StoredMessage, text: str) -> StoredMessage:
+    return store.finish_message(
+        message.id,
+        content=text,
+        token_ids=(1, 2, 3),
+        vocabulary_id="v",
+        seed=7,
+        finish_reason="end",
+        stats={"n_emitted": 3},
+    )

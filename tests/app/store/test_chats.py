@@ -1,0 +1,209 @@
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from engine.configuration import SamplingSettings
+from tests.app.store.conftest import ask, finish, new_chat, reply
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 2.0) -> float:
+    began = time.monotonic()
+    while not is_true():
+        assert time.monotonic() - began < timeout_s
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
+    made = store.create_chat(
+        title="Ünïcode 🙂",
+        model_path=None,
+        system_prompt="be brief",
+        sampling=SamplingSettings(temperature=0.7, top_k=40),
+    )
+    assert store.chat(made.id) == made
+    assert made.sampling == SamplingSettings(temperature=0.7, top_k=40)
+    assert made.head_id is None
+
+
+def test_a_message_comes_back_as_it_was_added(store: ChatStore) -> None:
+    chat = new_chat(store)
+    added = store.add_message(
+        chat.id,
+        parent_id=None,
+        role="assistant",
+        content="hello\x00 \x1b[31m",
+        token_ids=(0, 262_143, 5),
+        vocabulary_id="v1",
+        model_name="m",
+        seed=2**63 - 1,
+    )
+    assert store.message(added.id) == added
+    assert added.token_ids == (0, 262_143, 5)
+    assert added.finish_reason is None
+    assert store.chat(chat.id).head_id == added.id
+
+
+def test_the_chat_used_last_is_first_in_the_list(store: ChatStore) -> None:
+    first, second = new_chat(store, "first"), new_chat(store, "second")
+    assert [chat.id for chat in store.list_chats()] == [second.id, first.id]
+    ask(store, first, None, "again")
+    assert [chat.id for chat in store.list_chats()] == [first.id, second.id]
+    assert [chat.id for chat in store.list_chats(limit=1)] == [first.id]
+
+
+def test_renaming_a_chat_keeps_its_place_and_what_was_not_named(store: ChatStore) -> None:
+    first, second = new_chat(store, "first"), new_chat(store, "second")
+    renamed = store.update_chat(first.id, title="new", title_locked=True)
+    assert (renamed.title, renamed.title_locked) == ("new", True)
+    assert (renamed.model_path, renamed.sampling) == (first.model_path, first.sampling)
+    assert [chat.id for chat in store.list_chats()] == [second.id, first.id]
+
+
+def test_a_regenerated_reply_is_a_variant_beside_the_first(store: ChatStore) -> None:
+    chat = new_chat(store)
+    question = ask(store, chat, None, "q")
+    one, two = reply(store, chat, question, "one"), reply(store, chat, question, "two")
+    assert [m.content for m in store.variants(one.id)] == ["one", "two"]
+    assert [m.content for m in store.path_to(two.id)] == ["q", "two"]
+    assert store.chat(chat.id).head_id == two.id
+    store.set_head(chat.id, one.id)
+    assert store.chat(chat.id).head_id == one.id
+
+
+def test_variants_of_a_first_message_stay_within_their_chat(store: ChatStore) -> None:
+    chat, other = new_chat(store), new_chat(store)
+    first = ask(store, chat, None, "asked")
+    edited = ask(store, chat, None, "asked better")
+    ask(store, other, None, "elsewhere")
+    assert [m.id for m in store.variants(edited.id)] == [first.id, edited.id]
+
+
+def test_the_leaf_is_the_newest_message_below(store: ChatStore) -> None:
+    chat = new_chat(store)
+    question = ask(store, chat, None, "q")
+    one = reply(store, chat, question, "one")
+    follow_up = ask(store, chat, one, "more")
+    two = reply(store, chat, question, "two")
+    assert store.leaf_of(question.id) == two.id
+    assert store.leaf_of(one.id) == follow_up.id
+    assert store.leaf_of(two.id) == two.id
+
+
+def test_deleting_a_chat_takes_its_messages_however_deep_they_are(store: ChatStore) -> None:
+    chat, kept = new_chat(store), new_chat(store, "kept")
+    question = ask(store, kept, None, "stays")
+    message = None
+    for n in range(1200):
+        message = ask(store, chat, message, str(n))
+    assert message is not None
+    assert len(store.path_to(message.id)) == 1200
+    store.delete_chat(chat.id)
+    assert [chat.id for chat in store.list_chats()] == [kept.id]
+    with pytest.raises(StoreError, match="another kvchat may have deleted it"):
+        store.message(message.id)
+    assert store.message(question.id).content == "stays"
+
+
+def test_a_partial_reply_is_on_disk_within_half_a_second(store: ChatStore, path) -> None:
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    with ChatStore(path) as other:
+        store.write_partial(answer.id, "half of", (1, 2))
+        took = wait_until(lambda: other.message(answer.id).content == "half of")
+    assert took < 0.5
+    assert store.message(answer.id).token_ids == (1, 2)
+    assert store.message(answer.id).finish_reason is None
+
+
+def test_a_steady_stream_of_partials_is_written_while_it_goes_on(store: ChatStore) -> None:
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    began, n_written = time.monotonic(), 0
+    while time.monotonic() - began < 0.7:
+        n_written += 1
+        store.write_partial(answer.id, "x" * n_written, range(n_written))
+        time.sleep(0.01)
+    assert 0 < n_written - len(store.message(answer.id).content) <= 40
+
+
+def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: ChatStore) -> None:
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    store.write_partial(answer.id, "partial", (1,))
+    ended = finish(store, answer, "the whole reply")
+    store.write_partial(answer.id, "late", (1,))
+    time.sleep(0.35)
+    assert store.message(answer.id) == ended
+    assert ended.content == "the whole reply"
+    assert ended.stats == {"n_emitted": 3}
+    assert ended.finish_reason == "end"
+
+
+def test_closing_writes_what_was_kept_back(path) -> None:
+    with ChatStore(path) as store:
+        chat = new_chat(store)
+        answer = reply(store, chat, ask(store, chat, None, "q"))
+        store.write_partial(answer.id, "last words", ())
+    with ChatStore(path) as store:
+        assert store.message(answer.id).content == "last words"
+
+
+def test_reads_work_on_every_thread(store: ChatStore) -> None:
+    chat, seen = new_chat(store), []
+    threads = [threading.Thread(target=lambda: seen.append(store.chat(chat.id))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [chat] * 4
+
+
+def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatStore) -> None:
+    chat, other = new_chat(store), new_chat(store)
+    stranger = ask(store, other, None, "q")
+    with pytest.raises(StoreError, match="is not one of chat"):
+        ask(store, chat, stranger, "a")
+    with pytest.raises(StoreError, match="is not one of chat"):
+        store.set_head(chat.id, stranger.id)
+    assert store.chat(chat.id).head_id is None
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda store: store.chat(99),
+        lambda store: store.update_chat(99, title="x"),
+        lambda store: store.path_to(99),
+        lambda store: store.variants(99),
+        lambda store: store.leaf_of(99),
+        lambda store: store.set_head(99, None),
+        lambda store: store.add_message(99, parent_id=None, role="user", content=""),
+        lambda store: store.finish_message(
+            99,
+            content="",
+            token_ids=None,
+            vocabulary_id=None,
+            seed=None,
+            finish_reason="end",
+            stats=None,
+        ),
+    ],
+)
+def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
+    with pytest.raises(StoreError, match="99 is not in the database"):
+        action(store)
+
+
+def test_a_closed_store_says_so(path) -> None:
+    store = ChatStore(path)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.list_chats()
+    with pytest.raises(StoreError, match="closed"):
+        new_chat(store)

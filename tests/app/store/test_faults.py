@@ -1,0 +1,216 @@
+"""What goes wrong with files and disks, and what the user is told."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from app.store.schema import STEPS
+from tests.app.store.conftest import ask, finish, new_chat, reply
+
+
+def fill_disk(store: ChatStore) -> None:
+    """Let the database not grow any more, as a full disk does."""
+    pages = store._writer.run(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    store._writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+
+
+def free_disk(store: ChatStore) -> None:
+    store._writer.run(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+
+
+def test_files_are_for_their_owner_only(store: ChatStore, path: Path) -> None:
+    new_chat(store)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.iterdir()}
+    assert {"chats.db", "chats.db-wal"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_full_disk_is_named_and_nothing_is_lost(store: ChatStore) -> None:
+    chat = new_chat(store)
+    question = ask(store, chat, None, "kept")
+    fill_disk(store)
+    with pytest.raises(StoreError, match="no space is left"):
+        ask(store, chat, question, "x" * 100_000)
+    assert store.chat(chat.id).head_id == question.id
+    free_disk(store)
+    assert ask(store, chat, question, "x" * 100_000).parent_id == question.id
+
+
+def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
+    store: ChatStore,
+) -> None:
+    told: list[StoreError] = []
+    store.on_error = told.append
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    fill_disk(store)
+    for size in (100_000, 200_000):
+        store.write_partial(answer.id, "x" * size, ())
+        time.sleep(0.35)
+    assert [str(error) for error in told] == [str(told[0])]
+    assert "no space is left" in str(told[0])
+    free_disk(store)
+    store.write_partial(answer.id, "y", ())
+    time.sleep(0.35)
+    assert store.message(answer.id).content == "y"
+
+
+def test_without_a_handler_the_next_write_raises_what_a_partial_met(store: ChatStore) -> None:
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    fill_disk(store)
+    store.write_partial(answer.id, "x" * 100_000, ())
+    time.sleep(0.35)
+    with pytest.raises(StoreError, match="no space is left"):
+        store.set_head(chat.id, answer.id)
+    store.set_head(chat.id, answer.id)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b"this is no database" * 300),
+        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+        lambda path: path.write_bytes(
+            path.read_bytes()[:8192] + b"\xff" * 8192 + path.read_bytes()[16384:]
+        ),
+    ],
+    ids=["text", "truncated", "overwritten"],
+)
+def test_a_damaged_database_is_moved_aside_and_never_deleted(path: Path, damage) -> None:
+    with ChatStore(path) as store:
+        new_chat(store)
+    damage(path)
+    damaged = path.read_bytes()
+    with ChatStore(path) as store:
+        assert store.list_chats() == []
+        assert "chats.db.broken" in store.notices[0]
+        new_chat(store)
+    assert path.with_name("chats.db.broken").read_bytes() == damaged
+    with ChatStore(path) as store:
+        assert len(store.list_chats()) == 1
+        assert store.notices == ()
+
+
+def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:
+    path.parent.mkdir()
+    for text in (b"first" * 1000, b"second" * 1000):
+        path.write_bytes(text)
+        ChatStore(path).close()
+    assert path.with_name("chats.db.broken").read_bytes() == b"first" * 1000
+    assert path.with_name("chats.db.broken-2").read_bytes() == b"second" * 1000
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from app.store.chats import ChatStore
+with ChatStore(Path(sys.argv[1])):
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_damaged_database_is_not_moved_from_under_another_kvchat(path: Path) -> None:
+    ChatStore(path).close()
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    path.write_bytes(b"this is no database" * 300)
+    with pytest.raises(StoreError, match="another kvchat has it open"):
+        ChatStore(path)
+    assert path.exists()
+    other.kill()
+    other.communicate()
+    with ChatStore(path) as store:
+        assert store.notices != ()
+
+
+def test_a_database_of_a_newer_kvchat_is_refused_and_left_alone(path: Path) -> None:
+    with ChatStore(path) as store:
+        new_chat(store)
+    newer = len(STEPS) + 1
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA user_version = {newer}")
+    database.close()
+    with pytest.raises(StoreError, match=f"database version {newer}.*update kvchat"):
+        ChatStore(path)
+    database = sqlite3.connect(path)
+    assert database.execute("SELECT count(*) FROM chats").fetchone() == (1,)
+    database.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be written"):
+        ChatStore(tmp_path / "file" / "chats.db")
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from engine.configuration import SamplingSettings
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    with ChatStore(Path(sys.argv[1])) as store:
+        store.create_chat(title="t", model_path=None, system_prompt="", sampling=SamplingSettings())
+except StoreError as error:
+    sys.exit(f"StoreError: {error}")
+"""
+
+
+def write_without_rights(path: Path) -> str:
+    """Write a store where root's right to write anything does not count."""
+    command = [sys.executable, "-c", READ_ONLY, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+
+
+def test_a_folder_that_cannot_be_written_is_named(shared_path: Path) -> None:
+    shared_path.parent.chmod(0o555)
+    answer = write_without_rights(shared_path)
+    assert answer.startswith("StoreError:")
+    assert f"{shared_path.parent} cannot be written" in answer
+
+
+def test_a_database_that_cannot_be_written_is_named(shared_path: Path) -> None:
+    with ChatStore(shared_path) as store:
+        new_chat(store)
+    shared_path.parent.chmod(0o777)
+    shared_path.with_name("chats.db.lock").chmod(0o666)
+    shared_path.chmod(0o444)
+    answer = write_without_rights(shared_path)
+    assert answer.startswith("StoreError:")
+    assert f"{shared_path} cannot be written" in answer
+
+
+@pytest.fixture
+def shared_path() -> Iterator[Path]:
+    """Give a path that another user can reach; pytest's own folders are for their owner only."""
+    with tempfile.TemporaryDirectory(prefix="kvchat-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "data").mkdir()
+        yield folder / "data" / "chats.db"
+        (folder / "data").chmod(0o700)
+
+
+def test_a_reply_that_a_crash_cut_has_no_finish_reason(store: ChatStore) -> None:
+    chat = new_chat(store)
+    cut = reply(store, chat, ask(store, chat, None, "q"), "half")
+    whole = finish(store, reply(store, chat, cut, ""), "whole")
+    assert store.message(cut.id).finish_reason is None
+    assert store.message(whole.id).finish_reason == "end"

@@ -1,0 +1,127 @@
+"""Two processes on one database, and one that is killed."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from app.store.chats import ChatStore
+from tests.app.store.conftest import ask, new_chat, reply
+
+
+def python(code: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from app.store.chats import ChatStore
+with ChatStore(Path(sys.argv[1])) as store:
+    for n in range(100):
+        store.add_message(int(sys.argv[2]), parent_id=None, role="user", content=f"theirs {n}")
+"""
+
+
+def test_two_processes_write_one_database_and_lose_nothing(store: ChatStore, path: Path) -> None:
+    chat = new_chat(store)
+    other = python(WRITER, path, chat.id)
+    for n in range(100):
+        ask(store, chat, None, f"ours {n}")
+    assert other.wait(timeout=30) == 0
+    other.communicate()
+    contents = [m.content for m in store.variants(store.chat(chat.id).head_id or 0)]
+    assert sorted(contents) == sorted(
+        [f"ours {n}" for n in range(100)] + [f"theirs {n}" for n in range(100)]
+    )
+
+
+def test_two_processes_that_begin_a_database_at_once_both_work(path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from app.store.chats import ChatStore
+with ChatStore(Path(sys.argv[1])) as store:
+    sys.exit(len(store.notices))
+"""
+    started = [python(code, path) for _ in range(4)]
+    for process in started:
+        process.communicate(timeout=30)
+    assert [process.returncode for process in started] == [0] * 4
+
+
+LOCKER = """
+import sys, time
+from pathlib import Path
+from app.store.chats import ChatStore
+with ChatStore(Path(sys.argv[1])) as store:
+    lock = store.lock_chat(int(sys.argv[2]))
+    print("locked" if lock else "refused", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_chat_that_another_process_writes_is_locked_until_that_one_dies(
+    store: ChatStore, path: Path
+) -> None:
+    chat, free = new_chat(store), new_chat(store)
+    other = python(LOCKER, path, chat.id)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "locked\n"
+    assert store.lock_chat(chat.id) is None
+    elsewhere = store.lock_chat(free.id)
+    assert elsewhere is not None
+    elsewhere.close()
+    other.kill()
+    other.communicate()
+    mine = store.lock_chat(chat.id)
+    assert mine is not None
+    mine.close()
+
+
+def test_a_lock_is_held_once_and_leaves_no_file_behind(store: ChatStore, path: Path) -> None:
+    chat = new_chat(store)
+    lock = store.lock_chat(chat.id)
+    assert lock is not None
+    assert store.lock_chat(chat.id) is None
+    lock.close()
+    lock.close()
+    assert list(path.with_name("chats.db.locks").iterdir()) == []
+    again = store.lock_chat(chat.id)
+    assert again is not None
+    again.close()
+
+
+STREAMER = """
+import itertools, sys, time
+from pathlib import Path
+from app.store.chats import ChatStore
+store = ChatStore(Path(sys.argv[1]))
+for n in itertools.count(1):
+    store.write_partial(int(sys.argv[2]), "x" * n, range(n))
+    print(n, time.time(), flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_killed_process_loses_at_most_the_last_second_of_a_reply(
+    store: ChatStore, path: Path
+) -> None:
+    chat = new_chat(store)
+    question = ask(store, chat, None, "committed before")
+    answer = reply(store, chat, question)
+    streamer = python(STREAMER, path, answer.id)
+    assert streamer.stdout is not None
+    streamed = [streamer.stdout.readline().split() for _ in range(100)]
+    streamer.kill()
+    killed_at = time.time()
+    rest, _ = streamer.communicate()
+    streamed += [line.split() for line in rest.splitlines()]
+    with ChatStore(path) as after:
+        saved = len(after.message(answer.id).content)
+        assert [m.content for m in after.path_to(question.id)] == ["committed before"]
+    owed = [int(n) for n, told_at in streamed if float(told_at) < killed_at - 1.0]
+    assert owed
+    assert saved >= owed[-1]
