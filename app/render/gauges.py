@@ -33,7 +33,7 @@ def bar(fraction: float, width: int, symbols: GraphSymbols = "block") -> Line:
         n_full = round(fraction * width)
         return _joined(Run(full * n_full, "bar-used"), Run(free * (width - n_full), "bar-free"))
     n_full, eighths = divmod(round(fraction * width * 8), 8)
-    if fraction > 0 and n_full == 0 and eighths == 0:
+    if fraction > 0 and width and n_full == 0 and eighths == 0:
         eighths = 1
     tip = _EIGHTHS[eighths] if eighths else ""
     n_free = width - n_full - len(tip)

@@ -8,7 +8,9 @@ import re
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-_HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]")
+# Between Latin letters a joiner takes width in a terminal and none in our count.
+_JOINER = "(?<=[\x00-\u02ff])\u200d|\u200d(?=[\x00-\u02ff])"
+_HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]|{_JOINER}")
 
 TAB_WIDTH = 4
 

@@ -3,11 +3,17 @@
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from app.render.lines import EMPTY, Line
+from app.render.lines import EMPTY, Line, Run, wrapped
 from app.render.markdown.blocks import block_lines
 from app.render.sanitize import visible
 
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+# Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
+# above them would change when they come.
+_PARSER = (
+    MarkdownIt("commonmark", {"html": False})
+    .enable(["table", "strikethrough"])
+    .disable("reference")
+)
 
 
 def parse(source: str) -> list[SyntaxTreeNode]:
@@ -24,8 +30,7 @@ def code_blocks(source: str) -> list[str]:
 class MarkdownDocument:
     """The lines of a text at a width.
 
-    Only the last top-level block can change while text is appended, so the parse starts there. Link
-    definitions far above their use are the exception; `replace` with the whole text resolves them.
+    Only the last top-level block can change while text is appended, so the parse starts there.
     """
 
     def __init__(self, source: str = "") -> None:
@@ -65,11 +70,20 @@ class MarkdownDocument:
         if not blocks:
             return []
         *finished, last = blocks
+        rows = source.split("\n")
         for block in finished:
-            self._done += self._spaced(block_lines(block, self._width))
+            self._done += self._spaced(self._block_lines(block, rows))
         if finished and last.map is not None:
             self._tail_start += _offset_of_line(source, last.map[0])
-        return self._spaced(block_lines(last, self._width))
+        return self._spaced(self._block_lines(last, rows))
+
+    def _block_lines(self, block: SyntaxTreeNode, rows: list[str]) -> list[Line]:
+        lines = block_lines(block, self._width)
+        if any(run.text.strip(" ▎") for line in lines for run in line) or block.map is None:
+            return lines
+        # The parser drops what is nested deeper than its limit; as plain text it is still there.
+        source = visible("\n".join(rows[block.map[0] : block.map[1]]))
+        return [part for row in source.split("\n") for part in wrapped((Run(row),), self._width)]
 
     def _spaced(self, lines: list[Line]) -> list[Line]:
         return [EMPTY, *lines] if self._done and lines else lines

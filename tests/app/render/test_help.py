@@ -1,0 +1,17 @@
+from app.render.help import GLOSSARY, KeyHelp, KeySection, help_lines
+from app.render.lines import plain, width_of
+
+
+def test_the_glossary_explains_the_words_of_the_cockpit() -> None:
+    terms = {term for term, _ in GLOSSARY}
+    assert {"validated", "refuted", "acceptance", "hot", "cells", "prefix reuse", "coupled",
+            "look-up", "draft model", "band", "tokens per round", "first token", "prefill",
+            "KV cache"} <= terms  # fmt: skip
+
+
+def test_keys_stand_with_what_they_do_and_their_id() -> None:
+    sections = [KeySection("here", (KeyHelp("f5", "Switches", "speculation-predictor"),))]
+    shown = [plain(line) for line in help_lines(sections, 90)]
+    assert shown[0] == "here"
+    assert shown[1].split() == ["f5", "Switches", "speculation-predictor"]
+    assert all(width_of(line) <= 60 for line in help_lines(sections, 60))

@@ -1,0 +1,96 @@
+import pytest
+
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.tally import Tally
+from app.render.cache_panel import cache_lines
+from app.render.format import NO_VALUE
+from app.render.lines import plain, width_of
+from app.render.memory_panel import memory_lines
+from app.render.speculation_panel import speculation_lines, speculation_title
+from app.render.status import status_line
+from app.render.throughput_panel import throughput_lines
+from engine.events import BufferSize, CacheChanged, PromptProgress, SourceCounts
+
+MIB = 1 << 20
+BUSY = CockpitSnapshot(
+    phase=Phase.DECODING,
+    model_name="SmolLM2-135M-Instruct.Q4_1",
+    file_type="Q4_1",
+    n_ctx=8192,
+    predictor="lookup",
+    controller="band",
+    n_draft=3,
+    next_length=4,
+    reason="up: 5 of 5 accepted",
+    reply=Tally(
+        100, 200, 180, 120, 230, {"lookup": SourceCounts(200, 180, 150, 120, 90)}, 3.0, 1.4
+    ),
+    session=Tally(1000, 2000, 1800, 1200, 2300, {}, 30.0, 14.0),
+    verdicts=(True, False) * 30,
+    acceptance_history=(0.2, None, 0.9),
+    tps_history=(70.0, 80.0),
+    decode_tps=74.2,
+    first_token_s=0.31,
+    cache=CacheChanged(1200, 8192, 180 * MIB, 1104, 1163),
+    buffers=(BufferSize("CPU", "model", 92 * MIB), BufferSize("CPU", "KV", 180 * MIB)),
+    planned_bytes=272 * MIB,
+    process_bytes=310 * MIB,
+)
+EMPTY = CockpitSnapshot()
+
+
+def text(lines: list[tuple[object, ...]]) -> str:
+    return "\n".join(plain(line) for line in lines)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("snapshot", [BUSY, EMPTY])
+@pytest.mark.parametrize("width", [20, 44, 70])
+@pytest.mark.parametrize("render", [speculation_lines, cache_lines, memory_lines, throughput_lines])
+def test_every_panel_fits_any_width(render: object, width: int, snapshot: CockpitSnapshot) -> None:
+    assert all(width_of(line) <= width for line in render(snapshot, width))  # type: ignore[operator]
+
+
+def test_speculation_shows_every_figure_beside_its_name() -> None:
+    shown = text(speculation_lines(BUSY, 44))
+    for part in ("67%", "validated          120", "refuted             60", "1,200", "2.30",
+                 "lookup 120/180", "4  up: 5 of 5 accepted", "▪✗▪✗", "1.4 s"):  # fmt: skip
+        assert part in shown
+
+
+def test_nothing_is_claimed_before_it_was_measured() -> None:
+    shown = text(speculation_lines(EMPTY, 44))
+    assert "0%" not in shown
+    assert f"time saved           {NO_VALUE}" in shown
+
+
+def test_the_title_says_which_predictor_is_on() -> None:
+    assert speculation_title(BUSY) == "speculation · lookup · band"
+
+
+def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:
+    shown = text(cache_lines(BUSY, 44))
+    for part in ("1,200 of 8,192 cells", "15%", "26.4 MiB of 180 MiB", "reused 1,104 of 1,163"):
+        assert part in shown
+
+
+def test_planned_stands_beside_measured_and_the_process_apart() -> None:
+    rows = [plain(line) for line in memory_lines(BUSY, 44)]
+    assert rows[0] == "planned      272 MiB"
+    assert rows[1] == "measured     272 MiB  as planned"
+    assert rows[3] == "process      310 MiB"
+
+
+def test_a_prefill_shows_how_far_it_is() -> None:
+    reading = CockpitSnapshot(phase=Phase.PREFILL, prefill=PromptProgress(300, 1200, 0))
+    assert "300/1,200" in text(throughput_lines(reading, 44))
+
+
+def test_the_status_line_says_what_the_design_asks_for() -> None:
+    shown = plain(status_line(BUSY, 100))
+    assert shown.startswith(" SmolLM2-135M-Instruct · Q4_1 · lookup")
+    assert shown.endswith("ctx 1.2k/8k 15% · 74 tok/s · 1.5x · accept 67% ")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_status_line_fills_one_line(width: int) -> None:
+    assert width_of(status_line(BUSY, width)) == width

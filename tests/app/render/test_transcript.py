@@ -1,0 +1,38 @@
+from app.chat.entries import Entry, Speaker
+from app.render.lines import plain
+from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
+
+
+def shown(entry: EntryLines, width: int = 40) -> list[str]:
+    return [plain(line).rstrip() for line in entry.lines(width)]
+
+
+def test_a_question_is_literal_text() -> None:
+    assert shown(EntryLines(Entry(1, Speaker.USER, "# [b]x\x1b"))) == ["# [b]x␛", ""]
+
+
+def test_a_pasted_book_is_cut_with_a_line_that_says_so() -> None:
+    lines = question_lines("word " * 20_000, 50)
+    assert len(lines) == MAX_QUESTION_LINES + 1
+    assert "more characters, sent and saved" in plain(lines[-1])
+
+
+def test_a_reply_grows_and_ends_as_its_whole_text() -> None:
+    entry = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
+    assert shown(entry) == ["…", ""]
+    entry.append("Hello *wor")
+    entry.append("ld*")
+    assert shown(entry) == ["Hello world", ""]
+    entry.update(Entry(2, Speaker.MODEL, "Hello *world*", note="2 tokens"))
+    assert shown(entry) == ["Hello world", "2 tokens", ""]
+
+
+def test_variants_are_counted_below_the_text() -> None:
+    entry = EntryLines(Entry(2, Speaker.MODEL, "x", variant=2, n_variants=3, note="9 tokens"))
+    assert shown(entry, 60)[1] == "variant 2 of 3  [ ] · 9 tokens"
+
+
+def test_the_selected_message_has_a_bar() -> None:
+    entry = Entry(2, Speaker.MODEL, "x")
+    assert plain(gutter(entry, is_first=True, is_selected=True)) == "▌model  "
+    assert plain(gutter(entry, is_first=False, is_selected=False)) == "        "

@@ -1,0 +1,93 @@
+"""The full-screen application around a scripted engine, and a wait that never sleeps blindly."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from app.application import KvchatApp
+from app.chat.controller import ChatController
+from app.screens.chat import ChatScreen
+from app.services import Services
+from app.store.chats import ChatStore
+from engine.configuration import Configuration, SamplingSettings
+from engine.model.library import ModelEntry
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+WIDE = (120, 36)
+NARROW = (80, 24)
+WAIT_S = 10.0
+
+
+def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services:
+    def install(progress: Callable[[str], None]) -> Path:
+        progress("downloading")
+        return tmp_path / "starter.gguf"
+
+    def configure(path: Path) -> Configuration:
+        return replace(CONFIGURATION, model_path=path)
+
+    return Services(
+        configure=configure,
+        planned_bytes=lambda _: 290 << 20,
+        scan=lambda: models,
+        folders=(tmp_path / "models",),
+        install_starter=install,
+        presets_dir=tmp_path / "presets",
+        save_theme=lambda _: None,
+    )
+
+
+def make_controller(
+    tmp_path: Path,
+    script: Script | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[ChatController, ScriptedClient]:
+    client = ScriptedClient(script, clock)
+    store = ChatStore(tmp_path / "chats.db")
+    return ChatController(client, store, sampling=SamplingSettings(), clock=clock), client
+
+
+def make_app(
+    tmp_path: Path, script: Script | None = None, *, has_model: bool = True
+) -> tuple[KvchatApp, ScriptedClient]:
+    controller, client = make_controller(tmp_path, script)
+    configuration = CONFIGURATION if has_model else None
+    return KvchatApp(controller, services(tmp_path), configuration=configuration), client
+
+
+async def wait_until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:
+    """Let the application run until something is so, and fail when it never is."""
+    deadline = time.monotonic() + WAIT_S
+    while not predicate():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+
+
+async def ready(pilot: Pilot[None]) -> ChatScreen:
+    """The chat screen with its model loaded."""
+    app = pilot.app
+    await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+    screen = app.screen
+    assert isinstance(screen, ChatScreen)
+    await wait_until(pilot, lambda: screen.controller.loaded is not None)
+    return screen
+
+
+async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
+    """Write a text into the composer and send it."""
+    screen.composer.focus()
+    screen.composer.put(text)
+    await pilot.press("enter")
+
+
+async def answered(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
+    """Ask and wait for the whole reply."""
+    await ask(pilot, screen, text)
+    await wait_until(pilot, lambda: not screen.controller.is_replying)
+    await wait_until(pilot, lambda: not screen._pending)
