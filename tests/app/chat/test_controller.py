@@ -1,0 +1,280 @@
+from pathlib import Path
+
+import pytest
+
+from app.chat.controller import ChatController
+from app.chat.entries import CUT_BY_CRASH, FAILED, Speaker
+from app.chat.snapshot import Phase
+from app.store.chats import ChatStore
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from tests.fakes_app import make_controller
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def loaded(
+    tmp_path: Path, clock: Clock, script: Script | None = None
+) -> tuple[ChatController, ScriptedClient]:
+    controller, client = make_controller(tmp_path, script, clock=clock)
+    controller.load(CONFIGURATION)
+    controller.poll()
+    return controller, client
+
+
+def contents(controller: ChatController) -> list[tuple[Speaker, str]]:
+    return [(entry.speaker, entry.content) for entry in controller.entries()]
+
+
+def test_a_question_and_its_reply_are_saved_with_what_the_engine_said(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, _ = loaded(tmp_path, clock)
+    controller.send("Hi\nthere")
+    controller.poll()
+    assert contents(controller) == [(Speaker.USER, "Hi\nthere"), (Speaker.MODEL, "Hello there.")]
+    with ChatStore(tmp_path / "chats.db") as store:
+        [chat] = store.list_chats()
+        assert chat.title == "Hi"
+        assert chat.head_id is not None
+        reply = store.path_to(chat.head_id)[-1]
+    assert reply.finish_reason == "end"
+    assert reply.seed == 42
+    assert reply.vocabulary_id == "tiny"
+    assert reply.token_ids
+    assert reply.stats is not None
+    assert reply.stats["decode_tps"] == 74.2
+
+
+def test_the_next_request_carries_the_token_ids_and_the_system_prompt(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock)
+    controller.history.change_settings(
+        system_prompt="Be brief.", sampling=SamplingSettings(temperature=0.5)
+    )
+    controller.send("one")
+    controller.poll()
+    controller.send("two")
+    messages = client.requests[-1].messages
+    assert [m.role for m in messages] == ["system", "user", "assistant", "user"]
+    assert messages[2].token_ids
+    assert messages[2].vocabulary_id == "tiny"
+    assert client.requests[-1].sampling.temperature == 0.5
+
+
+def test_stopping_keeps_the_text_so_far(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    for _ in range(5):
+        clock.now += 0.5
+        controller.poll()
+    assert controller.stop()
+    controller.poll()
+    [_, reply] = controller.entries()
+    assert 0 < len(reply.content) < 250
+    assert reply.note.startswith("stopped")
+    assert not controller.is_replying
+
+
+def test_a_reply_is_on_disk_while_it_streams(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    for _ in range(8):
+        clock.now += 0.5
+        controller.poll()
+    controller.history.store.close()
+    with ChatStore(tmp_path / "chats.db") as store:
+        [chat] = store.list_chats()
+        assert chat.head_id is not None
+        saved = store.path_to(chat.head_id)[-1]
+    assert saved.content.startswith("word word")
+    assert saved.finish_reason is None
+
+
+def test_regenerating_keeps_the_reply_that_was_there(tmp_path: Path, clock: Clock) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("first", "second")))
+    controller.send("go")
+    controller.poll()
+    assert controller.regenerate()
+    controller.poll()
+    assert [m.role for m in client.requests[-1].messages] == ["user"]
+    [_, reply] = controller.entries()
+    assert (reply.content, reply.variant, reply.n_variants) == ("second", 2, 2)
+    assert controller.switch_variant(reply.key, -1)
+    [_, reply] = controller.entries()
+    assert (reply.content, reply.variant) == ("first", 1)
+    assert not controller.switch_variant(reply.key, -1)
+
+
+def test_editing_begins_a_branch_and_keeps_the_other(tmp_path: Path, clock: Clock) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("a", "b", "c")))
+    controller.send("one")
+    controller.poll()
+    controller.send("two")
+    controller.poll()
+    question = controller.entries()[0]
+    controller.edit(question.key, "other")
+    controller.poll()
+    assert contents(controller) == [(Speaker.USER, "other"), (Speaker.MODEL, "c")]
+    assert [m.content for m in client.requests[-1].messages] == ["other"]
+    edited = controller.entries()[0]
+    assert controller.switch_variant(edited.key, -1)
+    assert [text for _, text in contents(controller)] == ["one", "a", "two", "b"]
+
+
+def test_a_refused_question_comes_back_and_leaves_the_chat_as_it_was(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock)
+    controller.send("fine")
+    controller.poll()
+    client.script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
+    controller.send("much too long")
+    change = controller.poll()
+    assert change.draft == "much too long"
+    assert change.notices[0].severity == "error"
+    speakers = [speaker for speaker, _ in contents(controller)]
+    assert speakers == [Speaker.USER, Speaker.MODEL, Speaker.ASIDE]
+    assert controller.can_ask
+
+
+def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 20,), fails_after=4))
+    controller.send("go")
+    controller.poll()
+    reply, aside = controller.entries()[1:]
+    assert reply.content.startswith("word")
+    assert FAILED in reply.note
+    assert aside.content == "Decoding failed: llama_decode returned -3."
+    client.script = Script()
+    controller.send("again")
+    controller.poll()
+    assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
+
+
+def test_the_death_of_the_engine_keeps_the_text_and_one_call_restarts(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 20,), dies_after=6))
+    controller.send("go")
+    change = controller.poll()
+    assert change.notices[0].title == "The engine stopped"
+    assert not controller.can_ask
+    reply, aside = controller.entries()[1:]
+    assert reply.content.startswith("word word")
+    assert CUT_BY_CRASH in reply.note
+    assert "ctrl+r starts it again" in aside.content
+    client.script = Script()
+    assert controller.restart()
+    controller.poll()
+    assert controller.can_ask
+    controller.send("again")
+    assert client.requests[-1].messages[1].content == reply.content
+
+
+def test_a_load_that_fails_is_told_and_another_can_be_tried(tmp_path: Path, clock: Clock) -> None:
+    script = Script(fails_to_load=("The model could not be loaded", "no memory: lower n_ctx"))
+    controller, client = make_controller(tmp_path, script, clock=clock)
+    controller.load(CONFIGURATION)
+    change = controller.poll()
+    assert change.notices[0].message == "no memory: lower n_ctx"
+    assert controller.snapshot().phase is Phase.STOPPED
+    client.script = Script()
+    controller.load(CONFIGURATION)
+    controller.poll()
+    assert controller.can_ask
+
+
+def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    clock.now += 2
+    controller.poll()
+    controller.load(CONFIGURATION)
+    controller.poll()
+    [_, reply] = controller.entries()
+    assert reply.content.startswith("word")
+    assert reply.note.startswith("stopped")
+
+
+def test_another_chat_can_be_opened_while_a_reply_ends(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    clock.now += 2
+    controller.poll()
+    first = controller.history.chat
+    assert first is not None
+    controller.new_chat()
+    assert controller.entries() == []
+    clock.now += 1
+    controller.poll()
+    assert controller.entries() == []
+    controller.open_chat(first.id)
+    assert controller.entries()[1].note.startswith("stopped")
+
+
+def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock)
+    controller.send("go")
+    controller.poll()
+    chat = controller.history.chat
+    assert chat is not None
+    other, _ = make_controller(tmp_path, clock=clock)
+    other.open_chat(chat.id)
+    assert other.history.is_read_only
+    assert not other.can_ask
+    controller.new_chat()
+    other.open_chat(chat.id)
+    assert not other.history.is_read_only
+
+
+def test_a_chat_keeps_its_own_settings(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock)
+    controller.send("go")
+    controller.poll()
+    sampling = SamplingSettings(temperature=1.5)
+    controller.history.change_settings(system_prompt="Rhyme.", sampling=sampling)
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    assert controller.history.system_prompt == ""
+    controller.open_chat(chat.id)
+    assert controller.history.system_prompt == "Rhyme."
+    assert controller.history.sampling == sampling
+
+
+def test_speculation_can_be_switched_while_a_reply_runs(tmp_path: Path, clock: Clock) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    controller.set_speculation(SpeculationSettings(predictor=PredictorName.OFF))
+    controller.poll()
+    assert client.speculation.predictor is PredictorName.OFF
+    assert controller.snapshot().predictor == "off"
+
+
+def test_closing_saves_what_came(tmp_path: Path, clock: Clock) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    clock.now += 2
+    controller.poll()
+    controller.close()
+    assert client.is_closed
+    controller.history.store.close()
+    with ChatStore(tmp_path / "chats.db") as store:
+        [chat] = store.list_chats()
+        assert chat.head_id is not None
+        assert store.path_to(chat.head_id)[-1].finish_reason == "cancelled"

@@ -1,0 +1,139 @@
+import pytest
+
+from app.chat.meters import BIN_S, Meters
+from app.chat.snapshot import Phase
+from app.render.format import share
+from engine.events import (
+    CommittedToken,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    PromptProgress,
+    PromptReady,
+    RoundFinished,
+    TokenKind,
+    TokensCommitted,
+    WorkerStopped,
+)
+from tests.fakes_client import CONFIGURATION, loaded
+
+
+def a_round(
+    *, verdicts: tuple[bool, ...] = (True, False), plain_step_s: float | None = 0.01
+) -> RoundFinished:
+    n_accepted = sum(verdicts)
+    return RoundFinished(
+        n_drafted=3, n_verified=len(verdicts), n_examined=len(verdicts), n_accepted=n_accepted,
+        n_emitted=n_accepted + 1, source="lookup", length=3, next_length=4, reason="up",
+        draft_s=0.0, verify_s=0.01, elapsed_s=0.012, plain_step_s=plain_step_s, verdicts=verdicts,
+    )  # fmt: skip
+
+
+def tokens(n: int) -> TokensCommitted:
+    return TokensCommitted(tuple(CommittedToken(i, TokenKind.PLAIN) for i in range(n)), "x" * n)
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meters(clock: Clock) -> Meters:
+    meters = Meters(clock)
+    meters.loading(CONFIGURATION)
+    meters.feed(loaded(CONFIGURATION))
+    meters.asked()
+    return meters
+
+
+def test_phases_follow_the_events(clock: Clock) -> None:
+    meters = Meters(clock)
+    assert meters.phase is Phase.EMPTY
+    meters.loading(CONFIGURATION)
+    assert meters.phase is Phase.LOADING
+    meters.feed(loaded(CONFIGURATION))
+    assert meters.phase is Phase.READY
+    meters.asked()
+    meters.feed(PromptProgress(1, 2, 0))
+    assert meters.phase is Phase.PREFILL
+    meters.feed(PromptReady(2, 0, 0.1))
+    assert meters.phase is Phase.DECODING
+    meters.feed(WorkerStopped("", "", -9))
+    assert meters.phase is Phase.STOPPED
+
+
+def test_counts_are_added_up_and_kept_apart(meters: Meters) -> None:
+    meters.feed(a_round())
+    meters.feed(a_round(verdicts=(True, True, True)))
+    reply = meters.snapshot().reply
+    assert (reply.n_drafted, reply.n_verified, reply.n_accepted, reply.n_emitted) == (6, 5, 4, 6)
+    assert reply.n_refuted == 1
+    assert reply.acceptance_rate == share(4, 5)
+    assert reply.tokens_per_round == 3.0
+    assert reply.by_source["lookup"].n_rounds == 2
+
+
+def test_time_is_saved_only_against_a_measured_plain_step(meters: Meters) -> None:
+    meters.feed(a_round(plain_step_s=None))
+    assert meters.snapshot().reply.saved_s is None
+    meters.feed(a_round())
+    assert meters.snapshot().reply.saved_s == pytest.approx(2 * 0.01 - 0.012)
+
+
+def test_the_session_adds_replies_and_the_running_one(meters: Meters) -> None:
+    meters.feed(a_round())
+    assert meters.snapshot().session.n_accepted == 1
+    stats = GenerationStats(n_rounds=1, n_verified=2, n_accepted=1, n_emitted=2, decode_tps=50.0)
+    meters.feed(Finished(FinishReason.END, "", (), "v", 1, stats))
+    meters.asked()
+    meters.feed(a_round())
+    snapshot = meters.snapshot()
+    assert snapshot.reply.n_accepted == 1
+    assert snapshot.session.n_accepted == 2
+
+
+def test_a_reply_that_was_cut_counts_in_the_session(meters: Meters) -> None:
+    meters.feed(a_round())
+    meters.feed(Failed("", ""))
+    assert meters.snapshot().session.n_accepted == 1
+    assert meters.phase is Phase.READY
+
+
+def test_the_live_speed_is_that_of_the_last_seconds(meters: Meters, clock: Clock) -> None:
+    for _ in range(40):
+        meters.feed(tokens(5))
+        clock.now += 0.1
+    assert meters.snapshot().decode_tps == pytest.approx(50.0, rel=0.05)
+
+
+def test_the_first_token_is_timed_from_the_question(meters: Meters, clock: Clock) -> None:
+    clock.now += 0.3
+    meters.feed(tokens(1))
+    assert meters.snapshot().first_token_s == pytest.approx(0.3)
+
+
+def test_histories_have_a_column_for_each_half_second(meters: Meters, clock: Clock) -> None:
+    meters.feed(tokens(1))
+    for verdicts in ((True, True), (False, False), ()):
+        meters.feed(a_round(verdicts=verdicts))
+        meters.feed(tokens(5))
+        clock.now += BIN_S
+        meters.snapshot()
+    assert meters.snapshot().acceptance_history == (1.0, 0.0, None)
+    assert len(meters.snapshot().tps_history) == 3
+
+
+def test_a_new_model_begins_with_empty_counts(meters: Meters) -> None:
+    meters.feed(a_round())
+    meters.loading(CONFIGURATION)
+    assert meters.snapshot().session.n_verified == 0
+    assert meters.snapshot().verdicts == ()

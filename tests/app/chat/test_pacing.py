@@ -1,0 +1,30 @@
+from app.chat.pacing import Pacer
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_work_is_due_once_an_interval() -> None:
+    clock = Clock()
+    pacer = Pacer(1.0, clock=clock)
+    assert pacer.is_due()
+    with pacer.work():
+        pass
+    assert not pacer.is_due()
+    clock.now += 1.0
+    assert pacer.is_due()
+
+
+def test_slow_work_is_done_less_often() -> None:
+    clock = Clock()
+    pacer = Pacer(0.1, max_share=0.05, clock=clock)
+    with pacer.work():
+        clock.now += 0.05
+    clock.now += 0.5
+    assert not pacer.is_due()
+    clock.now += 0.5
+    assert pacer.is_due()
