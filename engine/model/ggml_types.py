@@ -1,0 +1,83 @@
+"""How many bytes a row of each ggml tensor type takes."""
+
+from dataclasses import dataclass
+
+from engine.errors import ModelFileError
+
+
+@dataclass(frozen=True, slots=True)
+class GgmlType:
+    """Elements come in blocks: `block_size` elements in `block_bytes` bytes."""
+
+    name: str
+    block_size: int
+    block_bytes: int
+
+    def row_bytes(self, n_elements: int) -> int:
+        """Give the bytes of a row, which holds whole blocks."""
+        return n_elements // self.block_size * self.block_bytes
+
+
+GGML_TYPES: dict[int, GgmlType] = {
+    0: GgmlType("f32", 1, 4),
+    1: GgmlType("f16", 1, 2),
+    2: GgmlType("q4_0", 32, 18),
+    3: GgmlType("q4_1", 32, 20),
+    6: GgmlType("q5_0", 32, 22),
+    7: GgmlType("q5_1", 32, 24),
+    8: GgmlType("q8_0", 32, 34),
+    9: GgmlType("q8_1", 32, 36),
+    10: GgmlType("q2_K", 256, 84),
+    11: GgmlType("q3_K", 256, 110),
+    12: GgmlType("q4_K", 256, 144),
+    13: GgmlType("q5_K", 256, 176),
+    14: GgmlType("q6_K", 256, 210),
+    15: GgmlType("q8_K", 256, 292),
+    16: GgmlType("iq2_xxs", 256, 66),
+    17: GgmlType("iq2_xs", 256, 74),
+    18: GgmlType("iq3_xxs", 256, 98),
+    19: GgmlType("iq1_s", 256, 50),
+    20: GgmlType("iq4_nl", 32, 18),
+    21: GgmlType("iq3_s", 256, 110),
+    22: GgmlType("iq2_s", 256, 82),
+    23: GgmlType("iq4_xs", 256, 136),
+    24: GgmlType("i8", 1, 1),
+    25: GgmlType("i16", 1, 2),
+    26: GgmlType("i32", 1, 4),
+    27: GgmlType("i64", 1, 8),
+    28: GgmlType("f64", 1, 8),
+    29: GgmlType("iq1_m", 256, 56),
+    30: GgmlType("bf16", 1, 2),
+    34: GgmlType("tq1_0", 256, 54),
+    35: GgmlType("tq2_0", 256, 66),
+    39: GgmlType("mxfp4", 32, 17),
+    40: GgmlType("nvfp4", 64, 36),
+    41: GgmlType("q1_0", 128, 18),
+    42: GgmlType("q2_0", 64, 18),
+}
+"""By ggml id; sizes of ggml at llama.cpp 0c1e57098, which a test compares with the library's."""
+
+FILE_TYPES: dict[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0",
+    38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+"""Names of `general.file_type` (llama.h, `enum llama_ftype`)."""
+
+
+def ggml_type(number: int, tensor: str, offset: int) -> GgmlType:
+    """Give a type by its ggml id.
+
+    Raises:
+        ModelFileError: an id that this version does not know; sizes cannot be guessed.
+    """
+    found = GGML_TYPES.get(number)
+    if found is None:
+        raise ModelFileError(
+            f"tensor {tensor!r} has the unknown type {number} at byte {offset}: "
+            "the file is newer than kvchat, or damaged"
+        )
+    return found
