@@ -9,7 +9,9 @@ from textual.binding import Binding, BindingType
 def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
 ) -> Binding:
-    return Binding(key, action, text, id=name, tooltip=tooltip, show=show)
+    # A text area has own meanings for some function keys; on this screen ours come first.
+    is_function_key = key[0] == "f" and key[1:].isdecimal()
+    return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_function_key)
 
 
 CHAT_KEYS: list[BindingType] = [

@@ -1,0 +1,271 @@
+from pathlib import Path
+
+import pytest
+
+from app.render.lines import plain
+from app.screens.chat import ChatScreen
+from app.widgets.panel import Panel
+from app.widgets.speculation_panel import SpeculationPanel
+from app.widgets.status_bar import StatusBar
+from engine.configuration import ControllerName, PredictorName
+from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.fakes_client import Script
+
+HARD_REPLY = """Some **text**.
+
+| a | b |
+|---|---|
+| 1 | 2 |
+```python
+print("in the fence")
+```
+after it [bold red]no markup[/bold red] \x1b[31m\u202ehidden
+"""
+
+
+def notices(screen: ChatScreen) -> list[str]:
+    return [notice.message for notice in screen.app._notifications]
+
+
+async def test_a_streamed_reply_keeps_its_table_its_fence_and_every_character(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path, Script(replies=(HARD_REPLY,), tps=400))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        text = screen.transcript.text
+    for part in ("a │ b", "1 │ 2", 'print("in the fence")', "[bold red]no markup[/bold red]"):
+        assert part in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "␛[31m\ufffdhidden" in text
+
+
+async def test_hostile_text_of_the_user_is_shown_as_it_is(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "[/x] [bold]\x1b[2J")
+        assert "[/x] [bold]␛[2J" in screen.transcript.text
+        assert screen.transcript.frame_title == "[/x] [bold]␛[2J"
+
+
+async def test_esc_stops_and_keeps_the_partial_text(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 200,), tps=60))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: "stopped" in screen.transcript.text)
+        assert "word word" in screen.transcript.text
+        assert client.n_stops == 1
+
+
+async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press("a", "ctrl+j", "b", "enter")
+        await wait_until(pilot, lambda: client.requests)
+        assert client.requests[0].messages[0].content == "a\nb"
+        assert screen.composer.text == ""
+
+
+async def test_regenerate_keeps_variants_that_brackets_switch(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("first reply", "second reply")))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        await pilot.press("shift+tab", "r")
+        await wait_until(pilot, lambda: "second reply" in screen.transcript.text)
+        assert "first reply" not in screen.transcript.text
+        await pilot.press("left_square_bracket")
+        await wait_until(pilot, lambda: "first reply" in screen.transcript.text)
+        assert "variant 1 of 2" in screen.transcript.text
+        await pilot.press("left_square_bracket")
+        assert "There is no further variant." in notices(screen)
+
+
+async def test_editing_a_question_begins_a_branch(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("one", "two")))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "question")
+        await pilot.press("shift+tab", "e")
+        assert screen.composer.text == "question"
+        await pilot.press("s", "enter")
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        await wait_until(pilot, lambda: "two" in screen.transcript.text)
+        assert "variant 2 of 2" in screen.transcript.text
+        assert client.requests[1].messages[0].content == "questions"
+
+
+async def test_the_death_of_the_engine_is_told_and_one_key_restarts_it(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 30,), dies_after=8))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "killed by signal 9" in screen.transcript.text)
+        assert "word word" in screen.transcript.text
+        await pilot.press(*"hm", "enter")
+        assert any("ctrl+r" in text for text in notices(screen))
+        assert screen.composer.text == "hm"
+        client.script = Script()
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: screen.controller.can_ask)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "Hello there." in screen.transcript.text)
+
+
+async def test_a_prompt_that_is_too_long_stays_in_the_composer(tmp_path: Path) -> None:
+    script = Script(refuses=("The context is full", "the prompt has 9,000 tokens, n_ctx is 8,192"))
+    app, _ = make_app(tmp_path, script)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "very long")
+        await wait_until(pilot, lambda: screen.composer.text == "very long")
+        assert "the prompt has 9,000 tokens" in screen.transcript.text
+
+
+async def test_a_hundred_thousand_characters_can_be_pasted_and_sent(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    text = "lorem ipsum " * 8334
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        screen.composer.insert(text)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: client.requests)
+        assert client.requests[0].messages[0].content == text
+        await wait_until(pilot, lambda: "more characters" in screen.transcript.text)
+
+
+@pytest.mark.parametrize(("size", "is_wide"), [(WIDE, True), (NARROW, False), ((200, 50), True)])
+async def test_panels_stand_beside_the_chat_or_in_tabs(
+    tmp_path: Path, size: tuple[int, int], is_wide: bool
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        screen = await ready(pilot)
+        await pilot.pause()
+        sizes = [panel.size.width > 0 for panel in screen.query(Panel)]
+        assert all(sizes) if is_wide else not any(sizes)
+        await pilot.press("f9")
+        await pilot.pause()
+        await answered(pilot, screen, "go")
+        panel = screen.query_one(SpeculationPanel)
+        await wait_until(pilot, lambda: "lookup" in "".join(map(plain, panel.lines)))
+        assert screen.transcript.size.width > 0 or not is_wide
+
+
+async def test_a_tiny_window_says_what_it_needs(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(50, 12)) as pilot:
+        screen = await ready(pilot)
+        await pilot.pause()
+        assert screen.query_one("#too-small").size.width > 0
+        assert screen.composer.size.width == 0
+        await pilot.resize_terminal(*WIDE)
+        await pilot.pause()
+        assert screen.composer.size.width > 0
+
+
+async def test_the_status_line_always_says_what_runs_and_how_fast(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        status = screen.query_one(StatusBar)
+        await wait_until(pilot, lambda: "74 tok/s" in plain(status.lines[0]))
+        assert "Tiny-Instruct · Q4_1 · lookup" in plain(status.lines[0])
+        assert "ctx 2" in plain(status.lines[0])
+
+
+async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f5")
+        assert client.speculation.predictor is PredictorName.OFF
+        await pilot.press("f5", "f6", "f8", "f8", "f7")
+        assert client.speculation.predictor is PredictorName.LOOKUP
+        assert client.speculation.controller is ControllerName.FIXED
+        assert client.speculation.n_draft == 4
+
+
+async def test_text_that_comes_while_the_user_reads_above_does_not_move_the_view(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("line\n\n" * 200,), tps=500))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        transcript = screen.transcript
+        await wait_until(pilot, lambda: transcript.max_scroll_y > 20)
+        transcript.scroll_to(y=3, animate=False)
+        await pilot.pause()
+        n_lines = transcript.virtual_size.height
+        await wait_until(pilot, lambda: transcript.virtual_size.height > n_lines + 5)
+        assert transcript.scroll_offset.y == 3
+        assert "more below" in transcript.frame_hint
+        transcript.focus()
+        await pilot.press("G")
+        assert transcript.is_vertical_scroll_end
+        assert transcript.frame_hint == ""
+
+
+async def test_y_copies_the_reply_and_big_y_its_code_blocks_from_the_last(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("```\nfirst\n```\n```\nsecond\n```",)))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        await pilot.press("shift+tab", "y")
+        assert app.clipboard.startswith("```\nfirst")
+        await pilot.press("Y")
+        assert app.clipboard == "second\n"
+        await pilot.press("Y")
+        assert app.clipboard == "first\n"
+
+
+async def test_a_long_chat_opens_with_its_last_messages_and_g_shows_more(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    store = app.controller.history.store
+    chat = store.create_chat(
+        title="long", model_path=None, system_prompt="", sampling=app.controller.history.sampling
+    )
+    parent = None
+    for i in range(60):
+        role = "user" if i % 2 == 0 else "assistant"
+        parent = store.add_message(chat.id, parent_id=parent, role=role, content=f"message-{i}").id  # type: ignore[arg-type]
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        screen.open_chat(chat.id)
+        await wait_until(pilot, lambda: "message-59" in screen.transcript.text)
+        assert "message-39" not in screen.transcript.text
+        assert "40 earlier messages" in screen.transcript.text
+        screen.transcript.focus()
+        await pilot.press("g")
+        assert "message-20" in screen.transcript.text
+        assert "message-19" not in screen.transcript.text
+
+
+async def test_nothing_is_asked_of_a_model_that_still_loads(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause()
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        assert isinstance(app.screen, ChatScreen)
+        await ask(pilot, app.screen, "hello")
+        assert client.requests == []
+        assert app.screen.composer.text == "hello"
+
+
+async def test_leaving_closes_engine_and_chat(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+q")
+    assert client.is_closed

@@ -1,0 +1,187 @@
+from dataclasses import replace
+from pathlib import Path
+
+from textual.widgets import Input, OptionList, TextArea
+
+from app.application import KvchatApp
+from app.render.lines import plain
+from app.screens.ask import AskLine, AskYes
+from app.screens.chat import ChatScreen
+from app.screens.chat_settings import ChatSettingsScreen
+from app.screens.chats import ChatsScreen
+from app.screens.first_run import FirstRunScreen
+from app.screens.help import HelpScreen
+from app.screens.models import ModelsScreen
+from app.widgets.pager import Pager
+from engine.errors import InstallError
+from engine.model.library import ModelEntry
+from tests.fakes_app import (
+    WIDE,
+    answered,
+    make_app,
+    make_controller,
+    ready,
+    services,
+    wait_until,
+)  # fmt: skip
+from tests.fakes_client import CONFIGURATION
+
+
+def help_text(app: KvchatApp) -> str:
+    pager = app.screen.query_one(Pager)
+    return "\n".join(plain(line) for line in pager._lines)
+
+
+async def test_help_lists_the_live_keys_and_the_glossary(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f1")
+        assert isinstance(app.screen, HelpScreen)
+        await pilot.pause()
+        text = help_text(app)
+        for part in ("this screen", "in the transcript", "in the composer", "Send the message",
+                     "speculation-predictor", "validated", "prefix reuse"):  # fmt: skip
+            assert part in text
+        await pilot.press("escape")
+        assert isinstance(app.screen, ChatScreen)
+
+
+async def test_a_rebound_key_works_and_help_shows_it(tmp_path: Path) -> None:
+    controller, client = make_controller(tmp_path)
+    rebound = replace(services(tmp_path), keymap={"speculation-predictor": "f10"})
+    app = KvchatApp(controller, rebound, configuration=CONFIGURATION)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f10")
+        assert client.speculation.predictor == "off"
+        await pilot.press("f1")
+        await pilot.pause()
+        [row] = [row for row in help_text(app).split("\n") if "speculation-predictor" in row]
+        assert row.startswith("f10")
+
+
+async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        await pilot.press("ctrl+n")
+        await answered(pilot, screen, "second")
+        await pilot.press("ctrl+l")
+        assert isinstance(app.screen, ChatsScreen)
+        await pilot.press("down", "r")
+        assert isinstance(app.screen, AskLine)
+        app.screen.query_one(Input).value = "renamed"
+        await pilot.press("enter", "enter")
+        await wait_until(pilot, lambda: screen.transcript.frame_title == "renamed")
+        assert "first" in screen.transcript.text
+        await pilot.press("ctrl+l", "d")
+        assert isinstance(app.screen, AskYes)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        assert app.screen.query_one(OptionList).option_count == 1
+        await pilot.press("escape")
+        assert [chat.title for chat in screen.controller.history.store.list_chats()]
+
+
+async def test_deleting_the_shown_chat_leaves_an_empty_one(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "only")
+        await pilot.press("ctrl+l", "d", "y")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: screen.transcript.frame_title == "New chat")
+        assert screen.controller.entries() == []
+
+
+async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press("ctrl+s")
+        dialog = app.screen
+        assert isinstance(dialog, ChatSettingsScreen)
+        dialog.query_one(TextArea).text = "Be brief."
+        dialog.query_one("#temperature", Input).value = "9"
+        await pilot.press("ctrl+s")
+        assert app.screen is dialog
+        dialog.query_one("#temperature", Input).value = "0.5"
+        await pilot.press("ctrl+s")
+        await answered(pilot, screen, "go")
+        request = client.requests[0]
+        assert request.sampling.temperature == 0.5
+        assert request.messages[0].content == "Be brief."
+
+
+async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
+    good = ModelEntry(tmp_path / "b.gguf", "b", "llama", "Q4_1", 8192, 92 << 20, None)
+    bad = ModelEntry(tmp_path / "a.gguf", "a", None, None, None, 12, "truncated at byte 12")
+    controller, client = make_controller(tmp_path)
+    app = KvchatApp(controller, services(tmp_path, models=(bad, good)), configuration=CONFIGURATION)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+o")
+        assert isinstance(app.screen, ModelsScreen)
+        models = app.screen.query_one(OptionList)
+        await wait_until(pilot, lambda: models.option_count == 2)
+        assert "truncated at byte 12" in str(models.get_option_at_index(0).prompt)
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: len(client.loads) == 2)
+        assert client.loads[1].model_path == good.path
+
+
+async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        texts = " ".join(str(widget.render()) for widget in app.screen.query("Static"))
+        assert str(tmp_path / "models") in texts
+        await pilot.press("i")
+        await wait_until(pilot, lambda: client.loads)
+        assert client.loads[0].model_path == tmp_path / "starter.gguf"
+
+
+async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -> None:
+    calls = []
+
+    def fail(_: object) -> Path:
+        calls.append(1)
+        raise InstallError("no network: check the connection")
+
+    controller, client = make_controller(tmp_path)
+    app = KvchatApp(controller, replace(services(tmp_path), install_starter=fail))
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("i")
+        progress = app.screen.query_one("#progress")
+        await wait_until(pilot, lambda: "check the connection" in str(progress.render()))
+        await pilot.press("i")
+        await wait_until(pilot, lambda: len(calls) == 2)
+        assert client.loads == []
+
+
+async def test_the_palette_has_every_area(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        titles = [command.title for command in app.get_system_commands(screen)]
+    for title in ("chat: New", "speculation: Use off", "speculation: Rule fixed", "model: Models",
+                  "reply: Regenerate", "message: Copy code", "app: Quit"):  # fmt: skip
+        assert title in titles
+    assert any(title.startswith("theme: ") for title in titles)
+
+
+async def test_every_binding_has_an_id_a_description_and_a_tooltip(tmp_path: Path) -> None:
+    from app.live_keys import own_bindings, own_nodes
+
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        bindings = [b for node in (*own_nodes(screen), app) for b in own_bindings(node, {})]
+    assert len(bindings) > 20
+    assert all(b.id and b.description and b.tooltip for b in bindings)
