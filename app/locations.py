@@ -69,6 +69,11 @@ def worker_log_path() -> Path:
     return state_dir() / "worker.log"
 
 
+def doctor_log_path() -> Path:
+    """Give the log of the engine's process that `kvchat doctor` starts."""
+    return state_dir() / "doctor.log"
+
+
 def build_memory_path() -> Path:
     """Give the file that remembers what crashes the installed build of llama.cpp."""
     return state_dir() / "llama-build.json"

@@ -1,6 +1,7 @@
 """Themes from TOML files: kvchat's own and the user's, with the colours that only kvchat has."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,9 +38,9 @@ FREE_VARIABLES = ("kv-free", "mem-free")
 
 def _color(text: str) -> str:
     try:
-        Color.parse(text)
+        Color.parse(re.sub(r"\s+\d{1,3}%$", "", text))
     except ColorParseError as error:
-        raise ValueError(f"{text!r} is no colour") from error
+        raise ValueError(f"{text!r} is no colour such as #7ab7ff, or #7ab7ff 50%") from error
     return text
 
 
@@ -117,11 +118,17 @@ def read_theme(path: Path) -> Theme:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return ThemeFile.model_validate(content).theme()
+        theme = ThemeFile.model_validate(content).theme()
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise ValueError("; ".join(_problems(error))) from error
+    # A variable that no style uses would be a spelling mistake that nobody notices.
+    known = {*theme.to_color_system().generate(), *VARIABLE_SOURCES, *FREE_VARIABLES}
+    unknown = [f"variables.{name}" for name in theme.variables if name not in known]
+    if unknown:
+        raise ValueError("; ".join(_unknown(name, sorted(known)) for name in unknown))
+    return theme
 
 
 def builtin_themes_dir() -> Path:
@@ -143,7 +150,7 @@ def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
 
 
 def nearest_theme(name: str, names: Sequence[str]) -> str | None:
-    """Give the theme whose name is most like a wrong one."""
+    """Give the one of `names` that is most like a wrong one."""
     near = difflib.get_close_matches(name, names, n=1)
     return near[0] if near else None
 
@@ -152,10 +159,14 @@ def _problems(error: ValidationError) -> Iterator[str]:
     for problem in error.errors(include_url=False):
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            near = nearest_theme(str(problem["loc"][-1]), _keys())
-            yield f"{where} is no key of a theme" + (f", did you mean {near}?" if near else "")
+            yield _unknown(where, _keys())
         else:
             yield f"{where}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _unknown(where: str, names: Sequence[str]) -> str:
+    near = nearest_theme(where.rsplit(".", 1)[-1], names)
+    return f"{where} is no key of a theme" + (f", did you mean {near}?" if near else "")
 
 
 def _keys() -> list[str]:

@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.model.gguf import read_gguf
+
+PROJECTORS = ("clip", "mmproj")
+"""Architectures of files that turn images into embeddings for a model."""
 
 FORMAT = 1
 """Rises when `HeaderFacts` changes; a file of another format is not used."""
@@ -60,13 +64,21 @@ class HeaderCache:
 
 def read_facts(model: Path) -> HeaderFacts:
     """Read the header of a model."""
-    from engine.model.gguf import read_gguf
-
     try:
         header = read_gguf(model)
     except ModelFileError as error:
         return HeaderFacts(problem=str(error))
-    raise NotImplementedError(header)
+    architecture = header.architecture
+    if not architecture:
+        return HeaderFacts(problem="its header names no architecture, so it is no language model")
+    if not header.tensors:
+        return HeaderFacts(architecture, problem="it holds no weights")
+    return HeaderFacts(
+        architecture=architecture,
+        file_type=header.file_type,
+        n_ctx_train=header.integer(f"{architecture}.context_length"),
+        is_projector=architecture in PROJECTORS,
+    )
 
 
 def _load(path: Path | None) -> dict[str, dict[str, object]]:

@@ -15,6 +15,12 @@ STARTER_WORD = "starter"
 N_NEAR = 5
 
 
+class ModelNotFoundError(ModelFileError):
+    """A name that means no model, or more than one."""
+
+    title = "No such model"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
     """One model as a list shows it."""
@@ -53,7 +59,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     A whole name that is found twice means the one in the earlier folder.
 
     Raises:
-        ModelFileError: If nothing or more than one model is meant; it names what is near and the
+        ModelNotFoundError: If nothing or more than one model is meant; it names what is near and the
             folders that were searched.
     """
     text = str(name_or_path)
@@ -61,16 +67,16 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     if path.is_file():
         return path.absolute()
     if path.is_dir():
-        raise ModelFileError(f"{path} is a folder: name a GGUF file in it")
+        raise ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
     if path.is_absolute():
-        raise ModelFileError(f"{path} does not exist: check the path, or see `kvchat models`")
+        raise ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
     candidates = find_candidates(folders)
     wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
     found = _matches(wanted, candidates)
     if len(found) == 1:
         return found[0].path
     if text.lower() == STARTER_WORD:
-        raise ModelFileError(
+        raise ModelNotFoundError(
             "the starter model is not installed: `kvchat models install-starter` fetches it"
         )
     raise _not_found(text, found, candidates, folders)
@@ -112,13 +118,15 @@ def _not_found(
     found: Sequence[Candidate],
     candidates: Sequence[Candidate],
     folders: Sequence[Path],
-) -> ModelFileError:
+) -> ModelNotFoundError:
     if found:
         names = ", ".join(candidate.name for candidate in found)
-        return ModelFileError(f"{text!r} is part of {len(found)} names, say more of one: {names}")
-    names = _near(text, [candidate.name for candidate in candidates])
+        return ModelNotFoundError(
+            f"{text!r} is part of {len(found)} names, say more of one: {names}"
+        )
+    names = _near(text, sorted({candidate.name for candidate in candidates}))
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
-    return ModelFileError(
+    return ModelNotFoundError(
         f"no file and no model is called {text!r}: {names} Searched: "
         f"{searched or 'no folder, none of those that `kvchat where` lists exists'}."
     )
@@ -130,5 +138,5 @@ def _near(text: str, names: Sequence[str]) -> str:
     if near:
         return f"near is {', '.join(by_plain[key] for key in near)}."
     if names:
-        return f"there are {', '.join(sorted(names)[:N_NEAR])}, see `kvchat models`."
+        return f"there are {', '.join(names[:N_NEAR])}, see `kvchat models`."
     return "no model was found at all; `kvchat models install-starter` fetches a small one."

@@ -1,0 +1,73 @@
+"""`kvchat doctor`: what works on this machine, and what to change."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from app import locations
+from app.doctor.check import Check, Status
+from engine.model.library import ModelEntry
+
+WORDS: dict[Status, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "note": ("note", "yellow"),
+    "fail": ("FAIL", "red"),
+}
+
+
+@click.command(name="doctor")
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(model: str | None, *, as_json: bool) -> None:
+    """Check the GPU, llama.cpp and its trial decode, the terminal, and the folders.
+
+    The trial decodes a few tokens of MODEL, else of the starter, else of the smallest model found.
+    The exit code is 1 if something keeps kvchat from working.
+    """
+    found = []
+    for check in _checks(model):
+        found.append(check)
+        if not as_json:
+            _print(check)
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in found], indent=2))
+    sys.exit(any(check.status == "fail" for check in found))
+
+
+def _checks(model: str | None) -> Iterator[Check]:
+    from app.doctor.gpu import check_gpu
+    from app.doctor.llama_cpp import check_build, check_trial
+    from app.doctor.places import check_places
+    from app.doctor.terminal import check_terminal
+    from engine.model.library import find_model, scan
+
+    folders = locations.model_folders()
+    named = None if model is None else find_model(model, folders)
+    entries = scan(folders, cache_path=locations.header_cache_path())
+    yield from check_terminal()
+    yield from check_places(entries)
+    build, facts = check_build()
+    yield build
+    yield check_gpu(has_gpu_build=None if facts is None else facts.has_gpu)
+    if facts is not None:
+        yield check_trial(named or _model_to_try(entries), locations.doctor_log_path())
+
+
+def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
+    """Give the starter, else the smallest model."""
+    from engine.model.starter import STARTER
+
+    usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
+    starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
+    return next((entry.path for entry in (*starters, *usable)), None)
+
+
+def _print(check: Check) -> None:
+    word, color = WORDS[check.status]
+    click.echo(f"{click.style(f'{word:<4}', fg=color, bold=True)}  {check.name}: {check.detail}")
+    if check.advice is not None:
+        click.echo(f"      -> {check.advice}")

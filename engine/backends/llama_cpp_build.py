@@ -1,0 +1,24 @@
+"""Tells how the installed llama.cpp was built, as one JSON object; a small process of its own.
+
+`python -m engine.backends.llama_cpp_build`: a build for another processor can end the process that
+only loads it, so nobody else imports this.
+"""
+
+import json
+import sys
+
+import llama_cpp
+
+
+def main() -> None:
+    """Write version, processor features and GPU support to standard output."""
+    facts = {
+        "version": llama_cpp.__version__,
+        "features": llama_cpp.llama_print_system_info().decode("utf-8", "replace").strip(" |"),
+        "has_gpu": bool(llama_cpp.llama_supports_gpu_offload()),
+    }
+    json.dump(facts, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

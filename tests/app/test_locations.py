@@ -1,0 +1,74 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from app import locations
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("KVCHAT_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
+    for place in (
+        locations.settings_path,
+        locations.presets_dir,
+        locations.themes_dir,
+        locations.database_path,
+        locations.models_dir,
+        locations.header_cache_path,
+        locations.app_log_path,
+        locations.worker_log_path,
+        locations.doctor_log_path,
+        locations.build_memory_path,
+        locations.model_folders,
+    ):
+        place()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    folder = locations.make_private(tmp_path / "a" / "b")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert locations.make_private(folder) == folder
+
+
+def test_the_users_own_folders_come_before_the_usual_ones(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", f"/first:~/second:{home}/models")
+    folders = locations.model_folders([Path("~/configured")])
+    assert folders[:5] == (
+        Path("/first"),
+        home / "second",
+        home / "models",
+        home / "configured",
+        locations.models_dir(),
+    )
+    assert folders.count(home / "models") == 1
+
+
+def test_the_settings_file_names_folders(home: Path) -> None:
+    path = locations.settings_path()
+    locations.make_private(path.parent)
+    path.write_text('[models]\nfolders = ["~/mine"]\n')
+    assert home / "mine" in locations.model_folders()
+
+
+def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert home / ".lmstudio" / "models" in locations.model_folders()
+    monkeypatch.setenv("HF_HOME", "/hf")
+    monkeypatch.setenv("LLAMA_CACHE", "/llama")
+    assert {Path("/hf/hub"), Path("/llama")} <= set(locations.model_folders())
+    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
+    assert Path("/hub") in locations.model_folders()
+    assert not [folder for folder in locations.model_folders() if "ollama" in str(folder).lower()]

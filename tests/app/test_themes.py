@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES, Theme
+from textual.widgets import Static
+
+from app.themes import VARIABLE_SOURCES, load_themes, read_theme, theme_variable_defaults
+
+OWN = {theme.name: theme for theme in load_themes(Path("/nowhere")).themes}
+
+
+def contrast(a: Color, b: Color) -> float:
+    """Give the contrast ratio of WCAG 2.1, 1 to 21."""
+
+    def luminance(color: Color) -> float:
+        parts = [part / 255 for part in (color.r, color.g, color.b)]
+        red, green, blue = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, light = sorted((luminance(a), luminance(b)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_there_is_a_dark_and_a_light_theme() -> None:
+    assert {theme.dark for theme in OWN.values()} == {True, False}
+    assert {"kvchat-dark", "kvchat-light"} <= set(OWN)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("ground", ["background", "surface"])
+def test_text_of_every_colour_can_be_read(name: str, ground: str) -> None:
+    colors = OWN[name].to_color_system().generate()
+    behind = Color.parse(colors[ground])
+    assert contrast(Color.parse(colors["foreground"]), behind) >= 10
+    for role in ("primary", "secondary", "accent", "success", "warning", "error"):
+        assert contrast(Color.parse(colors[f"text-{role}"]), behind) >= 7, role
+        assert contrast(Color.parse(colors[role]), behind) >= 4, role
+    for variable, value in OWN[name].variables.items():
+        least = 1.5 if variable.endswith("-free") else 4.5
+        assert contrast(Color.parse(value), behind) >= least, variable
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_themes_say_every_variable_of_kvchat(name: str) -> None:
+    assert set(OWN[name].variables) == set(theme_variable_defaults())
+    assert set(VARIABLE_SOURCES) < set(OWN[name].variables)
+
+
+class Painted(App[None]):
+    CSS = "\n".join(
+        f"#{name} {{ color: ${name}; background: ${name}; }}" for name in theme_variable_defaults()
+    )
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme_variable_defaults(self.current_theme)
+
+    def compose(self):
+        for name in theme_variable_defaults():
+            yield Static(name, id=name)
+
+
+async def test_every_theme_of_textual_has_kvchats_variables() -> None:
+    app = Painted()
+    async with app.run_test() as pilot:
+        for theme in OWN.values():
+            app.register_theme(theme)
+        for name in (*BUILTIN_THEMES, *OWN):
+            app.theme = name
+            await pilot.pause()
+        app.theme = "kvchat-dark"
+        await pilot.pause()
+        assert app.query_one("#mem-kv").styles.color == Color.parse("#f2b36b")
+
+
+def user_theme(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_users_theme_is_loaded_and_can_replace_an_own_one(tmp_path: Path) -> None:
+    user_theme(
+        tmp_path,
+        "mine.toml",
+        'name = "kvchat-dark"\n[colors]\nprimary = "#123456"\n[variables]\nkv-used = "red 50%"\n',
+    )
+    user_theme(tmp_path, "other.toml", 'name = "other"\ndark = false\n[colors]\nprimary="blue"\n')
+    loaded = load_themes(tmp_path)
+    assert loaded.problems == ()
+    themes: dict[str, Theme] = {theme.name: theme for theme in loaded.themes}
+    assert themes["kvchat-dark"].primary == "#123456"
+    assert themes["kvchat-dark"].variables == {"kv-used": "red 50%"}
+    assert themes["other"].dark is False
+
+
+def test_bad_themes_are_left_out_and_named_with_all_that_is_wrong(tmp_path: Path) -> None:
+    user_theme(
+        tmp_path,
+        "bad.toml",
+        'name = "bad"\ndrak = true\n[colors]\nprimary = "#12"\nsucess = "#ffffff"\n',
+    )
+    user_theme(tmp_path, "broken.toml", "name = ")
+    user_theme(
+        tmp_path,
+        "unused.toml",
+        'name = "u"\n[colors]\nprimary = "red"\n[variables]\nspec-acepted = "red"\n',
+    )
+    loaded = load_themes(tmp_path)
+    assert {theme.name for theme in loaded.themes} == set(OWN)
+    bad, broken, unused = loaded.problems
+    for part in ("bad.toml", "did you mean dark?", "'#12' is no colour", "did you mean success?"):
+        assert part in bad
+    assert "broken.toml" in broken
+    assert "variables.spec-acepted is no key of a theme, did you mean spec-accepted?" in unused
+
+
+def test_a_theme_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_theme(tmp_path)
