@@ -30,8 +30,10 @@ def find_candidates(folders: Sequence[Path]) -> list[Candidate]:
     seen_folders: set[tuple[int, int]] = set()
     found: list[Candidate] = []
     for folder in folders:
-        files = sorted(_gguf_files(folder, seen_folders))
-        found += [c for path in files if (c := _candidate(path, seen_files)) is not None]
+        # Of two ways to one file the shorter one is shown.
+        files = sorted(_gguf_files(folder, seen_folders), key=lambda path: (len(path.parts), path))
+        candidates = (_candidate(path, seen_files) for path in files)
+        found += sorted((c for c in candidates if c is not None), key=lambda c: c.path)
     return found
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from engine.errors import ModelFileError
@@ -35,7 +35,7 @@ class HeaderCache:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known = _load(path)
-        self._used: dict[str, dict[str, object]] = {}
+        self._used: dict[str, object] = {}
 
     def facts(self, model: Path) -> HeaderFacts:
         """Give what the header of a model says, or why it says nothing."""
@@ -44,13 +44,9 @@ class HeaderCache:
         except OSError as error:
             return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
         stamp = [status.st_size, status.st_mtime_ns]
-        known = self._known.get(str(model))
-        if known is None or known.get("stamp") != stamp:
-            known = {"stamp": stamp, "facts": asdict(read_facts(model))}
-        self._used[str(model)] = known
-        facts = known["facts"]
-        assert isinstance(facts, dict)
-        return HeaderFacts(**facts)
+        facts = _remembered(self._known.get(str(model)), stamp) or read_facts(model)
+        self._used[str(model)] = {"stamp": stamp, "facts": asdict(facts)}
+        return facts
 
     def save(self) -> None:
         """Remember what was asked for since this cache was made."""
@@ -81,7 +77,17 @@ def read_facts(model: Path) -> HeaderFacts:
     )
 
 
-def _load(path: Path | None) -> dict[str, dict[str, object]]:
+def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
+    """Give the facts of an entry of the file, None if it is of another time or not ours."""
+    if not isinstance(entry, dict) or entry.get("stamp") != stamp:
+        return None
+    facts = entry.get("facts")
+    if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(HeaderFacts)}:
+        return None
+    return HeaderFacts(**facts)
+
+
+def _load(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:

@@ -59,8 +59,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     A whole name that is found twice means the one in the earlier folder.
 
     Raises:
-        ModelNotFoundError: If nothing or more than one model is meant; it names what is near and the
-            folders that were searched.
+        ModelNotFoundError: If nothing or more than one model is meant; it names what is near and
+            the folders that were searched.
     """
     text = str(name_or_path)
     path = Path(text).expanduser()

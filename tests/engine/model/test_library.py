@@ -1,0 +1,230 @@
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.model import header_cache
+from engine.model.folders import MAX_DEPTH
+from engine.model.library import ModelNotFoundError, find_model, scan
+from engine.model.starter import STARTER
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def tiny_gguf(path: Path, architecture: str = "llama", *, n_tensors: int = 1) -> Path:
+    """Write a whole GGUF file with one tensor of 32 floats."""
+    keys = text("general.architecture") + struct.pack("<I", 8) + text(architecture)
+    keys += text(f"{architecture}.context_length") + struct.pack("<II", 4, 4096)
+    keys += text("general.file_type") + struct.pack("<II", 4, 15)
+    tensors = (text("t") + struct.pack("<IQIQ", 1, 32, 0, 0)) * n_tensors
+    header = b"GGUF" + struct.pack("<IQQ", 3, n_tensors, 3) + keys + tensors
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + b"\0" * (-len(header) % 32) + b"\0" * 128)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return [entry.name for entry in scan([folder])]
+
+
+def test_an_entry_says_what_the_header_says(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "org" / "tiny-Q4_K_M.gguf")
+    (entry,) = scan([tmp_path])
+    assert (entry.path, entry.name) == (path, "tiny-Q4_K_M")
+    assert (entry.architecture, entry.file_type, entry.n_ctx_train) == ("llama", "Q4_K_M", 4096)
+    assert entry.nbytes == path.stat().st_size
+    assert entry.problem is None
+
+
+def test_real_models_are_listed(starter_path: Path, gemma_path: Path) -> None:
+    entries = {entry.path: entry for entry in scan([starter_path.parent])}
+    assert entries[starter_path].architecture == "llama"
+    assert entries[starter_path].file_type == "Q4_1"
+    assert entries[starter_path].n_ctx_train == 8192
+    assert entries[gemma_path].architecture == "gemma3"
+
+
+def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    (tmp_path / "dangling.gguf").symlink_to(tmp_path / "nowhere")
+    whole = tiny_gguf(tmp_path / "cut.gguf")
+    whole.write_bytes(whole.read_bytes()[:-64])
+    tiny_gguf(tmp_path / "empty.gguf", n_tensors=0)
+    problems = {entry.name: entry.problem for entry in scan([tmp_path])}
+    assert set(problems) == {"broken", "cut", "empty"}
+    assert all(problems.values())
+    assert "truncated" in (problems["cut"] or "")
+
+
+def test_projectors_and_hidden_folders_are_no_models(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "mmproj-model-f16.gguf")
+    tiny_gguf(tmp_path / "vision.gguf", "clip")
+    tiny_gguf(tmp_path / ".hidden" / "a.gguf")
+    tiny_gguf(tmp_path / "SHOUTED.GGUF")
+    assert names(tmp_path) == ["SHOUTED"]
+
+
+def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
+    parts = [tiny_gguf(tmp_path / f"big-0000{n}-of-00003.gguf") for n in (1, 2, 3)]
+    (entry,) = scan([tmp_path])
+    assert (entry.name, entry.path) == ("big", parts[0])
+    assert entry.nbytes == sum(part.stat().st_size for part in parts)
+    assert find_model("big", [tmp_path]) == parts[0]
+    parts[1].unlink()
+    (entry,) = scan([tmp_path])
+    assert entry.problem == "1 of its 3 files are missing"
+
+
+def test_a_file_that_is_reached_twice_is_listed_once(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a" / "model.gguf")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "link.gguf").symlink_to(path)
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert [e.path for e in scan([tmp_path / "a", tmp_path / "b", tmp_path])] == [path]
+
+
+def test_folders_too_deep_are_not_entered(tmp_path: Path) -> None:
+    inside = tmp_path.joinpath(*("d" for _ in range(MAX_DEPTH)))
+    tiny_gguf(inside / "inside.gguf")
+    tiny_gguf(inside / "d" / "outside.gguf")
+    assert names(tmp_path) == ["inside"]
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    assert scan([tmp_path / "nowhere"]) == []
+
+
+@pytest.fixture
+def read_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Give the files whose headers are read."""
+    seen: list[Path] = []
+    real = header_cache.read_facts
+
+    def spy(path: Path) -> header_cache.HeaderFacts:
+        seen.append(path)
+        return real(path)
+
+    monkeypatch.setattr(header_cache, "read_facts", spy)
+    return seen
+
+
+def test_a_header_is_read_again_only_when_its_file_changed(
+    tmp_path: Path, read_paths: list[Path]
+) -> None:
+    one, two = tiny_gguf(tmp_path / "m" / "1.gguf"), tiny_gguf(tmp_path / "m" / "2.gguf")
+    cache = tmp_path / "cache" / "models.json"
+    first = scan([tmp_path / "m"], cache_path=cache)
+    assert read_paths == [one, two]
+    assert scan([tmp_path / "m"], cache_path=cache) == first
+    assert read_paths == [one, two]
+    tiny_gguf(two, "qwen2")
+    os.utime(two, ns=(1, 1))
+    assert scan([tmp_path / "m"], cache_path=cache)[1].architecture == "qwen2"
+    assert read_paths == [one, two, two]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 0}', '{"format": 1, "models": 3}'])
+def test_a_cache_that_says_nothing_is_made_again(
+    tmp_path: Path, content: str, read_paths: list[Path]
+) -> None:
+    tiny_gguf(tmp_path / "m" / "1.gguf")
+    cache = tmp_path / "models.json"
+    cache.write_text(content)
+    for _ in range(2):
+        assert len(scan([tmp_path / "m"], cache_path=cache)) == 1
+    assert len(read_paths) == 1
+
+
+def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "m" / "1.gguf")
+    cache = tmp_path / "models.json"
+    for odd in ("3", '{"stamp": null}', '{"stamp": [1, 2], "facts": {"wrong": 1}}'):
+        status = path.stat()
+        entry = odd.replace("[1, 2]", f"[{status.st_size}, {status.st_mtime_ns}]")
+        cache.write_text(f'{{"format": {header_cache.FORMAT}, "models": {{"{path}": {entry}}}}}')
+        assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "m" / "1.gguf")
+    (tmp_path / "file").write_text("in the way")
+    assert len(scan([tmp_path / "m"], cache_path=tmp_path / "file" / "models.json")) == 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("Qwen2.5-0.5B-Instruct-Q4_K_M", "Qwen2.5-1.5B-Instruct-Q4_K_M", "gemma-3-270m"):
+        tiny_gguf(tmp_path / "models" / f"{name}.gguf")
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("gemma-3-270m", "gemma-3-270m"),
+        ("gemma-3-270m.gguf", "gemma-3-270m"),
+        ("GEMMA", "gemma-3-270m"),
+        ("qwen2.5 1.5b", "Qwen2.5-1.5B-Instruct-Q4_K_M"),
+        ("0.5B", "Qwen2.5-0.5B-Instruct-Q4_K_M"),
+    ],
+)
+def test_a_name_or_an_unambiguous_part_of_one_finds_the_model(
+    folder: Path, name: str, found: str
+) -> None:
+    assert find_model(name, [folder]) == folder / f"{found}.gguf"
+
+
+def test_a_path_is_taken_as_it_is_and_made_absolute(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    path = folder / "gemma-3-270m.gguf"
+    for spelled in ("gemma-3-270m.gguf", "./gemma-3-270m.gguf", "~/gemma-3-270m.gguf", path):
+        assert find_model(spelled, []) == path
+
+
+def test_a_whole_name_wins_over_longer_names_that_hold_it(folder: Path) -> None:
+    tiny_gguf(folder / "gemma-3-270m-it.gguf")
+    assert find_model("gemma-3-270m", [folder]) == folder / "gemma-3-270m.gguf"
+
+
+def test_of_two_whole_names_the_earlier_folder_wins(folder: Path, tmp_path: Path) -> None:
+    other = tiny_gguf(tmp_path / "other" / "gemma-3-270m.gguf")
+    assert find_model("gemma-3-270m", [other.parent, folder]) == other
+
+
+def test_an_ambiguous_part_names_all_that_hold_it(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"part of 2 names.*0\.5B.*1\.5B"):
+        find_model("qwen", [folder])
+
+
+def test_an_unknown_name_names_what_is_near_and_where_it_looked(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        find_model("gema-3-27m", [folder, Path("/nowhere")])
+    assert "near is gemma-3-270m." in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert "/nowhere" not in str(caught.value)
+
+
+def test_without_any_model_the_starter_is_offered(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="install-starter"):
+        find_model("anything", [tmp_path])
+
+
+def test_a_missing_path_and_a_folder_are_said_to_be_that(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        find_model("/nowhere/model.gguf", [folder])
+    with pytest.raises(ModelNotFoundError, match="is a folder"):
+        find_model(folder, [folder])
+
+
+def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="not installed"):
+        find_model("starter", [folder])
+    path = tiny_gguf(folder / STARTER.file_name)
+    assert find_model("Starter", [folder]) == path
