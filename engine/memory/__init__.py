@@ -1,0 +1,1 @@
+"""What a configuration of a model costs on a machine."""

@@ -1,1 +1,1 @@
-"""What a model is: its file, its architecture, its chat template, and where models are found."""
+"""What a model is: its file, its layers, its chat template, and where models are found."""

@@ -1,0 +1,1 @@
+"""What was chosen: rules in presets, and their way to numbers and to other programs."""

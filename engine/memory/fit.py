@@ -1,0 +1,63 @@
+"""What fits: the largest context, and the most layers on the GPU."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.configuration import Configuration
+from engine.memory.estimate import Estimate, Target, estimate
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import PAD
+from engine.memory.weights import weights_of
+from engine.model.architecture import Model
+
+Estimator = Callable[[Configuration], Estimate]
+
+
+def estimator(
+    model: Model,
+    devices: tuple[Device, ...],
+    *,
+    target: Target = "kvchat",
+    draft: Model | None = None,
+) -> Estimator:
+    """Give the estimate as a function of the configuration alone."""
+    return lambda configuration: estimate(model, configuration, devices, target=target, draft=draft)
+
+
+def max_n_ctx(
+    configuration: Configuration, cost: Estimator, *, n_ctx_limit: int, margin_bytes: int = 0
+) -> int | None:
+    """Give the largest context up to a limit that fits, in steps of 256; None where none does.
+
+    The cost never falls when the context grows, so the steps are bisected.
+    """
+
+    def fits(steps: int) -> bool:
+        return cost(with_n_ctx(configuration, steps * PAD)).fits(margin_bytes)
+
+    low, high = 0, max(1, n_ctx_limit // PAD)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low * PAD or None
+
+
+def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:
+    """Change the context, and that of a draft model with it."""
+    draft = configuration.draft
+    if draft is not None:
+        draft = replace(draft, n_ctx=n_ctx)
+    return replace(configuration, n_ctx=n_ctx, draft=draft)
+
+
+def max_gpu_layers(
+    configuration: Configuration, model: Model, cost: Estimator, *, margin_bytes: int = 0
+) -> int:
+    """Give the most layers on the GPUs that fit, the output layer counting as one."""
+    for n_layers in range(len(weights_of(model.file).layer_bytes) + 1, 0, -1):
+        if cost(replace(configuration, n_gpu_layers=n_layers)).fits(margin_bytes):
+            return n_layers
+    return 0

@@ -1,0 +1,176 @@
+"""The presets that come with kvchat, and those of the user in a folder."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomlkit
+
+from engine.configuration import Configuration
+from engine.errors import PresetError
+from engine.presets.preset import Preset, read_preset
+
+PACKAGED = Path(__file__).resolve().parent / "_builtin"
+CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
+
+
+@dataclass(frozen=True, slots=True)
+class PresetEntry:
+    """A preset file in a list; `problem` says why it cannot be used."""
+
+    path: Path
+    name: str
+    description: str
+    is_builtin: bool
+    problem: str | None = None
+
+
+def builtin_dir() -> Path:
+    """Give the folder of the presets that come with kvchat: the wheel's, or the checkout's."""
+    return PACKAGED if PACKAGED.is_dir() else CHECKOUT
+
+
+def list_presets(user_dir: Path) -> list[PresetEntry]:
+    """Give the user's presets, then the built-in ones; broken files are listed with the reason."""
+    return [
+        *(_entry(path, is_builtin=False) for path in sorted(user_dir.glob("*.toml"))),
+        *(_entry(path, is_builtin=True) for path in sorted(builtin_dir().glob("*.toml"))),
+    ]
+
+
+def find_preset(name: str, user_dir: Path) -> Preset:
+    """Give a preset by its name or path; the user's come before built-in ones.
+
+    Raises:
+        PresetError: there is none, or it is not valid.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return read_preset(path)
+    entries = list_presets(user_dir)
+    for entry in entries:
+        if name.lower() in (entry.name.lower(), entry.path.stem.lower()):
+            return read_preset(entry.path)
+    known = ", ".join(entry.name for entry in entries)
+    raise PresetError(f"there is no preset {name!r}: there are {known}")
+
+
+def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
+    """Write a preset into the user's folder, without the values that are defaults.
+
+    Raises:
+        PresetError: the name is taken, or the folder cannot be written.
+    """
+    path = user_dir / f"{_file_stem(preset.name)}.toml"
+    if path.exists() and not replace_existing:
+        raise PresetError(f"there is a preset {preset.name!r} already: choose another name")
+    data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    text = tomlkit.dumps({"name": preset.name, **data})
+    try:
+        user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
+    """Give a preset of the user another name.
+
+    Raises:
+        PresetError: the name is taken or impossible, or the preset is a built-in one.
+    """
+    _check_is_users(path, user_dir)
+    preset = read_preset(path)
+    renamed = save_preset(_named(preset, name), user_dir)
+    path.unlink()
+    return renamed
+
+
+def delete_preset(path: Path, user_dir: Path) -> None:
+    """Delete a preset of the user.
+
+    Raises:
+        PresetError: it is a built-in one, or cannot be deleted.
+    """
+    _check_is_users(path, user_dir)
+    try:
+        path.unlink()
+    except OSError as error:
+        raise PresetError(f"{path} cannot be deleted: {error.strerror or error}") from error
+
+
+def preset_of(configuration: Configuration, name: str) -> Preset:
+    """Give a preset that resolves to a configuration again.
+
+    Raises:
+        PresetError: the name is impossible.
+    """
+    data: dict[str, object] = {
+        "name": name,
+        "model": str(configuration.model_path),
+        "n_ctx": configuration.n_ctx,
+        "type_k": configuration.type_k,
+        "type_v": configuration.type_v,
+        "flash_attention": configuration.flash_attention,
+        "n_batch": configuration.n_batch,
+        "n_ubatch": configuration.n_ubatch,
+        "n_gpu_layers": _layers(configuration.n_gpu_layers),
+        "n_slots": configuration.n_slots,
+        "kv_unified": configuration.kv_unified,
+        "swa_full": configuration.swa_full,
+        "n_threads": configuration.n_threads,
+        "speculation": _fields(configuration.speculation),
+        "sampling": _fields(configuration.sampling),
+    }
+    draft = configuration.draft
+    if draft is not None:
+        data["draft"] = {
+            "model": str(draft.model_path),
+            "n_gpu_layers": _layers(draft.n_gpu_layers),
+            "type_k": draft.type_k,
+            "type_v": draft.type_v,
+        }
+    return _validated(data)
+
+
+def _layers(n_gpu_layers: int) -> int | str:
+    return "all" if n_gpu_layers < 0 else n_gpu_layers
+
+
+def _fields(settings: object) -> dict[str, object]:
+    names = settings.__dataclass_fields__  # type: ignore[attr-defined]  # a settings dataclass
+    return {name: getattr(settings, name) for name in names}
+
+
+def _named(preset: Preset, name: str) -> Preset:
+    return _validated({**preset.model_dump(exclude_defaults=True), "name": name})
+
+
+def _validated(data: dict[str, object]) -> Preset:
+    from pydantic import ValidationError
+
+    try:
+        return Preset.model_validate(data)
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise PresetError(f"this makes no preset: {reasons}") from error
+
+
+def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
+    try:
+        preset = read_preset(path)
+    except PresetError as error:
+        return PresetEntry(path, path.stem, "", is_builtin, problem=str(error))
+    return PresetEntry(path, preset.name, preset.description, is_builtin)
+
+
+def _check_is_users(path: Path, user_dir: Path) -> None:
+    if path.resolve().parent != user_dir.resolve():
+        raise PresetError(f"{path.stem} is a built-in preset: save a copy under another name")
+
+
+def _file_stem(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "preset"

@@ -1,0 +1,182 @@
+"""Presets: rules that a person writes in TOML, strictly read."""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.configuration import (
+    MAX_DRAFT,
+    ControllerName,
+    FlashAttention,
+    KVTypeName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import PresetError
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DraftRules(_Strict):
+    """The draft model."""
+
+    model: str
+    """Path or name of the draft model."""
+    n_gpu_layers: int | Literal["all"] = "all"
+    """Layers of the draft on the GPU."""
+    type_k: KVTypeName = "f16"
+    type_v: KVTypeName = "f16"
+
+
+class SpeculationRules(_Strict):
+    """Who drafts, and how many tokens a round."""
+
+    predictor: PredictorName = PredictorName.LOOKUP
+    """`off`, `lookup` or `draft`."""
+    controller: ControllerName = ControllerName.BAND
+    """`fixed` or `band`."""
+    n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
+    """Tokens drafted a round; where the band starts."""
+    n_draft_max: int = Field(default=8, ge=1, le=MAX_DRAFT)
+    """Longest draft that the band may reach."""
+    lookup_pattern_min: int = Field(default=2, ge=1, le=64)
+    """Shortest run of tokens that the look-up trusts."""
+    lookup_pattern_max: int = Field(default=8, ge=1, le=64)
+    """Longest run of tokens that the look-up compares."""
+    draft_min_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT)
+    """Tokens a draft model proposes whatever its confidence."""
+    draft_min_confidence: float = Field(default=0.6, ge=0.0, le=1.0)
+    """Probability under which a draft model stops drafting."""
+
+    def settings(self) -> SpeculationSettings:
+        """Give these rules as a session takes them."""
+        return SpeculationSettings(**self.model_dump())
+
+
+class SamplingRules(_Strict):
+    """How replies are drawn."""
+
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    repetition_window: int = Field(default=64, ge=0)
+    temperature: float = Field(default=0.7, ge=0.0, le=10.0)
+    """0 is greedy."""
+    top_k: int = Field(default=40, ge=0)
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.05, ge=0.0, lt=1.0)
+
+    def settings(self) -> SamplingSettings:
+        """Give these rules as a sampler takes them."""
+        return SamplingSettings(**self.model_dump())
+
+
+class Preset(_Strict):
+    """Rules for a configuration; they become numbers with a model and a machine (`resolve`)."""
+
+    name: str = Field(min_length=1, max_length=60, pattern=r"^[\w][\w .+-]*$")
+    """Shown in lists; letters, digits, spaces and `.+-_`."""
+    description: str = ""
+    model: str | None = None
+    """Path or name of the model; left out, the preset suits any."""
+    n_ctx: int | Literal["auto", "max"] = "auto"
+    """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
+    type_k: KVTypeName = "f16"
+    """Type of the cached keys."""
+    type_v: KVTypeName = "f16"
+    """Type of the cached values."""
+    flash_attention: FlashAttention = "auto"
+    n_batch: int = Field(default=2048, ge=1, le=65536)
+    n_ubatch: int = Field(default=512, ge=1, le=65536)
+    n_gpu_layers: int | Literal["auto", "all"] = "auto"
+    """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
+    n_slots: int = Field(default=1, ge=1, le=256)
+    """Requests that llama-server answers side by side; kvchat uses one."""
+    kv_unified: bool = False
+    """Whether the slots share their cells."""
+    swa_full: bool = False
+    """Whether sliding-window layers keep every token."""
+    n_threads: int | None = Field(default=None, ge=1, le=1024)
+    vram_gib: float | None = Field(default=None, gt=0)
+    """Memory of the GPU to plan for, instead of the one that is there."""
+    margin_gib: float = Field(default=0.5, ge=0)
+    """Memory that is kept free on every device."""
+    system_prompt: str = ""
+    draft: DraftRules | None = None
+    speculation: SpeculationRules = SpeculationRules()
+    sampling: SamplingRules = SamplingRules()
+
+
+def read_preset(path: Path) -> Preset:
+    """Read a preset file.
+
+    Raises:
+        PresetError: it cannot be read or is not valid; every bad key and value is named.
+    """
+    try:
+        return parse_preset(path.read_text(encoding="utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PresetError(f"{path} cannot be read: {error}") from error
+
+
+def parse_preset(text: str, source: str) -> Preset:
+    """Read a preset from TOML; `source` names it in messages.
+
+    Raises:
+        PresetError: it is not valid; every bad key and value is named.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PresetError(f"{source} is not valid TOML: {error}") from error
+    try:
+        return Preset.model_validate(data)
+    except ValidationError as error:
+        raise PresetError(_all_faults(error, source)) from error
+
+
+def _all_faults(error: ValidationError, source: str) -> str:
+    faults = [_fault(tuple(map(str, item["loc"])), item["type"], item["msg"], item["input"])
+              for item in error.errors(include_url=False)]  # fmt: skip
+    lines = list(dict.fromkeys(faults))
+    count = f"{len(lines)} faults" if len(lines) > 1 else "one fault"
+    return f"{source} has {count}:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _fault(where: tuple[str, ...], kind: str, message: str, value: object) -> str:
+    known = _known_path(where)
+    key = ".".join(known)
+    match kind:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(where[-1], _names_at(where[:-1]), n=1, cutoff=0.5)
+            hint = f": did you mean {near[0]}?" if near else ""
+            return f"{key} is no key{hint}"
+        case "missing":
+            return f"{key} is missing"
+        case _:
+            return f"{key} is {value!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _known_path(where: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop the names of union members, which pydantic appends to a location."""
+    kept: list[str] = []
+    names = _names_at(())
+    for part in where:
+        if kept and kept[-1] not in ("draft", "speculation", "sampling") and part not in names:
+            break
+        kept.append(part)
+    return tuple(kept)
+
+
+def _names_at(where: tuple[str, ...]) -> list[str]:
+    models: dict[str, type[BaseModel]] = {
+        "draft": DraftRules,
+        "speculation": SpeculationRules,
+        "sampling": SamplingRules,
+    }
+    model = models.get(where[0], Preset) if where else Preset
+    return list(model.model_fields)

@@ -1,0 +1,161 @@
+"""Rules to numbers: a preset with a model and a machine."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import PresetError
+from engine.memory.estimate import Target
+from engine.memory.fit import Estimator, estimator, max_gpu_layers, max_n_ctx, with_n_ctx
+from engine.memory.hardware import Device
+from engine.memory.units import GIB, format_bytes
+from engine.model.architecture import Model
+from engine.presets.preset import Preset
+
+AUTO_N_CTX = 8192
+LEAST_N_CTX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a configuration shall run, and in which program."""
+
+    devices: tuple[Device, ...]
+    target: Target = "kvchat"
+
+
+def resolve(
+    preset: Preset | None, model: Model, machine: Machine, *, draft: Model | None = None
+) -> Configuration:
+    """Give the configuration of a preset (None: the defaults) for a model on a machine.
+
+    Layers on the GPU are settled at a small context first, then the context: `auto` is the smallest
+    of training, 8192 and what fits; `max` all that fits up to training. `draft` is the model that
+    the preset or the user names.
+
+    Raises:
+        PresetError: nothing fits, or the rules contradict each other.
+    """
+    rules = preset or Preset(name="default")
+    start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
+    cost = estimator(model, machine.devices, target=machine.target, draft=draft)
+    margin = round(rules.margin_gib * GIB)
+    settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
+    return _with_context(rules, settled, model, cost, margin)
+
+
+def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
+    if rules.n_ubatch > rules.n_batch:
+        raise PresetError(
+            f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
+            "second"
+        )
+    speculation = rules.speculation.settings()
+    if speculation.predictor is PredictorName.DRAFT and draft is None:
+        raise PresetError(
+            "the predictor is draft but no draft model is named: add [draft] model, or --draft"
+        )
+    return Configuration(
+        model_path=path,
+        n_ctx=LEAST_N_CTX,
+        n_batch=rules.n_batch,
+        n_ubatch=rules.n_ubatch,
+        type_k=rules.type_k,
+        type_v=rules.type_v,
+        flash_attention=rules.flash_attention,
+        n_slots=rules.n_slots,
+        kv_unified=rules.kv_unified,
+        swa_full=rules.swa_full,
+        n_threads=rules.n_threads,
+        draft=None if draft is None else _draft(rules, draft),
+        speculation=speculation,
+        sampling=rules.sampling.settings(),
+    )
+
+
+def _draft(rules: Preset, path: Path) -> DraftConfiguration:
+    if rules.draft is None:
+        return DraftConfiguration(path, LEAST_N_CTX)
+    layers = rules.draft.n_gpu_layers
+    return DraftConfiguration(
+        model_path=path,
+        n_ctx=LEAST_N_CTX,
+        n_gpu_layers=-1 if layers == "all" else layers,
+        type_k=rules.draft.type_k,
+        type_v=rules.draft.type_v,
+    )
+
+
+def _with_gpu_layers(
+    rules: Preset,
+    configuration: Configuration,
+    model: Model,
+    machine: Machine,
+    cost: Estimator,
+    margin: int,
+) -> Configuration:
+    match rules.n_gpu_layers:
+        case "all":
+            return replace(configuration, n_gpu_layers=-1)
+        case "auto":
+            if not any(device.kind == "gpu" for device in machine.devices):
+                return replace(configuration, n_gpu_layers=-1)
+            wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else LEAST_N_CTX
+            at_context = with_n_ctx(configuration, min(wanted, AUTO_N_CTX))
+            if cost(replace(at_context, n_gpu_layers=-1)).fits(margin):
+                return replace(configuration, n_gpu_layers=-1)
+            n_layers = max_gpu_layers(at_context, model, cost, margin_bytes=margin)
+            return replace(configuration, n_gpu_layers=n_layers)
+        case int(n_layers):
+            return replace(configuration, n_gpu_layers=n_layers)
+
+
+def _with_context(
+    rules: Preset, configuration: Configuration, model: Model, cost: Estimator, margin: int
+) -> Configuration:
+    if isinstance(rules.n_ctx, int):
+        if rules.n_ctx < 1:
+            raise PresetError(f"n_ctx is {rules.n_ctx}: a context has at least one token")
+        return with_n_ctx(configuration, rules.n_ctx)
+    trained = model.architecture.n_ctx_train
+    per_slot = trained if rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
+    limit = per_slot * rules.n_slots
+    fitting = max_n_ctx(configuration, cost, n_ctx_limit=limit, margin_bytes=margin)
+    if fitting is None:
+        raise PresetError(_does_not_fit(configuration, model, cost, margin))
+    return with_n_ctx(configuration, min(fitting, limit))
+
+
+def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, margin: int) -> str:
+    least = cost(with_n_ctx(configuration, LEAST_N_CTX))
+    short = [d for d in least.devices if d.total_bytes and d.left_bytes < margin]
+    where = "; ".join(
+        f"{d.device.name} needs {format_bytes(d.total_bytes)} and has "
+        f"{format_bytes(d.device.free_bytes)} free"
+        for d in short
+    )
+    return (
+        f"{model.file.name} does not fit even with a context of {LEAST_N_CTX} tokens and "
+        f"{format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, fewer layers "
+        "on the GPU, or a smaller margin"
+    )
+
+
+def with_settings(
+    configuration: Configuration,
+    *,
+    speculation: SpeculationSettings | None = None,
+    sampling: SamplingSettings | None = None,
+) -> Configuration:
+    """Change what a preset left to the user's settings."""
+    return replace(
+        configuration,
+        speculation=speculation or configuration.speculation,
+        sampling=sampling or configuration.sampling,
+    )
