@@ -6,13 +6,17 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.model.gguf import GgufFile, read_gguf
 
-FULL_ATTENTION = frozenset(  # noqa: SIM905  so many names are better read as words
-    "llama qwen qwen2 qwen2moe qwen3 qwen3moe qwen2vl qwen3vl qwen3vlmoe mistral3 phi2 phi3 phimoe "
-    "gemma starcoder starcoder2 gpt2 gptj gptneox falcon mpt bloom refact stablelm olmo olmoe "
-    "orion internlm2 minicpm minicpm3 xverse command-r dbrx deepseek arctic chatglm glm4 glm4moe "
-    "granite granitemoe exaone jais nemotron codeshell baichuan smollm3 ernie4_5 ernie4_5-moe "
-    "hunyuan-moe hunyuan-dense seed_oss apertus bitnet arcee grok decilm".split()
-)
+FULL_ATTENTION = frozenset(
+    {
+        "apertus", "arcee", "arctic", "baichuan", "bitnet", "bloom", "chatglm", "codeshell",
+        "command-r", "dbrx", "decilm", "deepseek", "ernie4_5", "ernie4_5-moe", "exaone", "falcon",
+        "gemma", "glm4", "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "grok",
+        "hunyuan-dense", "hunyuan-moe", "internlm2", "jais", "llama", "minicpm", "minicpm3",
+        "mistral3", "mpt", "nemotron", "olmo", "olmoe", "orion", "phi2", "phi3", "phimoe", "qwen",
+        "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "refact",
+        "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "xverse",
+    }
+)  # fmt: skip
 """Architectures whose cache is keys and values of every token in every layer; a `sliding_window`
 key of theirs is not read by llama.cpp."""
 
