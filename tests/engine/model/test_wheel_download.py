@@ -72,7 +72,7 @@ def index(tmp_path: Path) -> Iterator[str]:
         {"packagetype": "bdist_wheel", "filename": wheel.name, "url": f"{url}/{wheel.name}"},
     ]
     (served / "some-model" / "1.0" / "json").write_text(json.dumps({"urls": files}))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield url
     server.shutdown()

@@ -1,0 +1,32 @@
+"""A home of its own for every command, and ways to run one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "from app.cli.main import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    for name in ("KVCHAT_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command in a process of its own, without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,41 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.doctor import llama_cpp
+from tests.app.cli.conftest import kvchat
+
+
+def test_doctor_reports_every_area_and_ends_with_0(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    done = kvchat("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert list(checks) == [
+        "terminal", "colours", "characters", "folders", "disk", "settings", "models", "llama.cpp",
+        "gpu", "trial decode",
+    ]  # fmt: skip
+    assert done.returncode == 0
+    assert starter_path.stem in checks["trial decode"]["detail"]
+
+
+def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = "import os; os.abort()"
+    check = llama_cpp.check_build((sys.executable, "-c", crash))
+    monkeypatch.setattr(llama_cpp, "check_build", lambda: check)
+    assert main.run(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL  llama.cpp: it cannot be loaded: llama.cpp gave up" in out
+    assert "-> build it again" in out
+
+
+def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["doctor", "no-such-model"]) == 1
+    assert "no-such-model" in capsys.readouterr().err

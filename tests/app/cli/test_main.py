@@ -1,0 +1,113 @@
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from app import __version__
+from app.cli import main
+from app.store.errors import StoreError
+from engine.errors import ModelFileError
+from tests.app.cli.conftest import MAIN, kvchat
+
+
+def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let `kvchat where` raise."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    import app.cli.where
+
+    monkeypatch.setattr(app.cli.where, "places", fail)
+
+
+def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for part in (*main.COMMANDS, "--draft MODEL", "--preset", "--theme", "kvchat run", "[MODEL]"):
+        assert part in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("flags", [["-h"], ["--help"]])
+def test_the_chat_has_help_of_its_own(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["some-model", *flags]) == 0
+    assert "Open the full-screen chat" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"kvchat {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["some-model"], ["--theme", "nord"], ["chat"]])
+def test_without_a_terminal_the_chat_names_kvchat_run(arguments: list[str]) -> None:
+    done = kvchat(*arguments)
+    assert done.returncode == 1
+    assert "No terminal" in done.stderr
+    assert 'kvchat run "prompt"' in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["where", "--nonsense"], ["a-model", "one-too-many"]]
+)
+def test_a_wrong_command_line_ends_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    assert "Usage: kvchat" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ModelFileError("no header"), StoreError("no space")])
+def test_an_error_is_a_title_and_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: ModelFileError
+) -> None:
+    failing_with(monkeypatch, error)
+    assert main.run(["where"]) == 1
+    assert capsys.readouterr().err == f"{error.title}: {error}\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_ctrl_c_ends_with_130_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    failing_with(monkeypatch, error)
+    assert main.run(["where"]) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_an_error_of_the_system_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(monkeypatch, PermissionError(13, "Permission denied", "/secret"))
+    assert main.run(["where"]) == 1
+    assert capsys.readouterr().err == "kvchat: [Errno 13] Permission denied: '/secret'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(SystemExit(3), 3), (SystemExit(), 0), (SystemExit("because"), 1)]
+)
+def test_a_command_can_choose_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, code: SystemExit, expected: int
+) -> None:
+    failing_with(monkeypatch, code)
+    assert main.run(["where"]) == expected
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "where"], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert process.communicate()[1] == ""
+
+
+def test_a_mistyped_command_is_taken_as_a_model_and_hinted_at() -> None:
+    assert main._command_hint("modles") == "\nDid you mean the command `kvchat models`?"
+    assert main._command_hint("qwen2.5-7b") == ""
+    assert main._command_hint(None) == ""

@@ -1,0 +1,104 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app import locations
+from app.doctor import gpu, places
+from app.doctor.check import Check
+from app.doctor.gpu import check_gpu
+from app.doctor.places import check_places
+from app.doctor.terminal import check_characters, check_colors
+from engine.model.library import ModelEntry
+
+GOOD = ModelEntry(Path("/m/good.gguf"), "good", "llama", "Q4_1", 8192, 1, None)
+BAD = ModelEntry(Path("/m/bad.gguf"), "bad", None, None, None, 1, "it is truncated")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+def found(*entries: ModelEntry) -> dict[str, Check]:
+    return {check.name: check for check in check_places(entries)}
+
+
+def test_a_sound_machine_passes_and_nothing_is_made(home: Path) -> None:
+    assert {check.status for check in found(GOOD).values()} == {"ok"}
+    assert list(home.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = locations.state_dir()
+    monkeypatch.setattr(places, "_can_write", lambda folder: folder != closed)
+    check = found(GOOD)["folders"]
+    assert check.status == "fail"
+    assert f"logs in {closed}" in check.detail
+    assert "XDG_STATE_HOME" in (check.advice or "")
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(1 << 20, "fail"), (100 << 20, "note"), (2 << 30, "ok")]
+)
+def test_disk_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(places.shutil, "disk_usage", lambda _: usage)
+    assert found(GOOD)["disk"].status == status
+
+
+def test_bad_settings_are_passed_on() -> None:
+    locations.make_private(locations.config_dir())
+    locations.settings_path().write_text("[ui]\nthem = 1\n")
+    check = found(GOOD)["settings"]
+    assert check.status == "note"
+    assert "did you mean theme" in check.detail
+
+
+def test_missing_and_broken_models_are_named() -> None:
+    assert "install-starter" in (found()["models"].advice or "")
+    check = found(GOOD, BAD)["models"]
+    assert check.status == "note"
+    assert "1 found, broken: bad (it is truncated)" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("environment", "status", "says"),
+    [
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "ok", "16 million"),
+        ({"TERM": "tmux-256color"}, "ok", "256"),
+        ({"TERM": "vt100"}, "note", "few colours"),
+        ({}, "note", "not set"),
+        ({"NO_COLOR": "1", "COLORTERM": "truecolor"}, "note", "black and white"),
+    ],
+)
+def test_colours_are_read_from_the_environment(
+    environment: dict[str, str], status: str, says: str
+) -> None:
+    check = check_colors(environment)
+    assert check.status == status
+    assert says in check.detail
+
+
+def test_a_terminal_without_utf_8_is_a_failure() -> None:
+    assert check_characters("UTF-8").status == "ok"
+    check = check_characters("ascii")
+    assert check.status == "fail"
+    assert "C.UTF-8" in (check.advice or "")
+
+
+def test_a_gpu_that_llama_cpp_cannot_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "nvidia_devices", lambda: ["H200 (1 of 139 GiB free)"])
+    check = check_gpu(has_gpu_build=False)
+    assert check.status == "note"
+    assert "-DGGML_CUDA=ON" in (check.advice or "")
+    assert check_gpu(has_gpu_build=True).status == "ok"
+    assert check_gpu(has_gpu_build=None).status == "ok"
+    monkeypatch.setattr(gpu, "nvidia_devices", list)
+    assert "the CPU is used" in check_gpu(has_gpu_build=False).detail
+
+
+def test_devices_are_asked_for_without_a_driver_too() -> None:
+    assert isinstance(gpu.nvidia_devices(), list)
