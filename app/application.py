@@ -5,6 +5,8 @@ Where things are: `app.chat` decides (no Textual), `app.render` turns values int
 has colours and sizes, `app.startup` finds model, settings and files before the screen opens.
 """
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import ClassVar
@@ -14,13 +16,18 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from app.chat.controller import ChatController
+from app.chat_keys import CHAT_KEYS, COMPOSER_KEYS, MESSAGE_KEYS
 from app.commands import chat_commands
 from app.live_keys import key_sections
 from app.render.gauges import GraphSymbols
 from app.screens.chat import ChatScreen
 from app.services import Services
+from app.themes import load_themes, nearest_theme, theme_variable_defaults
 from engine.configuration import Configuration
 from engine.errors import EngineError
+
+DEFAULT_THEME = "kvchat-dark"
+SCREEN_NICENESS = 5
 
 
 class KvchatApp(App[None]):
@@ -46,6 +53,7 @@ class KvchatApp(App[None]):
         model: Path | None = None,
         configuration: Configuration | None = None,
         symbols: GraphSymbols = "block",
+        theme: str = DEFAULT_THEME,
         notices: Iterable[str] = (),
     ) -> None:
         super().__init__()
@@ -54,8 +62,9 @@ class KvchatApp(App[None]):
         self._model = model
         self._configuration = configuration
         self._symbols = symbols
-        self._notices = tuple(notices)
+        self._notices = [*notices]
         self.set_keymap(dict(services.keymap))
+        self._use_first_theme(theme)
 
     def on_mount(self) -> None:
         chat = ChatScreen(self.controller, self.services, symbols=self._symbols)
@@ -81,6 +90,21 @@ class KvchatApp(App[None]):
 
         self.push_screen(HelpScreen(key_sections(self, self.screen, self.services.keymap)))
 
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme_variable_defaults(self.available_themes.get(self.theme))
+
+    def _use_first_theme(self, name: str) -> None:
+        loaded = load_themes()
+        for theme in loaded.themes:
+            self.register_theme(theme)
+        self._notices += loaded.problems
+        if name not in self.available_themes:
+            near = nearest_theme(name, list(self.available_themes))
+            hint = f": did you mean {near}?" if near else ""
+            self._notices.append(f"There is no theme {name}{hint}")
+            name = DEFAULT_THEME
+        self.theme = name
+
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
         self.theme = name
@@ -100,3 +124,50 @@ class KvchatApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from chat_commands(self, screen)
+
+
+def open_chat(
+    *,
+    model: str | None = None,
+    draft: str | None = None,
+    preset: str | None = None,
+    theme: str | None = None,
+) -> None:
+    """Open the full-screen chat and come back when the user leaves it.
+
+    Args:
+        model: Path or name of a GGUF file; None opens the one used last, or asks.
+        draft: Path or name of a draft model.
+        preset: Name or path of a preset.
+        theme: Name of a theme, for this time only.
+
+    Raises:
+        EngineError: If something that was named is not there, or the chats cannot be opened.
+    """
+    from app.startup import Request, prepare
+
+    opened = prepare(Request(model, draft, preset), binding_ids())
+    # The engine decodes on every core: the screen must not take time from it. Its client starts
+    # the engine from a thread of its own, which keeps the priority that it has now.
+    if sys.platform == "linux":
+        os.nice(SCREEN_NICENESS)
+    ui = opened.settings.ui
+    app = KvchatApp(
+        opened.controller,
+        opened.services,
+        model=opened.model,
+        symbols=ui.graph_symbols,
+        theme=theme or ui.theme,
+        notices=opened.notices,
+    )
+    app.animation_level = ui.animation
+    try:
+        app.run()
+    finally:
+        opened.close()
+
+
+def binding_ids() -> list[str]:
+    """The ids of every key, which the settings may bind anew."""
+    own = [*CHAT_KEYS, *MESSAGE_KEYS, *COMPOSER_KEYS, *KvchatApp.BINDINGS]
+    return [key.id for key in own if isinstance(key, Binding) and key.id]

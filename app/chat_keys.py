@@ -62,8 +62,7 @@ MESSAGE_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 COMPOSER_KEYS: list[BindingType] = [
-    Binding("enter", "send", "Send", id="composer-send", priority=True, show=False,
-            tooltip="Send the message"),
-    Binding("ctrl+j,alt+enter,shift+enter", "newline", "New line", id="composer-newline",
-            priority=True, show=False, tooltip="Begin a new line in the message"),
+    _key("enter", "send", "Send", "composer-send", "Send the message"),
+    _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
+         "Begin a new line in the message"),
 ]  # fmt: skip

@@ -193,7 +193,7 @@ class ChatController:
 
     def _ask(self, question_id: int, prompt: str | None, head: int | None) -> None:
         messages = self.history.request_messages(question_id)
-        name = self.loaded.model_name if self.loaded else None
+        name = self.configuration.model_path.stem if self.configuration else None
         reply_id = self.history.add_reply(question_id, model_name=name)
         chat = self.history.chat
         if chat is None:

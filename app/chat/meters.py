@@ -142,7 +142,7 @@ class Meters:
         self._now = replace(
             self._now,
             phase=Phase.READY,
-            model_name=event.model_name,
+            model_name=event.configuration.model_path.stem,
             file_type=event.file_type,
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,

@@ -35,7 +35,8 @@ def speculation_lines(
         columns("time saved", *_both(reply, session, _saved), first=_saved_style(reply)),
         columns("speed-up", *_both(reply, session, _speedup)),
         row("by source", *_by_source(reply if reply.by_source else session)),
-        row("length now", *_length(snapshot)),
+        row("length now", _length(snapshot)),
+        row("because", Run(snapshot.reason or fmt.NO_VALUE, "muted")),
         row("drafts", *(ribbon(snapshot.verdicts, n_columns, symbols) or (Run(fmt.NO_VALUE),))),
     ]
     return [clipped(runs, width) for runs in lines]
@@ -90,8 +91,6 @@ def _by_source(tally: Tally) -> list[Run]:
     return runs or [Run(fmt.NO_VALUE)]
 
 
-def _length(snapshot: CockpitSnapshot) -> list[Run]:
+def _length(snapshot: CockpitSnapshot) -> str:
     length = snapshot.next_length if snapshot.next_length is not None else snapshot.n_draft
-    if length is None or snapshot.predictor == "off":
-        return [Run(fmt.NO_VALUE)]
-    return [Run(str(length)), Run(f"  {snapshot.reason}", "muted")]
+    return fmt.NO_VALUE if length is None or snapshot.predictor == "off" else str(length)

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual.binding import BindingType
+from textual import events
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
 from app.chat_keys import COMPOSER_KEYS
 
+COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
 PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"
 
 
@@ -41,6 +43,20 @@ class Composer(TextArea):
         if self.wrap_width < 1:
             return Strip.blank(self.size.width)
         return super().render_line(y)
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Run our keys in their turn, before the text area takes them as text.
+
+        A priority binding would overtake letters that still wait for this widget, and a message
+        that is typed fast or pasted would be sent without its end.
+        """
+        if event.is_printable:
+            return
+        active = self.screen.active_bindings.get(event.key)
+        if active is not None and active.node is self and active.binding.id in COMPOSER_IDS:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(active.binding.action)
 
     def action_send(self) -> None:
         """Hand the text over; an empty one stays."""

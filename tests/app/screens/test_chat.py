@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
@@ -269,3 +270,19 @@ async def test_leaving_closes_engine_and_chat(tmp_path: Path) -> None:
         await ready(pilot)
         await pilot.press("ctrl+q")
     assert client.is_closed
+
+
+async def test_enter_waits_for_the_letters_before_it(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    text = "typed in one burst, faster than the screen"
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        for character in text:
+            app.post_message(events.Key(_name(character), character))
+        app.post_message(events.Key("enter", "\r"))
+        await wait_until(pilot, lambda: client.requests)
+        assert client.requests[0].messages[0].content == text
+
+
+def _name(character: str) -> str:
+    return {" ": "space", ",": "comma"}.get(character, character)
