@@ -10,13 +10,13 @@ from app.keys import read_keymap
 from app.services import Services
 from app.settings import Settings, load_settings, save_setting
 from app.store.chats import ChatStore
-from engine.configuration import Configuration, DraftConfiguration
+from engine.configuration import Configuration, PredictorName
 from engine.errors import ModelFileError
 from engine.model.library import find_model, scan
 from engine.model.starter import STARTER, install_starter
+from engine.presets.library import find_preset
+from engine.presets.preset import Preset
 from engine.worker_client import WorkerClient
-
-DEFAULT_N_CTX = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,10 @@ def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
     loaded = load_settings()
     settings = loaded.settings
     folders = locations.model_folders(settings.models.folders)
-    draft = find_model(request.draft, folders) if request.draft else None
-    named = find_model(request.model, folders) if request.model else None
+    rules = find_preset(request.preset, locations.presets_dir()) if request.preset else None
+    draft = _draft_path(request, rules, folders)
+    name = request.model or (rules.model if rules else None)
+    named = find_model(name, folders) if name else None
     store = ChatStore(locations.database_path())
     model = named or _usual_model(settings, folders, store)
     client = WorkerClient(
@@ -72,13 +74,13 @@ def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
     controller = ChatController(
         client,
         store,
-        sampling=settings.chat.sampling(),
-        system_prompt=settings.chat.system_prompt,
+        sampling=rules.sampling.settings() if rules else settings.chat.sampling(),
+        system_prompt=(rules.system_prompt if rules else "") or settings.chat.system_prompt,
         max_tokens=settings.chat.max_tokens,
     )
     keymap = read_keymap(settings.keys, binding_ids)
     services = Services(
-        configure=lambda path: configure(path, draft, request.preset, settings),
+        configure=lambda path: configure(path, draft, rules, settings),
         planned_bytes=planned_bytes,
         scan=lambda: scan(folders, cache_path=locations.header_cache_path()),
         folders=folders,
@@ -109,32 +111,65 @@ def _usual_model(settings: Settings, folders: Sequence[Path], store: ChatStore) 
         return next((entry.path for entry in usable if entry.problem is None), None)
 
 
+def _draft_path(request: Request, rules: Preset | None, folders: Sequence[Path]) -> Path | None:
+    name = request.draft or (rules.draft.model if rules and rules.draft else None)
+    return find_model(name, folders) if name else None
+
+
 def configure(
-    path: Path, draft: Path | None, preset: str | None, settings: Settings
+    path: Path, draft: Path | None, rules: Preset | None, settings: Settings
 ) -> Configuration:
     """The configuration that a model is opened with.
+
+    Args:
+        path: The model.
+        draft: A draft model that was named; it drafts unless a preset says otherwise.
+        rules: A preset; without one the settings say who drafts and how tokens are drawn.
+        settings: The user's settings.
 
     Raises:
         EngineError: If the model or the preset cannot be read, or they do not go together.
     """
-    from engine.model.gguf import read_gguf
+    from engine.memory.hardware import devices
+    from engine.memory.units import GIB
+    from engine.model.architecture import read_model
+    from engine.presets.resolve import Machine, resolve, with_settings
 
-    header = read_gguf(path)
-    trained = header.integer(f"{header.architecture}.context_length") or DEFAULT_N_CTX
-    configuration = Configuration(
-        model_path=path,
-        n_ctx=min(trained, DEFAULT_N_CTX),
-        speculation=settings.speculation.speculation(),
-    )
+    draft_model = read_model(draft) if draft else None
+    found = devices()
+    if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
+        found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
+    configuration = resolve(rules, read_model(path), Machine(found), draft=draft_model)
+    if rules is None:
+        speculation = settings.speculation.speculation()
+        if draft is not None:
+            speculation = replace(speculation, predictor=PredictorName.DRAFT)
+        configuration = with_settings(
+            configuration, speculation=speculation, sampling=settings.chat.sampling()
+        )
     return replace(
         configuration,
-        n_threads=settings.engine.n_threads,
+        n_threads=configuration.n_threads or settings.engine.n_threads,
         use_extra_buffers=settings.engine.use_extra_buffers,
-        draft=DraftConfiguration(draft, n_ctx=configuration.n_ctx) if draft else None,
     )
 
 
-def planned_bytes(configuration: Configuration) -> int | None:
-    """What the estimate says that the configuration takes on all devices together."""
-    del configuration
-    return None
+def planned_bytes(configuration: Configuration) -> int:
+    """What the estimate says that llama.cpp allocates on all devices together.
+
+    Raises:
+        EngineError: If a model file cannot be read.
+    """
+    from engine.memory.estimate import TermKind, estimate
+    from engine.memory.hardware import devices
+    from engine.model.architecture import read_model
+
+    draft = read_model(configuration.draft.model_path) if configuration.draft else None
+    planned = estimate(read_model(configuration.model_path), configuration, devices(), draft=draft)
+    # The overhead of the process is outside of llama.cpp's buffers, which this is compared with.
+    return sum(
+        term.nbytes
+        for device in planned.devices
+        for kind, term in device.terms.items()
+        if kind is not TermKind.OVERHEAD
+    )
