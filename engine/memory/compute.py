@@ -6,7 +6,6 @@ They hold for dense models within a few per cent; with experts they are a range.
 """
 
 from engine.memory.kv_cache import CacheShape
-from engine.memory.kv_types import is_quantized
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
@@ -14,18 +13,19 @@ FLOAT_BYTES = 4
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
     """Give the bytes of the largest compute buffer; `n_outputs` is the most rows with logits."""
-    n_tokens = min(shape.n_ubatch, shape.n_cells)
+    n_tokens = shape.n_graph_tokens
     n_rows = min(n_tokens, n_outputs)
     logits = n_rows * (architecture.n_vocab + 2 * architecture.d_hidden) * FLOAT_BYTES
-    mask_bytes = _mask_bytes(architecture, shape, n_tokens)
-    if not shape.flash_attention:
-        scores = architecture.n_heads * shape.n_cells * n_tokens * FLOAT_BYTES
-        return max(logits, scores + 2 * mask_bytes + n_tokens * architecture.d_hidden * 8)
-    activations = n_tokens * (3 * _feed_forward(architecture) + 4 * architecture.d_hidden)
-    rotation = 0
-    if is_quantized(shape.type_k) or is_quantized(shape.type_v):
-        rotation = n_tokens * architecture.d_hidden * FLOAT_BYTES
-    return max(logits, activations * FLOAT_BYTES + mask_bytes + rotation)
+    n_masked = n_tokens * _mask_span(architecture, shape)
+    mask_bytes = n_masked * (2 if shape.flash_attention else FLOAT_BYTES)
+    width = 3 * _feed_forward(architecture) + 4 * architecture.d_hidden
+    feed_forward = n_tokens * width * FLOAT_BYTES + mask_bytes
+    if shape.flash_attention:
+        return max(logits, feed_forward)
+    scores = architecture.n_heads * shape.n_cells * n_tokens
+    width = 3 * architecture.d_hidden + _attention_width(architecture)
+    attention = (scores + n_tokens * width) * FLOAT_BYTES + mask_bytes
+    return max(logits, feed_forward, attention)
 
 
 def output_bytes(architecture: Architecture, n_outputs: int) -> int:
@@ -33,12 +33,18 @@ def output_bytes(architecture: Architecture, n_outputs: int) -> int:
     return n_outputs * architecture.n_vocab * FLOAT_BYTES
 
 
-def _mask_bytes(architecture: Architecture, shape: CacheShape, n_tokens: int) -> int:
-    """Give the bytes of the f16 masks: one for dense layers, one for sliding ones."""
-    cells = {shape.cells(layer) for layer in architecture.layers.values()} or {shape.n_cells}
-    windows = {layer.window for layer in architecture.layers.values()}
-    spans = sum(cells) if len(windows) > 1 else max(cells)
-    return n_tokens * spans * 2
+def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the cells that a token's masks span: one mask for dense layers, one for sliding ones."""
+    spans = {layer.window is None: shape.cells(layer) for layer in architecture.layers.values()}
+    return sum(spans.values()) if spans else shape.n_cells
+
+
+def _attention_width(architecture: Architecture) -> int:
+    """Give the elements of one token's queries (twice), keys and values in the widest layer."""
+    layers = architecture.layers.values()
+    query = max((architecture.n_heads * layer.k_head_dim for layer in layers), default=0)
+    kv = max((layer.k_width + layer.v_width for layer in layers), default=0)
+    return 2 * query + 2 * kv
 
 
 def _feed_forward(architecture: Architecture) -> int:

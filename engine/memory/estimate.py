@@ -12,7 +12,7 @@ from typing import Literal
 from engine.configuration import MAX_DRAFT, Configuration, PredictorName
 from engine.memory.compute import compute_bytes, output_bytes
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_kv_bytes, pad
+from engine.memory.kv_cache import CacheShape, layer_kv_bytes
 from engine.memory.placement import Placement, place
 from engine.memory.units import MIB
 from engine.memory.warnings import warnings_for
@@ -136,7 +136,7 @@ def cache_shape(configuration: Configuration, target: Target) -> CacheShape:
     n_slots = 1 if target == "kvchat" else configuration.n_slots
     return CacheShape(
         n_ctx=configuration.n_ctx,
-        n_ubatch=min(configuration.n_batch, configuration.n_ubatch, pad(configuration.n_ctx)),
+        n_ubatch=min(configuration.n_batch, configuration.n_ubatch),
         type_k=configuration.type_k,
         type_v=configuration.type_v,
         flash_attention=configuration.flash_attention != "off",
@@ -204,7 +204,7 @@ def _add_model(
         note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
         ledger.add(device, TermKind.COMPUTE, graph, Source.ESTIMATED, note)
     if where.output_device.kind == "gpu":
-        inputs = min(shape.n_ubatch, shape.n_cells) * architecture.d_hidden * 4
+        inputs = shape.n_graph_tokens * architecture.d_hidden * 4
         ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, "inputs of the graph")
     ledger.add(
         ledger.cpu,

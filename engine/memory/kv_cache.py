@@ -39,13 +39,17 @@ class CacheShape:
         padded = pad(self.n_ctx)
         return padded if self.n_streams == 1 else pad(padded // self.n_streams)
 
+    @property
+    def n_graph_tokens(self) -> int:
+        """Tokens of the largest graph: a micro-batch, or the whole context where it is smaller."""
+        return min(self.n_ubatch, pad(self.n_ctx))
+
     def n_window_cells(self, window: int) -> int:
         """Cells of a sliding-window layer in one stream."""
         if self.swa_full:
             return self.n_cells
         n_windows = self.n_slots if self.kv_unified else 1
-        n_ubatch = min(self.n_ubatch, self.n_cells)
-        return pad(min(self.n_cells, window * n_windows + n_ubatch))
+        return pad(min(self.n_cells, window * n_windows + self.n_graph_tokens))
 
     def cells(self, layer: Layer) -> int:
         """Cells of a layer in one stream."""

@@ -16,6 +16,8 @@ BUFFER_LINE = re.compile(
     r"(?P<device>\S+)\s+(?P<kind>model|KV|compute|output|RS)\s+buffer size\s*=\s*"
     r"(?P<mib>[\d.]+)\s*MiB"
 )
+CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
+"""The size of a cache over all devices; in a dry run its buffers are printed as empty."""
 
 
 class NativeLog:
@@ -52,6 +54,11 @@ class NativeLog:
     def errors(self) -> str:
         """Give the last error lines as one sentence-like text, or nothing."""
         return "; ".join(line.strip() for line in list(self._errors)[-3:])
+
+    def cache_sizes(self) -> tuple[int, ...]:
+        """Give the size in bytes of each KV cache that was logged since `clear`."""
+        matches = (CACHE_LINE.search(line) for line in self._lines)
+        return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:
         """Give the buffers that were logged since `clear`."""
