@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import os
 import sys
 
 import click
@@ -120,10 +119,12 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and give its exit code."""
+    """Run one command line and give its exit code.
+
+    Click turns Ctrl+C into `Abort`, and a pipe whose reader has gone into a quiet `SystemExit`.
+    """
     try:
         result: object = cli.main(arguments, prog_name="kvchat", standalone_mode=False)
-        sys.stdout.flush()
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
@@ -132,13 +133,8 @@ def run(arguments: list[str]) -> int:
     except EngineError as error:
         _show(error)
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except SystemExit as exit_:
         return _exit_code(exit_)
-    except BrokenPipeError:
-        _quieten_stdout()
-        return EXIT_FAILED
     except OSError as error:
         click.echo(f"kvchat: {error}", err=True)
         return EXIT_FAILED
@@ -157,11 +153,6 @@ def _exit_code(exit_: SystemExit) -> int:
 def _show(error: EngineError) -> None:
     title = click.style(error.title, fg="red", bold=True)
     click.echo(f"{title}: {error}", err=True)
-
-
-def _quieten_stdout() -> None:
-    # The reader of the pipe has gone; the interpreter's last flush must not complain about it.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def _flags(group: click.Group, ctx: click.Context) -> set[str]:

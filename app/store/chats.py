@@ -241,7 +241,6 @@ class ChatStore:
         reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
         if reader is None:
             reader = self._local.reader = connect(self.path)
-            reader.execute("PRAGMA query_only = ON")
             with self._readers_lock:
                 self._readers.append(reader)
         return reader

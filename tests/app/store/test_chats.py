@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,14 @@ def test_variants_of_a_first_message_stay_within_their_chat(store: ChatStore) ->
     assert [m.id for m in store.variants(edited.id)] == [first.id, edited.id]
 
 
+def test_messages_of_another_role_are_no_variants(store: ChatStore) -> None:
+    chat = new_chat(store)
+    system = store.add_message(chat.id, parent_id=None, role="system", content="be brief")
+    question = ask(store, chat, None, "q")
+    assert store.variants(question.id) == [store.message(question.id)]
+    assert store.variants(system.id) == [system]
+
+
 def test_the_leaf_is_the_newest_message_below(store: ChatStore) -> None:
     chat = new_chat(store)
     question = ask(store, chat, None, "q")
@@ -109,7 +118,7 @@ def test_deleting_a_chat_takes_its_messages_however_deep_they_are(store: ChatSto
     assert store.message(question.id).content == "stays"
 
 
-def test_a_partial_reply_is_on_disk_within_half_a_second(store: ChatStore, path) -> None:
+def test_a_partial_reply_is_on_disk_within_half_a_second(store: ChatStore, path: Path) -> None:
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
     with ChatStore(path) as other:
@@ -131,6 +140,18 @@ def test_a_steady_stream_of_partials_is_written_while_it_goes_on(store: ChatStor
     assert 0 < n_written - len(store.message(answer.id).content) <= 40
 
 
+def test_other_writes_do_not_hold_a_partial_back(store: ChatStore, path: Path) -> None:
+    chat = new_chat(store)
+    answer = reply(store, chat, ask(store, chat, None, "q"))
+    for _ in range(80):
+        store._writer._jobs.put(lambda: time.sleep(0.01))
+    with ChatStore(path) as other:
+        store.write_partial(answer.id, "in between", ())
+        time.sleep(0.5)
+        seen = other.message(answer.id).content
+    assert seen == "in between"
+
+
 def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: ChatStore) -> None:
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
@@ -144,7 +165,7 @@ def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: Cha
     assert ended.finish_reason == "end"
 
 
-def test_closing_writes_what_was_kept_back(path) -> None:
+def test_closing_writes_what_was_kept_back(path: Path) -> None:
     with ChatStore(path) as store:
         chat = new_chat(store)
         answer = reply(store, chat, ask(store, chat, None, "q"))
@@ -199,7 +220,7 @@ def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
         action(store)
 
 
-def test_a_closed_store_says_so(path) -> None:
+def test_a_closed_store_says_so(path: Path) -> None:
     store = ChatStore(path)
     store.close()
     store.close()

@@ -63,6 +63,10 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     store.write_partial(answer.id, "y", ())
     time.sleep(0.35)
     assert store.message(answer.id).content == "y"
+    fill_disk(store)
+    store.write_partial(answer.id, "x" * 300_000, ())
+    time.sleep(0.35)
+    assert [str(error) for error in told] == [str(told[0])] * 2
 
 
 def test_without_a_handler_the_next_write_raises_what_a_partial_met(store: ChatStore) -> None:

@@ -1,9 +1,12 @@
 """Two processes on one database, and one that is killed."""
 
+import fcntl
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from app.store.chats import ChatStore
 from tests.app.store.conftest import ask, new_chat, reply
@@ -92,6 +95,27 @@ def test_a_lock_is_held_once_and_leaves_no_file_behind(store: ChatStore, path: P
     again = store.lock_chat(chat.id)
     assert again is not None
     again.close()
+
+
+def test_a_lock_file_that_vanishes_while_it_is_taken_is_made_again(
+    store: ChatStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = new_chat(store)
+    real, n_taken = fcntl.flock, 0
+
+    def flock(descriptor: int, operation: int) -> None:
+        nonlocal n_taken
+        real(descriptor, operation)
+        n_taken += 1
+        if n_taken == 1:  # as if the one who held it before had just let it go
+            (path.with_name("chats.db.locks") / f"chat-{chat.id}").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = store.lock_chat(chat.id)
+    assert lock is not None
+    assert n_taken == 2
+    assert store.lock_chat(chat.id) is None
+    lock.close()
 
 
 STREAMER = """

@@ -87,6 +87,21 @@ def test_a_file_that_is_reached_twice_is_listed_once(tmp_path: Path) -> None:
     assert [e.path for e in scan([tmp_path / "a", tmp_path / "b", tmp_path])] == [path]
 
 
+def test_folders_that_hold_each_other_are_entered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        for other in ("a", "b", "c"):
+            (tmp_path / name / f"to-{other}").symlink_to(tmp_path / other)
+    tiny_gguf(tmp_path / "a" / "model.gguf")
+    seen: set[str] = set()
+    real = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **k: seen.add(str(self)) or real(self, **k))
+    assert names(tmp_path) == ["model"]
+    assert len(seen) < 20
+
+
 def test_folders_too_deep_are_not_entered(tmp_path: Path) -> None:
     inside = tmp_path.joinpath(*("d" for _ in range(MAX_DEPTH)))
     tiny_gguf(inside / "inside.gguf")
