@@ -134,13 +134,6 @@ class ChatController:
         self.meters.loading(configuration)
         self.client.load(configuration)
 
-    def restart(self) -> bool:
-        """Start the engine again as it was; False if it never ran."""
-        if self.configuration is None:
-            return False
-        self.load(self.configuration)
-        return True
-
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor or controller, in the middle of a reply too."""
         self._speculation = settings
@@ -324,9 +317,9 @@ class ChatController:
         self.loaded = None
         self._cut_reply(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
-        self._notices.append(Notice(event.message, event.title, severity))
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
-        self.say(f"{event.title}: {event.message}\n{todo} Nothing of the chat is lost.")
+        self._notices.append(Notice(todo, event.title, severity))
+        self.say(f"{event.title}: {event.message}\n{todo}")
 
     def _take_store_errors(self) -> None:
         try:

@@ -138,8 +138,10 @@ class ChatActions(ChatDialogs):
 
     def action_restart(self) -> None:
         """Start the engine again."""
-        if not self.controller.restart():
+        if self.controller.configuration is None:
             self.notify("No model was loaded yet: ctrl+o lists those that were found.")
+        else:
+            self.load(self.controller.configuration)
 
     def action_next_predictor(self) -> None:
         """Switch to the next predictor that is there."""

@@ -166,7 +166,7 @@ def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
     assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
 
 
-def test_the_death_of_the_engine_keeps_the_text_and_one_call_restarts(
+def test_the_death_of_the_engine_keeps_the_text_and_a_load_goes_on(
     tmp_path: Path, clock: Clock
 ) -> None:
     controller, client = loaded(tmp_path, clock, Script(replies=("word " * 20,), dies_after=6))
@@ -179,7 +179,7 @@ def test_the_death_of_the_engine_keeps_the_text_and_one_call_restarts(
     assert CUT_BY_CRASH in reply.note
     assert "ctrl+r starts it again" in aside.content
     client.script = Script()
-    assert controller.restart()
+    controller.load(CONFIGURATION)
     controller.poll()
     assert controller.can_ask
     controller.send("again")
