@@ -1,4 +1,4 @@
-"""What was chosen, made into the configuration that the engine loads; for the screen and for `run`."""
+"""What was chosen, made into the configuration that the engine loads: for screen and `run`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
