@@ -59,11 +59,6 @@ def header_cache_path() -> Path:
     return cache_dir() / "models.json"
 
 
-def app_log_path() -> Path:
-    """Give the log of the application."""
-    return state_dir() / "kvchat.log"
-
-
 def worker_log_path() -> Path:
     """Give the log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"
