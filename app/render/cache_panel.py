@@ -6,6 +6,8 @@ from app.render.gauges import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped
 from app.render.panel_rows import LABEL_WIDTH, row
 
+_LABELS = ("cells", "", "bytes", "prefix")
+
 
 def cache_lines(
     snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols = "block"
@@ -23,7 +25,7 @@ def cache_lines(
     n_used = cache.n_used if cache else 0
     kv_bytes = cache.kv_bytes if cache else kv_bytes
     if not n_cells:
-        return [row("cells", fmt.NO_VALUE), row("bytes", fmt.NO_VALUE), row("reused", fmt.NO_VALUE)]
+        return [row(label, fmt.NO_VALUE if label else "") for label in _LABELS]
     share = n_used / n_cells
     lines = [
         (

@@ -1,0 +1,52 @@
+from textual.app import ComposeResult
+
+from app.chat.snapshot import CockpitSnapshot
+from app.render.lines import plain
+from app.widgets.cache_panel import CachePanel
+from app.widgets.memory_panel import MemoryPanel
+from app.widgets.speculation_panel import SpeculationPanel
+from app.widgets.tab_strip import TabStrip
+from app.widgets.throughput_panel import ThroughputPanel
+from tests.app.widgets.host import Host
+
+PANELS = (SpeculationPanel, ThroughputPanel, CachePanel, MemoryPanel)
+
+
+class Widgets(Host):
+    def compose(self) -> ComposeResult:
+        yield TabStrip(("one", "two"))
+        for panel in PANELS:
+            yield panel()
+
+
+async def test_every_panel_has_room_for_all_of_its_lines() -> None:
+    app = Widgets()
+    async with app.run_test(size=(50, 60)) as pilot:
+        await pilot.pause()
+        for kind in PANELS:
+            panel = app.query_one(kind)
+            panel.present(CockpitSnapshot())
+            assert len(panel.lines) == panel.size.height
+            assert panel.frame_title
+
+
+async def test_the_predictor_stands_in_the_title() -> None:
+    app = Widgets()
+    async with app.run_test(size=(50, 60)) as pilot:
+        await pilot.pause()
+        panel = app.query_one(SpeculationPanel)
+        panel.present(CockpitSnapshot(predictor="lookup", controller="band"))
+        top = panel.render_lines(panel.outer_size.region)[0]
+        assert "speculation · lookup · band" in "".join(segment.text for segment in top)
+
+
+async def test_a_click_chooses_a_tab_and_it_differs_in_shape() -> None:
+    app = Widgets()
+    async with app.run_test(size=(50, 60)) as pilot:
+        strip = app.query_one(TabStrip)
+        strip.styles.display = "block"
+        await pilot.pause()
+        assert "[one]" in plain(strip.lines[0])
+        await pilot.click(TabStrip, offset=(10, 0))
+        assert strip.active == 1
+        assert "[two]" in plain(strip.lines[0])
