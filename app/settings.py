@@ -117,7 +117,7 @@ class Settings(_Section):
     models: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
     keys: dict[str, str] = Field(default_factory=dict)
-    """Key for an action, by the id that the help screen shows: `chat-stop = "f8"`."""
+    """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`."""
 
 
 @dataclass(frozen=True, slots=True)
