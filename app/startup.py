@@ -9,8 +9,9 @@ from app.chat.controller import ChatController
 from app.configure import configure, draft_path, planned_bytes, usual_model
 from app.keys import read_keymap
 from app.services import Services
-from app.settings import Settings, load_settings, save_setting
+from app.settings import ModelSettings, Settings, load_settings, save_setting
 from app.store.chats import ChatStore
+from engine.errors import ModelFileError
 from engine.model.library import find_model, scan
 from engine.model.starter import install_starter
 from engine.presets.library import find_preset
@@ -65,7 +66,7 @@ def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
     name = request.model or (rules.model if rules else None)
     named = find_model(name, folders) if name else None
     store = ChatStore(locations.database_path())
-    model = named or usual_model(settings, folders, _last_model(store))
+    model, no_default = (named, None) if named else _usual_model(settings, folders, store)
     client = WorkerClient(
         log_path=locations.worker_log_path(), memory_path=locations.build_memory_path()
     )
@@ -87,10 +88,18 @@ def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
         save_theme=lambda name: save_setting("ui", "theme", name),
         keymap=keymap.keys,
     )
-    problem = (loaded.problem,) if loaded.problem else ()
-    notices = (*problem, *keymap.problems, *store.notices)
+    problems = filter(None, (loaded.problem, no_default))
+    notices = (*problems, *keymap.problems, *store.notices)
     return Opened(settings, store, controller, services, model, notices)
 
 
-def _last_model(store: ChatStore) -> str | None:
-    return next((chat.model_path for chat in store.list_chats(limit=1)), None)
+def _usual_model(
+    settings: Settings, folders: Sequence[Path], store: ChatStore
+) -> tuple[Path | None, str | None]:
+    """The model to open, and what is wrong with the one that the settings name."""
+    last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
+    try:
+        return usual_model(settings, folders, last), None
+    except ModelFileError as error:
+        without = settings.model_copy(update={"models": ModelSettings()})
+        return usual_model(without, folders, last), f"[models] default of the settings: {error}"

@@ -370,5 +370,8 @@ class ChatController:
         if reply.lock is not None:
             reply.lock.close()
         if self.history.is_shown(reply.chat_id):
-            self.history.refresh()
             self._is_rebuilt = True
+            try:
+                self.history.refresh()
+            except StoreError as error:
+                self._notices.append(Notice(str(error), error.title, "error"))

@@ -109,6 +109,10 @@ class ChatHistory:
         """
         return self.store.message(message_id)
 
+    def shown(self, message_id: int) -> StoredMessage | None:
+        """One of the messages on the screen."""
+        return next((m for m in self._path if m.id == message_id), None)
+
     def last(self, speaker: Speaker) -> StoredMessage | None:
         """The last shown message of the user or of the model."""
         role = "user" if speaker is Speaker.USER else "assistant"
@@ -144,12 +148,17 @@ class ChatHistory:
 
     def request_messages(self, question_id: int) -> tuple[Message, ...]:
         """The conversation up to a question, as the engine wants it."""
-        path = self.store.path_to(question_id)
-        spoken = tuple(
-            Message(m.role, m.content, m.token_ids, m.vocabulary_id) for m in path if m.content
-        )
         prompt = self.system_prompt.strip()
-        return (Message("system", prompt), *spoken) if prompt else spoken
+        messages = [Message("system", prompt)] if prompt else []
+        for stored in self.store.path_to(question_id):
+            if not stored.content:
+                continue
+            message = Message(stored.role, stored.content, stored.token_ids, stored.vocabulary_id)
+            if messages and messages[-1].role == message.role:
+                # Many templates refuse two turns of one speaker: a reply between was never begun.
+                message = Message(message.role, f"{messages.pop().content}\n\n{message.content}")
+            messages.append(message)
+        return tuple(messages)
 
     # --- changing it ---
 

@@ -103,8 +103,13 @@ class ChatActions(ChatDialogs):
         if selected is None:
             last = self.controller.history.last(Speaker.MODEL)
             selected = last.id if last else None
-        if selected is not None and not self.controller.switch_variant(selected, step):
-            self.notify("There is no further variant.")
+        if selected is None:
+            return
+        try:
+            if not self.controller.switch_variant(selected, step):
+                self.notify("There is no further variant.")
+        except StoreError as error:
+            self.report(error)
 
     def _may_ask(self) -> bool:
         controller = self.controller
@@ -211,10 +216,9 @@ class ChatActions(ChatDialogs):
         """The selected message if it is that speaker's, else the speaker's last one."""
         selected = self.transcript.selected
         role = "user" if speaker is Speaker.USER else "assistant"
-        if selected is not None and selected > 0:
-            message = self.controller.history.message(selected)
-            if message.role == role:
-                return message
+        message = self.controller.history.shown(selected) if selected is not None else None
+        if message is not None and message.role == role:
+            return message
         return self.controller.history.last(speaker)
 
     # --- the screen ---

@@ -90,14 +90,17 @@ class ChatsScreen(ModalScreen[int | None]):
         self.app.push_screen(AskYes(f"Delete “{visible(chat.title)}” and its messages?"), delete)
 
     def _delete(self, chat: Chat) -> None:
-        if chat.id != self._shown_id:
-            lock = self._store.lock_chat(chat.id)
+        self._write(lambda: self._delete_unless_locked(chat.id))
+        self._fill(None)
+
+    def _delete_unless_locked(self, chat_id: int) -> None:
+        if chat_id != self._shown_id:
+            lock = self._store.lock_chat(chat_id)
             if lock is None:
                 self.notify("Another kvchat writes this chat: it stays.", severity="warning")
                 return
             lock.close()
-        self._write(lambda: self._store.delete_chat(chat.id))
-        self._fill(None)
+        self._store.delete_chat(chat_id)
 
     def _write(self, change: Callable[[], object]) -> None:
         try:
@@ -110,7 +113,10 @@ class ChatsScreen(ModalScreen[int | None]):
         return self._chats[place] if place is not None else None
 
     def _fill(self, highlighted_id: int | None) -> None:
-        self._chats = self._store.list_chats()
+        try:
+            self._chats = self._store.list_chats()
+        except StoreError as error:
+            self.notify(str(error), title=error.title, severity="error", markup=False)
         chats = self.query_one(OptionList)
         place = chats.highlighted or 0
         chats.set_options(

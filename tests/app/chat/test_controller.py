@@ -278,3 +278,27 @@ def test_closing_saves_what_came(tmp_path: Path, clock: Clock) -> None:
         [chat] = store.list_chats()
         assert chat.head_id is not None
         assert store.path_to(chat.head_id)[-1].finish_reason == "cancelled"
+
+
+def test_a_question_whose_reply_never_began_joins_the_next(tmp_path: Path, clock: Clock) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("late",), prefill_s=9))
+    controller.send("one")
+    controller.poll()
+    controller.stop()
+    controller.poll()
+    controller.send("two")
+    assert [(m.role, m.content) for m in client.requests[-1].messages] == [("user", "one\n\ntwo")]
+
+
+def test_a_chat_deleted_by_another_process_is_told_and_breaks_nothing(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    chat = controller.history.chat
+    assert chat is not None
+    with ChatStore(tmp_path / "chats.db") as other:
+        other.delete_chat(chat.id)
+    clock.now += 60
+    notices = controller.poll().notices
+    assert any("is not in the database" in notice.message for notice in notices)

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from app.application import binding_ids
+from app.startup import Opened, Request, prepare
+from engine.errors import ModelFileError, PresetError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty HOME, so that nothing of the user's is read or written."""
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("KVCHAT_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def opened(request: Request) -> Opened:
+    result = prepare(request, binding_ids())
+    result.close()
+    return result
+
+
+def settings(home: Path, text: str) -> None:
+    path = home / "config" / "kvchat" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def test_an_empty_home_has_no_model_to_open() -> None:
+    result = opened(Request())
+    assert result.model is None
+    assert result.services.folders
+    assert result.notices == ()
+
+
+def test_the_starter_opens_where_it_is_found(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
+    assert opened(Request()).model == starter_path
+
+
+def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:
+    with pytest.raises(ModelFileError):
+        prepare(Request(model="nothing-like-this"), binding_ids())
+
+
+def test_a_preset_that_is_not_there_is_told_before_the_screen_opens() -> None:
+    with pytest.raises(PresetError):
+        prepare(Request(preset="nothing-like-this"), binding_ids())
+
+
+def test_what_is_wrong_in_the_settings_becomes_notices(home: Path) -> None:
+    settings(home, '[models]\ndefault = "gone"\n[keys]\nchat-nwe = "f8"\n[ui]\ntheem = "x"\n')
+    notices = " ".join(opened(Request()).notices)
+    for part in ("gone", "chat-nwe", "did you mean chat-new", "theem"):
+        assert part in notices
+
+
+def test_keys_of_the_settings_reach_the_screen(home: Path) -> None:
+    settings(home, '[keys]\nchat-new = "ctrl+t"\n')
+    assert opened(Request()).services.keymap == {"chat-new": "ctrl+t"}
+
+
+def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None:
+    services = opened(Request()).services
+    configuration = services.configure(starter_path)
+    assert 512 <= configuration.n_ctx <= 8192
+    planned = services.planned_bytes(configuration)
+    assert planned is not None
+    assert planned > starter_path.stat().st_size * 0.9
