@@ -142,7 +142,7 @@ def parse_preset(text: str, source: str) -> Preset:
 def _all_faults(error: ValidationError, source: str) -> str:
     faults = [_fault(tuple(map(str, item["loc"])), item["type"], item["msg"], item["input"])
               for item in error.errors(include_url=False)]  # fmt: skip
-    lines = list(dict.fromkeys(faults))
+    lines = list({fault.split(" is ")[0]: fault for fault in reversed(faults)}.values())[::-1]
     count = f"{len(lines)} faults" if len(lines) > 1 else "one fault"
     return f"{source} has {count}:\n" + "\n".join(f"  {line}" for line in lines)
 

@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ModelFileError
+from engine.model.architecture import Architecture, read_model
+from tests.gguf_files import header, llama_values, write
+
+
+def architecture(tmp_path: Path, name: str = "llama", **changes: object) -> Architecture:
+    values = {
+        key.replace("llama.", f"{name}."): value for key, value in llama_values(**changes).items()
+    }
+    values["general.architecture"] = name
+    return read_model(write(tmp_path / "m.gguf", header(values))).architecture
+
+
+def test_head_sizes_come_from_the_embedding_unless_they_are_named(tmp_path: Path) -> None:
+    layer = architecture(tmp_path).layers[0]
+    assert (layer.k_head_dim, layer.v_head_dim, layer.k_width) == (32, 32, 64)
+    named = {"llama.attention.key_length": 24, "llama.attention.value_length": 8}
+    layer = architecture(tmp_path, **named).layers[0]
+    assert (layer.k_width, layer.v_width) == (48, 16)
+
+
+def test_heads_may_differ_by_layer_and_none_means_no_cache(tmp_path: Path) -> None:
+    found = architecture(tmp_path, **{"llama.attention.head_count_kv": [0, 4]})
+    assert set(found.layers) == {1}
+    assert found.layers[1].n_kv_heads == 4
+
+
+def test_without_kv_heads_every_head_has_its_own(tmp_path: Path) -> None:
+    values = llama_values()
+    del values["llama.attention.head_count_kv"]
+    found = read_model(write(tmp_path / "m.gguf", header(values))).architecture
+    assert found.layers[0].n_kv_heads == 4
+
+
+def test_a_window_key_that_llama_cpp_does_not_read_is_not_read(tmp_path: Path) -> None:
+    found = architecture(tmp_path, **{"llama.attention.sliding_window": 128})
+    assert found.layers[0].window is None
+    assert found.doubts == ()
+
+
+def test_gemma_slides_in_five_of_six_layers(tmp_path: Path) -> None:
+    window = {"llama.attention.sliding_window": 512, "llama.block_count": 12}
+    found = architecture(tmp_path, "gemma3", **window)
+    assert [i for i, layer in found.layers.items() if layer.window is None] == [5, 11]
+
+
+def test_a_pattern_in_the_file_wins_over_the_default(tmp_path: Path) -> None:
+    changes = {
+        "llama.attention.sliding_window": 512,
+        "llama.attention.sliding_window_pattern": [True, False],
+    }
+    found = architecture(tmp_path, "gemma3", **changes)
+    assert [layer.window for layer in found.layers.values()] == [512, None]
+
+
+def test_a_dense_first_period_starts_with_a_dense_layer(tmp_path: Path) -> None:
+    changes = {"llama.attention.sliding_window": 64, "llama.block_count": 5}
+    found = architecture(tmp_path, "smallthinker", **changes)
+    assert [layer.window is None for layer in found.layers.values()] == [
+        True, False, False, False, True,
+    ]  # fmt: skip
+
+
+def test_layers_of_the_next_token_head_have_no_part_in_the_cache(tmp_path: Path) -> None:
+    found = architecture(tmp_path, **{"llama.nextn_predict_layers": 1})
+    assert found.n_layers == 1
+
+
+def test_shared_layers_own_no_cache(tmp_path: Path) -> None:
+    found = architecture(tmp_path, "gemma4", **{"llama.attention.shared_kv_layers": 1})
+    assert set(found.layers) == {0}
+
+
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("llama.attention.kv_lora_rank", "MLA"),
+        ("llama.ssm.state_size", "recurrent"),
+        ("llama.shortconv.l_cache", "convolution"),
+    ],
+)
+def test_what_is_not_counted_exactly_is_said(tmp_path: Path, key: str, word: str) -> None:
+    assert any(word in doubt for doubt in architecture(tmp_path, **{key: 16}).doubts)
+
+
+def test_an_unknown_architecture_is_marked(tmp_path: Path) -> None:
+    assert "no rule" in architecture(tmp_path, "shinynew").doubts[0]
+
+
+def test_a_header_that_lacks_a_needed_key_is_refused_by_name(tmp_path: Path) -> None:
+    values = llama_values()
+    del values["llama.block_count"]
+    with pytest.raises(ModelFileError, match=r"llama\.block_count"):
+        read_model(write(tmp_path / "m.gguf", header(values)))
+    with pytest.raises(ModelFileError, match="names no architecture"):
+        read_model(write(tmp_path / "m.gguf", header({"general.name": "x"})))

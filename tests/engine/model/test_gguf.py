@@ -1,0 +1,135 @@
+import struct
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ModelFileError
+from engine.model.ggml_types import GGML_TYPES
+from engine.model.gguf import KEPT_ELEMENTS, read_gguf
+from tests.gguf_files import header, llama_values, text, write
+
+TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
+TENSOR_BYTES = 768 + 64 * 32 // 32 * 34
+
+
+def test_keys_arrays_and_tensors_are_read(tmp_path: Path) -> None:
+    values = llama_values(**{"llama.flag": True, "llama.scale": 0.5, "general.name": "Tiny"})
+    file = read_gguf(write(tmp_path / "m.gguf", header(values, TENSORS), data_bytes=TENSOR_BYTES))
+    assert (file.architecture, file.name, file.version) == ("llama", "Tiny", 3)
+    assert file.integer("llama.block_count") == 2
+    assert file.integer("llama.flag") is None, "a flag is no number"
+    assert file.values["llama.scale"] == 0.5
+    assert file.n_vocab == 3
+    assert [tensor.nbytes for tensor in file.tensors] == [768, 64 * 34]
+    assert file.nbytes == (tmp_path / "m.gguf").stat().st_size
+
+
+@pytest.mark.model
+def test_real_files_say_what_llama_cpp_says(starter_path: Path, gemma_path: Path) -> None:
+    starter, gemma = read_gguf(starter_path), read_gguf(gemma_path)
+    assert (starter.file_type, starter.n_vocab, len(starter.tensors)) == ("Q4_1", 49152, 272)
+    assert (gemma.file_type, gemma.n_vocab, gemma.architecture) == ("Q4_K_M", 262144, "gemma3")
+    assert "<|im_start|>" in (starter.chat_template or "")
+
+
+def test_long_arrays_leave_only_their_length(tmp_path: Path) -> None:
+    long = ["word"] * (KEPT_ELEMENTS + 1)
+    numbers = [7] * (KEPT_ELEMENTS + 1)
+    values = llama_values(**{"tokenizer.ggml.tokens": long, "x.numbers": numbers, "x.last": 5})
+    file = read_gguf(write(tmp_path / "m.gguf", header(values)))
+    assert file.n_vocab == KEPT_ELEMENTS + 1
+    assert "tokenizer.ggml.tokens" not in file.values
+    assert file.array_lengths["x.numbers"] == KEPT_ELEMENTS + 1
+    assert file.integer("x.last") == 5
+
+
+def test_version_two_is_read(tmp_path: Path) -> None:
+    assert read_gguf(write(tmp_path / "m.gguf", header(llama_values(), version=2))).version == 2
+
+
+def test_every_truncation_is_refused_with_the_place(tmp_path: Path) -> None:
+    data = header(llama_values(), TENSORS)
+    path = tmp_path / "cut.gguf"
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(ModelFileError):
+            read_gguf(path)
+
+
+def test_a_half_downloaded_file_names_the_tensor_and_the_sizes(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", header(llama_values(), TENSORS), data_bytes=1000)
+    with pytest.raises(ModelFileError, match=r"truncated: tensor 'blk\.0\.attn_k\.weight' ends"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"PK\x03\x04" + bytes(40), "it is no GGUF file"),
+        (b"GGUF" + struct.pack(">I", 3) + bytes(40), "big-endian"),
+        (b"GGUF" + struct.pack("<I", 1) + bytes(40), "version 1"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 10**6), "1000000 keys"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**63), "a string claims"),
+        (header({}) [:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<IIQ", 9, 9, 1),
+         "an array in an array"),
+        (header({})[:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<IIQ", 9, 10, 2**62),
+         "claims 4611686018427387904 elements"),
+        (header({})[:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<I", 77) + bytes(9),
+         "the value type 77"),
+        (header(llama_values(**{"general.alignment": 48})), "power of two"),
+        (header({}, [("t", (32,), 4, 0)]), "unknown type 4 at byte"),
+        (header({}, [("t", (33,), 8, 0)]), "no multiple of 32"),
+        (header({}, [("t", (0,), 0, 0)]), "impossible shape"),
+        (header({}, [("t", (8, 8), 0, 5)]) + bytes(4096), "no multiple of 32"),
+    ],
+)  # fmt: skip
+def test_damage_is_named(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message):
+        read_gguf(write(tmp_path / "bad.gguf", data))
+
+
+def test_a_key_twice_is_refused(tmp_path: Path) -> None:
+    one = text("k") + struct.pack("<II", 4, 1)
+    data = header({})[:16] + struct.pack("<Q", 2) + one + one
+    with pytest.raises(ModelFileError, match="stands there twice"):
+        read_gguf(write(tmp_path / "bad.gguf", data))
+
+
+def test_a_missing_or_empty_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="cannot be opened"):
+        read_gguf(tmp_path / "none.gguf")
+    with pytest.raises(ModelFileError, match="too short"):
+        read_gguf(write(tmp_path / "empty.gguf", b""))
+    with pytest.raises(ModelFileError, match="cannot be opened"):
+        read_gguf(tmp_path)
+
+
+def test_a_split_model_is_read_whole_and_refused_incomplete(tmp_path: Path) -> None:
+    first = header({**llama_values(), "split.count": 2}, [("token_embd.weight", (64, 3), 0, 0)])
+    second = header({"split.count": 2}, [("blk.0.attn_k.weight", (64, 32), 0, 0)])
+    path = write(tmp_path / "m-00001-of-00002.gguf", first, data_bytes=768)
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf"):
+        read_gguf(path)
+    other = write(tmp_path / "m-00002-of-00002.gguf", second, data_bytes=8192)
+    for asked in (path, other):
+        file = read_gguf(asked)
+        assert file.architecture == "llama"
+        assert [t.name for t in file.tensors] == ["token_embd.weight", "blk.0.attn_k.weight"]
+        assert len(file.paths) == 2
+
+
+def test_type_sizes_are_those_of_the_installed_ggml() -> None:
+    import ctypes
+
+    import llama_cpp
+
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    library = ctypes.CDLL(str(next(folder.glob("libggml-base.so*"))))
+    library.ggml_type_size.restype = ctypes.c_size_t
+    library.ggml_blck_size.restype = ctypes.c_int64
+    library.ggml_type_name.restype = ctypes.c_char_p
+    for number, kind in GGML_TYPES.items():
+        assert library.ggml_type_name(number).decode() == kind.name
+        assert library.ggml_blck_size(number) == kind.block_size
+        assert library.ggml_type_size(number) == kind.block_bytes

@@ -1,0 +1,160 @@
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
+from engine.errors import PresetError
+from engine.memory.hardware import Device
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import Model, read_model
+from engine.presets.export.llama_server import arguments, command_line, remarks
+from engine.presets.library import (
+    delete_preset,
+    find_preset,
+    list_presets,
+    preset_of,
+    rename_preset,
+    save_preset,
+)
+from engine.presets.preset import Preset, parse_preset
+from engine.presets.resolve import Machine, resolve
+from tests.gguf_files import header, llama_values, write
+
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+MACHINE = Machine((CPU,))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return read_model(write(tmp_path / "my model.gguf", header(llama_values())))
+
+
+def test_every_bad_key_and_value_is_named_at_once() -> None:
+    text = 'name="x"\nn_ctxx=1\ntype_k="q9"\nn_ctx="big"\n[speculation]\npredictr="off"\nn_draft=99'
+    with pytest.raises(PresetError) as caught:
+        parse_preset(text, "mine.toml")
+    message = str(caught.value)
+    assert "mine.toml has 5 faults" in message
+    assert "n_ctxx is no key: did you mean n_ctx?" in message
+    assert "speculation.predictr is no key: did you mean predictor?" in message
+    assert "type_k is 'q9'" in message
+    assert "speculation.n_draft is 99" in message
+    assert "n_ctx is 'big'" in message
+
+
+def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
+    with pytest.raises(PresetError, match="not valid TOML"):
+        parse_preset("name = ", "x.toml")
+    with pytest.raises(PresetError, match="name is missing"):
+        parse_preset("n_ctx = 512", "x.toml")
+
+
+def test_built_in_presets_are_valid_and_resolve(model: Model, tmp_path: Path) -> None:
+    entries = [entry for entry in list_presets(tmp_path / "none") if entry.is_builtin]
+    assert len(entries) >= 3
+    for entry in entries:
+        assert entry.problem is None
+        assert entry.description
+        assert resolve(find_preset(entry.name, tmp_path), model, MACHINE).n_ctx >= 512
+
+
+def test_the_default_context_is_the_least_of_training_8192_and_what_fits(
+    model: Model, tmp_path: Path
+) -> None:
+    assert resolve(None, model, MACHINE).n_ctx == 4096
+    long = read_model(
+        write(tmp_path / "long.gguf", header(llama_values(**{"llama.context_length": 131072})))
+    )
+    assert resolve(None, long, MACHINE).n_ctx == 8192
+    assert resolve(Preset(name="x", n_ctx="max"), long, MACHINE).n_ctx == 131072
+    small = Machine((Device("CPU", "cpu", GIB, 618 * MIB),))
+    assert 0 < resolve(None, long, small).n_ctx < 8192
+
+
+def test_what_cannot_fit_says_what_is_needed_and_what_is_there(model: Model) -> None:
+    with pytest.raises(PresetError, match=r"CPU needs .* and has 64 MiB free"):
+        resolve(None, model, Machine((Device("CPU", "cpu", GIB, 64 * MIB),)))
+
+
+def test_layers_go_to_a_card_as_far_as_they_fit(model: Model) -> None:
+    card = Device("GPU 0", "gpu", 8 * GIB, 8 * GIB)
+    assert resolve(None, model, Machine((card, CPU))).n_gpu_layers == -1
+    full = replace(card, free_bytes=0)
+    assert resolve(None, model, Machine((full, CPU))).n_gpu_layers == 0
+
+
+def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
+    rules = parse_preset('name="x"\n[speculation]\npredictor="draft"', "x")
+    with pytest.raises(PresetError, match="no draft model is named"):
+        resolve(rules, model, MACHINE)
+    drafted = resolve(rules, model, MACHINE, draft=model)
+    assert drafted.draft is not None
+    assert drafted.draft.n_ctx == drafted.n_ctx
+
+
+def test_a_configuration_saved_as_a_preset_resolves_to_itself(model: Model, tmp_path: Path) -> None:
+    before = resolve(Preset(name="x", type_k="q8_0", n_ctx=1024), model, MACHINE, draft=model)
+    path = save_preset(preset_of(before, "mine"), tmp_path / "presets")
+    assert resolve(find_preset("mine", path.parent), model, MACHINE, draft=model) == before
+
+
+def test_presets_are_renamed_and_deleted_but_not_built_in_ones(tmp_path: Path) -> None:
+    path = save_preset(Preset(name="first", n_ctx=512), tmp_path)
+    with pytest.raises(PresetError, match="already"):
+        save_preset(Preset(name="first"), tmp_path)
+    renamed = rename_preset(path, "second one", tmp_path)
+    assert find_preset("second one", tmp_path).n_ctx == 512
+    assert not path.exists()
+    delete_preset(renamed, tmp_path)
+    assert not renamed.exists()
+    built_in = next(entry for entry in list_presets(tmp_path) if entry.is_builtin)
+    with pytest.raises(PresetError, match="built-in"):
+        delete_preset(built_in.path, tmp_path)
+    with pytest.raises(PresetError, match="there is no preset 'nothing'"):
+        find_preset("nothing", tmp_path)
+
+
+def test_a_broken_file_is_listed_with_its_fault(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("name = 3")
+    entry = next(entry for entry in list_presets(tmp_path) if entry.name == "bad")
+    assert "name is 3" in (entry.problem or "")
+
+
+def test_every_choice_is_an_argument() -> None:
+    configuration = Configuration(
+        model_path=Path("/models/my model.gguf"),
+        n_ctx=4096,
+        type_k="q8_0",
+        n_slots=2,
+        kv_unified=True,
+        swa_full=True,
+        offload_kqv=False,
+        use_extra_buffers=False,
+        n_threads=4,
+        flash_attention="on",
+        n_gpu_layers=12,
+    )
+    given = arguments(configuration)
+    pairs = dict(pairwise(given))
+    assert pairs["--ctx-size"] == "4096"
+    assert pairs["--cache-type-k"] == "q8_0"
+    assert pairs["--n-gpu-layers"] == "12"
+    assert pairs["--fit"] == "off"
+    assert pairs["--spec-type"] == "ngram-simple"
+    assert {"--kv-unified", "--swa-full", "--no-kv-offload", "--no-repack"} <= set(given)
+    assert "'/models/my model.gguf'" in command_line(configuration)
+
+
+def test_a_draft_model_always_comes_with_its_type() -> None:
+    base = Configuration(
+        model_path=Path("m.gguf"), n_ctx=512, draft=DraftConfiguration(Path("d.gguf"), 512)
+    )
+    drafting = replace(base, speculation=replace(base.speculation, predictor=PredictorName.DRAFT))
+    given = arguments(drafting)
+    assert given[given.index("--spec-type") + 1] == "draft-simple"
+    assert given[given.index("--model-draft") + 1] == "d.gguf"
+    assert any("as long as its target's" in note for note in remarks(drafting))
+    silent = replace(base, speculation=replace(base.speculation, predictor=PredictorName.OFF))
+    assert "--spec-type" not in arguments(silent)
