@@ -1,4 +1,4 @@
-"""An engine client that plays a script: replies at a rate, and the faults that a worker can have."""
+"""An engine client that plays a script: replies at a rate, and the faults of a worker."""
 
 import re
 import time
@@ -68,6 +68,8 @@ class ScriptedClient:
         self.speculation = SpeculationSettings()
         self.n_stops = 0
         self.is_closed = False
+        self.is_deaf = False
+        """Whether stopping takes longer than the test."""
         self._clock = clock
         self._events: list[Event] = []
         self._running: Iterator[Sequence[Event] | float] | None = None
@@ -106,12 +108,18 @@ class ScriptedClient:
 
     def stop(self) -> None:
         self.n_stops += 1
+        if self.is_deaf:
+            return
         self._is_stopping = True
         self._due = self._clock()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         self.speculation = settings
         self._events.append(SpeculationChanged(settings.predictor, settings.controller))
+
+    def emit(self, event: Event) -> None:
+        """Say something out of turn."""
+        self._events.append(event)
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         while self._running is not None and self._clock() >= self._due:

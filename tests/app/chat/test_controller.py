@@ -7,6 +7,7 @@ from app.chat.entries import CUT_BY_CRASH, FAILED, Speaker
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import CommittedToken, TokenKind, TokensCommitted
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
@@ -219,12 +220,24 @@ def test_another_chat_can_be_opened_while_a_reply_ends(tmp_path: Path, clock: Cl
     first = controller.history.chat
     assert first is not None
     controller.new_chat()
-    assert controller.entries() == []
-    clock.now += 1
     controller.poll()
     assert controller.entries() == []
     controller.open_chat(first.id)
     assert controller.entries()[1].note.startswith("stopped")
+
+
+def test_text_of_a_chat_that_is_not_shown_stays_out_of_the_one_that_is(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    controller.send("go")
+    controller.poll()
+    client.is_deaf = True
+    controller.new_chat()
+    controller.poll()
+    client.emit(TokensCommitted((CommittedToken(7, TokenKind.PLAIN),), "late text"))
+    assert controller.poll().text == ""
+    assert controller.is_replying
 
 
 def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: Clock) -> None:
