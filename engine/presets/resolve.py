@@ -22,6 +22,12 @@ AUTO_N_CTX = 8192
 LEAST_N_CTX = 512
 
 
+class DoesNotFitError(PresetError):
+    """The model does not fit with any context."""
+
+    title = "It does not fit"
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Where a configuration shall run, and in which program."""
@@ -40,7 +46,7 @@ def resolve(
     the preset or the user names.
 
     Raises:
-        PresetError: nothing fits, or the rules contradict each other.
+        PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
     rules = preset or Preset(name="default")
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
@@ -128,7 +134,7 @@ def _with_context(
     limit = per_slot * rules.n_slots
     fitting = max_n_ctx(configuration, cost, n_ctx_limit=limit, margin_bytes=margin)
     if fitting is None:
-        raise PresetError(_does_not_fit(configuration, model, cost, margin))
+        raise DoesNotFitError(_does_not_fit(configuration, model, cost, margin))
     return with_n_ctx(configuration, min(fitting, limit))
 
 

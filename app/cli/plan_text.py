@@ -1,0 +1,63 @@
+"""A plan on standard output."""
+
+import shutil
+import sys
+
+import click
+
+from app.planning.plan import Plan, Planner
+from app.planning.table import cost_table
+from app.render.gauges import GraphSymbols
+from app.render.lines import Run
+from app.render.plan import command_lines, heading_line, plan_lines
+from app.render.plan_table import n_columns
+
+MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
+
+COLORS = {
+    "muted": "bright_black", "accent": "yellow", "good": "green", "warn": "yellow", "bad": "red",
+    "mem-weights": "blue", "mem-kv": "yellow", "mem-state": "magenta", "mem-compute": "green",
+    "mem-overhead": "white", "mem-free": "bright_black", "mem-over": "red",
+}  # fmt: skip
+"""The terminal's own colours: a command knows no theme."""
+BOLD = {"strong", "heading-minor", "bad"}
+
+
+def print_plan(plan: Plan, planner: Planner) -> None:
+    """Print a plan, with colours where a terminal shows them."""
+    width = min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
+    table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
+    symbols = symbols_for(sys.stdout.encoding)
+    lines = [
+        heading_line(plan, width),
+        *plan_lines(plan, width, table=table, symbols=symbols),
+        (),
+        *command_lines(plan, width),
+    ]
+    for line in lines:
+        text = "".join(_styled(run) for run in line)
+        if symbols == "ascii":
+            text = text.encode("ascii", "replace").decode("ascii")
+        click.echo(text.rstrip())
+
+
+def symbols_for(encoding: str | None) -> GraphSymbols:
+    """Give the characters that an encoding has: letters where it knows no blocks."""
+    try:
+        "█▓▒▚░·✓✗".encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "ascii"
+    return "block"
+
+
+def _styled(run: Run) -> str:
+    names = run.style.split()
+    color = next((COLORS[name] for name in names if name in COLORS), None)
+    is_bold = any(name in BOLD for name in names)
+    return click.style(run.text, fg=color, bold=True if is_bold else None) if names else run.text
+
+
+def _columns() -> int:
+    # What goes into a pipe has the same width wherever it came from.
+    is_terminal = sys.stdout.isatty()
+    return shutil.get_terminal_size((USUAL_WIDTH, 24)).columns if is_terminal else USUAL_WIDTH

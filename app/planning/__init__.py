@@ -1,0 +1,1 @@
+"""What is planned and what it costs, for the command and the screen; no Textual."""

@@ -1,0 +1,91 @@
+"""From what a user asked for to a setup: preset, model, options and machine joined."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app import locations
+from app.planning.plan import Planner, Setup
+from engine.configuration import PredictorName
+from engine.errors import PresetError
+from engine.memory.estimate import Target
+from engine.memory.units import GIB
+from engine.model.library import find_model
+from engine.presets.library import find_preset
+from engine.presets.preset import Preset
+from engine.presets.resolve import LEAST_N_CTX, DoesNotFitError, Machine, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line or the presets screen names; what it leaves out, the preset says."""
+
+    model: str | None = None
+    preset: str | None = None
+    target: Target = "kvchat"
+    draft: str | None = None
+    vram_bytes: tuple[int, ...] = ()
+    margin_bytes: int | None = None
+    rules: Mapping[str, object] = field(default_factory=dict)
+    """Values that stand over those of the preset, by the preset's own keys."""
+
+
+def setup_of(asked: Asked, planner: Planner) -> Setup:
+    """Give the setup that was asked for; where nothing fits, with a small context.
+
+    Raises:
+        PresetError: the preset is not there or not valid, or no model is named.
+        ModelFileError: a model is not there or cannot be read.
+    """
+    preset = find_preset(asked.preset, locations.presets_dir()) if asked.preset else None
+    return setup_of_preset(preset or Preset(name="default"), asked, planner)
+
+
+def setup_of_preset(preset: Preset, asked: Asked, planner: Planner) -> Setup:
+    """Give the setup of a preset that was read already; raises as `setup_of` does."""
+    rules = _with_rules(preset, asked)
+    folders = locations.model_folders()
+    model_path = find_model(_model_name(rules, asked), folders)
+    draft_name = asked.draft or (rules.draft.model if rules.draft else None)
+    draft_path = None if draft_name is None else find_model(draft_name, folders)
+    margin = asked.margin_bytes
+    if margin is not None:
+        rules = rules.model_copy(update={"margin_gib": margin / GIB})
+    vram = asked.vram_bytes or _vram(rules)
+    machine = Machine(planner.devices(vram), asked.target)
+    model = planner.model(model_path)
+    draft = None if draft_path is None else planner.model(draft_path)
+    try:
+        configuration = resolve(rules, model, machine, draft=draft)
+    except DoesNotFitError:
+        least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
+        configuration = resolve(least, model, machine, draft=draft)
+    return Setup(configuration, asked.target, vram, round(rules.margin_gib * GIB))
+
+
+def _model_name(rules: Preset, asked: Asked) -> str:
+    name = asked.model or rules.model
+    if name is None:
+        raise PresetError(
+            f"the preset {rules.name!r} names no model: say which one, a path or a name from "
+            "`kvchat models`"
+        )
+    return name
+
+
+def _vram(rules: Preset) -> tuple[int, ...]:
+    return () if rules.vram_gib is None else (round(rules.vram_gib * GIB),)
+
+
+def _with_rules(preset: Preset, asked: Asked) -> Preset:
+    """Put what was asked over a preset.
+
+    A batch that was asked for takes the micro batch along, and a draft model is there to draft.
+    """
+    changed = dict(asked.rules)
+    n_batch = changed.get("n_batch")
+    if isinstance(n_batch, int) and "n_ubatch" not in changed:
+        changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
+    if asked.draft is not None:
+        speculation = {"predictor": PredictorName.DRAFT}
+        changed["speculation"] = preset.speculation.model_copy(update=speculation)
+    return preset.model_copy(update=changed)

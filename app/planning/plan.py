@@ -1,0 +1,170 @@
+"""A plan: a configuration with its cost, the largest context that fits, and its arguments."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.configuration import Configuration
+from engine.events import BufferSize
+from engine.memory.estimate import DeviceEstimate, Estimate, Target
+from engine.memory.fit import Estimator, estimator, max_n_ctx
+from engine.memory.hardware import Device, devices
+from engine.memory.units import MIB
+from engine.model.architecture import Model, read_model
+from engine.presets.export.llama_server import arguments, command_line
+
+DEFAULT_MARGIN_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is asked: a configuration, the program that runs it, and the GPUs it runs on."""
+
+    configuration: Configuration
+    target: Target = "kvchat"
+    vram_bytes: tuple[int, ...] = ()
+    """Memory of each GPU to plan for; empty plans for those that were found."""
+    margin_bytes: int = DEFAULT_MARGIN_BYTES
+    """Memory that is kept free on every device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a setup costs."""
+
+    setup: Setup
+    model: Model
+    estimate: Estimate
+    max_n_ctx: int | None
+    """Largest context that fits, at most what the model was trained on; None where none fits."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device keeps the margin free."""
+        return self.estimate.fits(self.setup.margin_bytes)
+
+    @property
+    def used_devices(self) -> tuple[DeviceEstimate, ...]:
+        """The devices that hold something."""
+        return tuple(device for device in self.estimate.devices if device.total_bytes)
+
+    def device_fits(self, device: DeviceEstimate) -> bool:
+        """Whether a device keeps the margin free, or holds nothing."""
+        return not device.total_bytes or device.left_bytes >= self.setup.margin_bytes
+
+    @property
+    def is_limited_by_training(self) -> bool:
+        """Whether more context would fit than the model was trained on."""
+        return self.max_n_ctx is not None and self.max_n_ctx + 256 > n_ctx_limit(
+            self.model, self.setup
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of llama-server."""
+        return arguments(self.setup.configuration)
+
+    @property
+    def command_line(self) -> str:
+        """The command of llama-server, quoted for a shell."""
+        return command_line(self.setup.configuration)
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """Give what the user should know about a plan before loading it."""
+    setup, own = plan.setup, []
+    if setup.target == "kvchat" and setup.configuration.n_slots > 1:
+        own.append(
+            f"kvchat opens one slot: the {setup.configuration.n_slots} slots count for "
+            "llama-server only"
+        )
+    return (*own, *plan.estimate.warnings)
+
+
+class Planner:
+    """Makes plans; headers and devices are read once."""
+
+    def __init__(self, *, loaded: tuple[BufferSize, ...] = ()) -> None:
+        """Take what this process's engine has allocated: another load would free it."""
+        self._loaded = loaded
+        self._models: dict[Path, Model] = {}
+        self._devices: dict[tuple[int, ...], tuple[Device, ...]] = {}
+
+    def plan(self, setup: Setup) -> Plan:
+        """Say what a setup costs.
+
+        Raises:
+            ModelFileError: a model cannot be read.
+            PresetError: a combination that llama.cpp refuses.
+        """
+        model = self.model(setup.configuration.model_path)
+        cost = self.estimator(setup)
+        limit = n_ctx_limit(model, setup)
+        largest = max_n_ctx(
+            setup.configuration, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes
+        )
+        return Plan(setup, model, cost(setup.configuration), largest)
+
+    def estimator(self, setup: Setup) -> Estimator:
+        """Give the cost of other configurations of the same models and devices."""
+        draft = setup.configuration.draft
+        return estimator(
+            self.model(setup.configuration.model_path),
+            self.devices(setup.vram_bytes),
+            target=setup.target,
+            draft=None if draft is None else self.model(draft.model_path),
+        )
+
+    def model(self, path: Path) -> Model:
+        """Give a model's header.
+
+        Raises:
+            ModelFileError: it cannot be read.
+        """
+        if path not in self._models:
+            self._models[path] = read_model(path)
+        return self._models[path]
+
+    def devices(self, vram_bytes: tuple[int, ...]) -> tuple[Device, ...]:
+        """Give the devices to plan for."""
+        if vram_bytes not in self._devices:
+            found = devices(vram_bytes=vram_bytes)
+            self._devices[vram_bytes] = _given_back(
+                found, self._loaded, has_own_gpus=not vram_bytes
+            )
+        return self._devices[vram_bytes]
+
+
+def n_ctx_limit(model: Model, setup: Setup) -> int:
+    """Give the longest context that makes sense: training, for every slot."""
+    n_slots = setup.configuration.n_slots if setup.target == "llama-server" else 1
+    return model.architecture.n_ctx_train * n_slots
+
+
+def device_index(buffer: BufferSize) -> int | None:
+    """Give the number of a buffer's GPU in llama.cpp's own order; None is the CPU."""
+    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
+        return None
+    digits = "".join(character for character in buffer.device if character.isdigit())
+    return int(digits) if digits else None
+
+
+def _given_back(
+    found: tuple[Device, ...], loaded: Iterable[BufferSize], *, has_own_gpus: bool
+) -> tuple[Device, ...]:
+    """Count as free what the engine has allocated now.
+
+    Weights in main memory are pages of the file: they count as free already.
+    """
+    freed: dict[int | None, int] = {}
+    for buffer in loaded:
+        index = device_index(buffer)
+        if index is not None or buffer.kind != "model":
+            freed[index] = freed.get(index, 0) + buffer.nbytes
+    given = []
+    for index, device in enumerate(found):
+        place = None if device.kind == "cpu" else index
+        extra = freed.get(place, 0) if place is None or has_own_gpus else 0
+        free = min(device.free_bytes + extra, device.total_bytes)
+        given.append(replace(device, free_bytes=free))
+    return tuple(given)

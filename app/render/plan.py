@@ -1,0 +1,193 @@
+"""A plan as lines: verdict, a bar and its legend for every device, what else would fit."""
+
+import shlex
+from collections.abc import Mapping
+from textwrap import wrap
+
+from app.planning.plan import Plan, warnings_of
+from app.planning.table import CostTable
+from app.render import format as fmt
+from app.render.gauges import GraphSymbols
+from app.render.lines import EMPTY, Line, Run, clipped, spread
+from app.render.plan_bar import FREE, mark, memory_bar
+from app.render.plan_table import table_lines
+from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
+
+NAME_WIDTH = 11
+SIZE_WIDTH = 9
+SOURCE_WIDTH = 13
+SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
+NAMES: dict[TermKind, str] = {
+    TermKind.WEIGHTS: "weights",
+    TermKind.KV: "KV cache",
+    TermKind.STATE: "state",
+    TermKind.COMPUTE: "compute",
+    TermKind.OVERHEAD: "overhead",
+}
+
+LoadedBytes = Mapping[str, Mapping[TermKind, int]]
+"""What the engine has allocated, by name of the device and part."""
+
+
+def plan_lines(
+    plan: Plan,
+    width: int,
+    *,
+    table: CostTable | None = None,
+    loaded: LoadedBytes | None = None,
+    symbols: GraphSymbols = "block",
+) -> list[Line]:
+    """Everything about a plan but its arguments.
+
+    Args:
+        plan: What to show.
+        width: Cells of a line.
+        table: Other types and contexts.
+        loaded: What the engine has allocated for the same model, shown beside the plan.
+        symbols: Characters of the bars.
+    """
+    lines = [verdict_line(plan), EMPTY]
+    for device in plan.estimate.devices:
+        lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]
+    lines.append(largest_context_line(plan))
+    if table is not None:
+        lines += [EMPTY, (Run("total by KV type and context", "heading-minor"),)]
+        lines += [*table_lines(table)]
+    notes = [note for text in warnings_of(plan) for note in warning_lines(text, width)]
+    if notes:
+        lines += [EMPTY, *notes]
+    return [clipped(runs, width) for runs in lines]
+
+
+def verdict_line(plan: Plan) -> Line:
+    """Whether it fits, and by how much."""
+    short = [device for device in plan.used_devices if not plan.device_fits(device)]
+    if not short:
+        least = min(plan.used_devices, key=lambda device: device.left_bytes)
+        where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
+        left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
+        return (Run("✓ fits", "good strong"), Run(left, "muted"))
+    parts = [_shortage(plan, device) for device in short]
+    return (Run("✗ does not fit", "bad"), Run(f" · {', '.join(parts)}"))
+
+
+def _shortage(plan: Plan, device: DeviceEstimate) -> str:
+    name, left = device.device.name, device.left_bytes
+    if left < 0:
+        return f"{name} lacks {fmt.nbytes(-left)}"
+    margin = fmt.nbytes(plan.setup.margin_bytes)
+    return f"{name} keeps {fmt.nbytes(left)} of {margin} that stay free"
+
+
+def device_lines(
+    plan: Plan,
+    device: DeviceEstimate,
+    width: int,
+    loaded: LoadedBytes | None = None,
+    symbols: GraphSymbols = "block",
+) -> list[Line]:
+    """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
+    name = Run(device.device.name, "heading-minor")
+    if not device.total_bytes:
+        free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
+        return [spread((name,), (Run(free, "muted"),), width)]
+    sign = Run("✓", "good") if plan.device_fits(device) else Run("✗", "bad")
+    sums = f"{fmt.nbytes(device.total_bytes)} of {fmt.nbytes(device.device.free_bytes)} free "
+    own = None if loaded is None else loaded.get(device.device.name)
+    lines = [
+        spread((name,), (Run(sums), sign), width),
+        memory_bar(device, width, symbols),
+    ]
+    if own is not None:
+        lines.append((Run(_columns("", "planned", "", "loaded"), "muted"),))
+    lines += [
+        _term_line(kind, device.term(kind), symbols, own)
+        for kind in TermKind
+        if device.term(kind).nbytes or (own and own.get(kind))
+    ]
+    return [*lines, _left_line(device, symbols)]
+
+
+def _term_line(
+    kind: TermKind, term: Term, symbols: GraphSymbols, own: Mapping[TermKind, int] | None
+) -> Line:
+    source = f"{SIGNS[term.source]} {term.source}"
+    parts = [
+        mark(kind, symbols),
+        Run(f" {NAMES[kind]:<{NAME_WIDTH - 2}}"),
+        Run(f"{fmt.nbytes(term.nbytes):>{SIZE_WIDTH}}  ", "strong"),
+        Run(
+            f"{source:<{SOURCE_WIDTH}}", "muted" if term.source is not Source.ESTIMATED else "warn"
+        ),
+    ]
+    if own is not None:
+        there = own.get(kind)
+        text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
+        parts.append(Run(f"{text:>{SIZE_WIDTH}}  "))
+    return (*parts, Run(term.note, "muted"))
+
+
+def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
+    left = device.left_bytes
+    name, style = ("left", "muted") if left >= 0 else ("lacking", "bad")
+    size = fmt.nbytes(abs(left))
+    return (
+        mark(FREE, symbols),
+        Run(f" {name:<{NAME_WIDTH - 2}}", style),
+        Run(f"{size:>{SIZE_WIDTH}}", style),
+    )
+
+
+def _columns(name: str, size: str, source: str, there: str) -> str:
+    return (
+        f"{name:<{NAME_WIDTH}}{size:>{SIZE_WIDTH}}  {source:<{SOURCE_WIDTH}}{there:>{SIZE_WIDTH}}"
+    )
+
+
+def largest_context_line(plan: Plan) -> Line:
+    """The largest context that fits, and what ends it."""
+    label = Run("largest context  ", "heading-minor")
+    if plan.max_n_ctx is None:
+        return (label, Run("none fits", "bad"), Run(": even 256 tokens are too many", "muted"))
+    why = "all that it was trained on" if plan.is_limited_by_training else "what the memory holds"
+    return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
+
+
+def warning_lines(text: str, width: int) -> list[Line]:
+    """A warning, broken into lines behind its sign."""
+    parts = wrap(text, max(width - 2, 10)) or [""]
+    return [
+        (Run("! " if place == 0 else "  ", "warn"), Run(part, "warn"))
+        for place, part in enumerate(parts)
+    ]
+
+
+def heading_line(plan: Plan, width: int) -> Line:
+    """Which model is planned, for which program and context."""
+    file, setup = plan.model.file, plan.setup
+    parts = [file.architecture, file.file_type, f"for {setup.target}"]
+    context = f"context {fmt.count(plan.estimate.n_ctx)}"
+    left = (Run(file.path.stem, "strong"), Run(f"  {' · '.join(parts)}", "muted"))
+    return spread(left, (Run(context),), width)
+
+
+def command_lines(plan: Plan, width: int) -> list[Line]:
+    """The command of llama-server, a flag and its value never on two lines."""
+    lines: list[Line] = [(Run("llama-server", "heading-minor"), Run(" \\", "muted"))]
+    current = ""
+    for group in _flags(plan.arguments):
+        if current and len(current) + len(group) + 3 > width - 2:
+            lines.append((Run(f"  {current}"), Run(" \\", "muted")))
+            current = ""
+        current = f"{current} {group}".strip()
+    return [*lines, (Run(f"  {current}"),)]
+
+
+def _flags(arguments: list[str]) -> list[str]:
+    """Join each flag with its value."""
+    groups: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not groups:
+            groups.append([])
+        groups[-1].append(argument)
+    return [shlex.join(group) for group in groups]
