@@ -1,5 +1,6 @@
 """What was learnt about the installed build of llama.cpp, kept in a small file."""
 
+import contextlib
 import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -21,8 +22,10 @@ class BuildMemory:
         self.extra_buffers_crash = True
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({"extra_buffers_crash_on": self._build}) + "\n")
+        # Where nothing can be written, the next start finds the crash out again.
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.write_text(json.dumps({"extra_buffers_crash_on": self._build}) + "\n")
 
     def _read(self) -> bool:
         if self._path is None or not self._path.is_file():

@@ -150,7 +150,7 @@ class WorkerClient:
 
     def _start(self) -> "tuple[subprocess.Popen[bytes], Connection[Command, Answer]]":
         ours, theirs = socket.socketpair()
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with theirs, self._log_path.open("ab") as log:
             os.chmod(self._log_path, 0o600)  # noqa: PTH101  a chat's text can be in a crash report
             process = subprocess.Popen(

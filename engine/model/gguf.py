@@ -75,7 +75,8 @@ class GgufFile:
     @property
     def file_type(self) -> str:
         """Quantisation as llama.cpp names it, such as `Q4_K_M`."""
-        return FILE_TYPES.get(self.integer("general.file_type") or -1, "unknown")
+        number = self.integer("general.file_type")
+        return "unknown" if number is None else FILE_TYPES.get(number, "unknown")
 
     @property
     def n_vocab(self) -> int | None:

@@ -45,9 +45,9 @@ class SpeculationRules(_Strict):
     """Tokens drafted a round; where the band starts."""
     n_draft_max: int = Field(default=8, ge=1, le=MAX_DRAFT)
     """Longest draft that the band may reach."""
-    lookup_pattern_min: int = Field(default=2, ge=1, le=64)
+    lookup_pattern_min: int = Field(default=3, ge=1, le=64)
     """Shortest run of tokens that the look-up trusts."""
-    lookup_pattern_max: int = Field(default=8, ge=1, le=64)
+    lookup_pattern_max: int = Field(default=16, ge=1, le=64)
     """Longest run of tokens that the look-up compares."""
     draft_min_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT)
     """Tokens a draft model proposes whatever its confidence."""
