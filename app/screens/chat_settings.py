@@ -33,11 +33,11 @@ class _Knob:
 
 
 _KNOBS = (
-    _Knob("temperature", "temperature", "0 always takes the likeliest token", 0.0, 5.0),
-    _Knob("top_k", "top k", "keep the k likeliest tokens; 0 keeps all", 0, 1_000_000, True),
-    _Knob("top_p", "top p", "keep the fewest that reach this share; 1 keeps all", 0.0, 1.0),
-    _Knob("min_p", "min p", "drop below this share of the likeliest; 0 drops none", 0.0, 1.0),
-    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1 is off",
+    _Knob("temperature", "temperature", "0: always the likeliest token", 0.0, 5.0),
+    _Knob("top_k", "top k", "likeliest tokens kept; 0: all", 0, 1_000_000, True),
+    _Knob("top_p", "top p", "share of probability kept; 1: all", 0.0, 1.0),
+    _Knob("min_p", "min p", "least share of the likeliest; 0: off", 0.0, 1.0),
+    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off",
           0.01, 10.0),
 )  # fmt: skip
 

