@@ -359,11 +359,15 @@ class ChatController:
         """Undo a question that the engine refused; its text goes back to the composer."""
         self._reply = None
         try:
-            self._store.set_head(reply.chat_id, reply.parent_head)
+            if reply.parent_head is None and self.history.is_shown(reply.chat_id):
+                self.history.discard()
+            else:
+                self._store.set_head(reply.chat_id, reply.parent_head)
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))
         if reply.prompt:
             self._draft = reply.prompt
+        self._is_rebuilt = True
         self._release(reply)
 
     def _release(self, reply: RunningReply) -> None:

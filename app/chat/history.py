@@ -74,6 +74,18 @@ class ChatHistory:
             for message in self._path
         }
 
+    def discard(self) -> None:
+        """Delete the shown chat, which held one question; its settings and asides stay.
+
+        Raises:
+            StoreError: If it could not be deleted.
+        """
+        if self.chat is not None:
+            self.store.delete_chat(self.chat.id)
+            self.close()
+            self.chat = None
+            self._path, self._siblings = [], {}
+
     def take_lock(self) -> ChatLock | None:
         """Hand the lock of the shown chat over to the caller."""
         lock, self._lock = self._lock, None

@@ -134,7 +134,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def _forget_strips(self, start: int, end: int) -> None:
         for y in range(start, end):
             self._strips.pop(y, None)
-        self._outer = {key: strip for key, strip in self._outer.items() if key[0] < start}
+        oldest = self.scroll_offset.y - self.size.height
+        self._outer = {k: strip for k, strip in self._outer.items() if oldest <= k[0] < start}
 
     def forget_strips(self) -> None:
         self._strips, self._outer = {}, {}

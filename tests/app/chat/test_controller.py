@@ -151,6 +151,21 @@ def test_a_refused_question_comes_back_and_leaves_the_chat_as_it_was(
     assert controller.can_ask
 
 
+def test_a_first_question_that_is_refused_leaves_no_empty_chat(
+    tmp_path: Path, clock: Clock
+) -> None:
+    script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
+    controller, client = loaded(tmp_path, clock, script)
+    controller.send("much too long")
+    assert controller.poll().draft == "much too long"
+    assert controller.history.store.list_chats() == []
+    assert [speaker for speaker, _ in contents(controller)] == [Speaker.ASIDE]
+    client.script = Script()
+    controller.send("shorter")
+    controller.poll()
+    assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
+
+
 def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
     tmp_path: Path, clock: Clock
 ) -> None:
