@@ -1,0 +1,123 @@
+"""`kvchat run` as a user meets it, on the starter model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.store.chats import ChatStore
+
+pytestmark = pytest.mark.model
+KVCHAT = str(Path(sys.executable).with_name("kvchat"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    folders = {
+        f"XDG_{kind}_HOME": str(tmp_path / kind) for kind in ("CONFIG", "DATA", "STATE", "CACHE")
+    }
+    return {**os.environ, "HOME": str(tmp_path), **folders}
+
+
+def run(
+    arguments: list[str], environment: dict[str, str], **options: object
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]  # options by name
+        [KVCHAT, "run", *arguments],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict[str, str]) -> None:
+    arguments = ["Name three colours.", "--model", str(starter_path), "--temperature", "0"]
+    done = run([*arguments, "--max-tokens", "24", "--json"], environment)
+    assert done.returncode == 0, done.stderr
+    reply = json.loads(done.stdout)
+    for key in (
+        "n_prompt", "n_reused", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_emitted",
+        "first_token_s", "decode_tps",
+    ):  # fmt: skip
+        assert isinstance(reply[key], int | float), key
+    assert reply["n_emitted"] == 24
+    assert reply["text"].strip()
+    plain = run([*arguments, "--max-tokens", "24"], environment)
+    assert plain.stdout.strip() == reply["text"].strip()
+
+
+def test_a_prompt_is_read_from_the_input(starter_path: Path, environment: dict[str, str]) -> None:
+    arguments = ["-", "--model", str(starter_path), "--max-tokens", "4", "--json"]
+    done = run(arguments, environment, input="Hello there.")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["n_prompt"] > 5
+
+
+def test_a_seed_repeats_the_reply(starter_path: Path, environment: dict[str, str]) -> None:
+    arguments = ["Tell me something.", "--model", str(starter_path), "--temperature", "0.9"]
+    arguments += ["--max-tokens", "16", "--seed", "5"]
+    assert run(arguments, environment).stdout == run(arguments, environment).stdout
+
+
+def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -> None:
+    arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
+    arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
+    reply = json.loads(run(arguments, environment).stdout)
+    assert reply["by_source"]["draft"]["n_accepted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--model", "no-such-model"], "no-such-model"),
+        (["word " * 400, "--ctx", "256"], "the prompt has 4"),
+        (["x", "--temperature", "-1"], "temperature is -1.0"),
+        (["x", "--type-v", "q8_1"], "is not one of"),
+        (["x", "--predictor", "draft"], "not available"),
+        (["x", "--preset", "nothing"], "there is no preset 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_clear_message(
+    starter_path: Path, environment: dict[str, str], arguments: list[str], message: str
+) -> None:
+    has_model = "--model" in arguments
+    model = [] if has_model else ["--model", str(starter_path)]
+    done = run([*arguments, *model, "--max-tokens", "2"], environment)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_model_file_is_said(tmp_path: Path, environment: dict[str, str]) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\xff" * 100)
+    done = run(["x", "--model", str(broken)], environment)
+    assert done.returncode == 1
+    assert "broken.gguf cannot be read at byte 4" in done.stderr
+
+
+def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[str, str]) -> None:
+    command = [KVCHAT, "run", "Count to one thousand.", "--model", str(starter_path)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(20) == 130
+    process.stdout.close()
+    assert len(first + rest) > 10
+
+
+def test_running_leaves_no_chat_behind(
+    starter_path: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    run(["Hello.", "--model", str(starter_path), "--max-tokens", "2"], environment)
+    with ChatStore(tmp_path / "DATA" / "kvchat" / "chats" / "chats.db") as store:
+        assert store.list_chats() == []
