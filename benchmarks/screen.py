@@ -3,8 +3,8 @@
     python benchmarks/screen.py MODEL [--pairs 5] [--tokens 256]
 
 The real program runs in a pseudo-terminal of 120 x 36; the prompt is typed, the figures of the
-reply are read from the chat's database. Keys are typed while it streams, and the time is taken until
-their character is painted. Runs of screen and command alternate.
+reply are read from the chat's database. Keys are typed while it streams, and the time is taken
+until their character is painted. Runs of screen and command alternate.
 """
 
 import argparse
