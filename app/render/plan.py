@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from textwrap import wrap
 
+from app.planning.loaded import LoadedBytes
 from app.planning.plan import Plan, warnings_of
 from app.planning.table import CostTable
 from app.render import format as fmt
@@ -25,24 +26,19 @@ NAMES: dict[TermKind, str] = {
     TermKind.OVERHEAD: "overhead",
 }
 
-LoadedBytes = Mapping[str, Mapping[TermKind, int]]
-"""What the engine has allocated, by name of the device and part."""
-
 
 def plan_lines(
     plan: Plan,
     width: int,
     *,
-    table: CostTable | None = None,
     loaded: LoadedBytes | None = None,
     symbols: GraphSymbols = "block",
 ) -> list[Line]:
-    """Everything about a plan but its arguments.
+    """Whether a plan fits, its devices, and the largest context.
 
     Args:
         plan: What to show.
         width: Cells of a line.
-        table: Other types and contexts.
         loaded: What the engine has allocated for the same model, shown beside the plan.
         symbols: Characters of the bars.
     """
@@ -50,13 +46,25 @@ def plan_lines(
     for device in plan.estimate.devices:
         lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]
     lines.append(largest_context_line(plan))
-    if table is not None:
-        lines += [EMPTY, (Run("total by KV type and context", "heading-minor"),)]
-        lines += [*table_lines(table)]
-    notes = [note for text in warnings_of(plan) for note in warning_lines(text, width)]
-    if notes:
-        lines += [EMPTY, *notes]
     return [clipped(runs, width) for runs in lines]
+
+
+def table_section(table: CostTable, width: int) -> list[Line]:
+    """The table of other types and contexts under its heading."""
+    heading: Line = (Run("total by KV type and context", "heading-minor"),)
+    return [clipped(runs, width) for runs in (heading, *table_lines(table))]
+
+
+def warning_section(plan: Plan, width: int, extra: tuple[str, ...] = ()) -> list[Line]:
+    """What to know before loading; nothing where there is nothing."""
+    texts = (*warnings_of(plan), *extra)
+    return [line for text in texts for line in warning_lines(text, width)]
+
+
+def refusal_lines(title: str, text: str, width: int) -> list[Line]:
+    """Why there is no plan."""
+    parts = [part for row in text.splitlines() for part in (wrap(row, width) or [""])]
+    return [(Run(f"✗ {title}", "bad"),), EMPTY, *((Run(part),) for part in parts)]
 
 
 def verdict_line(plan: Plan) -> Line:

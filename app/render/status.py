@@ -31,7 +31,7 @@ def _predictor(snapshot: CockpitSnapshot) -> str:
 
 def _figures(snapshot: CockpitSnapshot) -> list[str]:
     tally = snapshot.reply
-    parts = [_context(snapshot)]
+    parts = [_context(snapshot), _prefill(snapshot)]
     if snapshot.decode_tps is not None:
         parts.append(f"{fmt.rate(snapshot.decode_tps)} tok/s")
     if tally.n_verified:
@@ -39,6 +39,13 @@ def _figures(snapshot: CockpitSnapshot) -> list[str]:
             parts.append(fmt.factor(tally.speedup))
         parts.append(f"accept {fmt.percent(tally.acceptance_rate)}")
     return [part for part in parts if part]
+
+
+def _prefill(snapshot: CockpitSnapshot) -> str:
+    progress = snapshot.prefill
+    if progress is None or not progress.n_total:
+        return ""
+    return f"reading the prompt {fmt.percent(progress.n_done / progress.n_total)}"
 
 
 def _context(snapshot: CockpitSnapshot) -> str:

@@ -91,6 +91,11 @@ def test_the_status_line_says_what_the_design_asks_for() -> None:
     assert shown.endswith("ctx 1.2k/8k 15% · 74 tok/s · 1.5x · accept 67% ")
 
 
+def test_the_status_line_shows_a_prefill_where_there_is_no_panel() -> None:
+    reading = CockpitSnapshot(phase=Phase.PREFILL, n_ctx=8192, prefill=PromptProgress(300, 1200, 0))
+    assert "ctx 0/8k 0% · reading the prompt 25%" in plain(status_line(reading, 80))
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_status_line_fills_one_line(width: int) -> None:
     assert width_of(status_line(BUSY, width)) == width

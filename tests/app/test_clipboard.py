@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+from textual.app import App
+
+from app.clipboard import copy
+
+
+@pytest.fixture(autouse=True)
+def bare_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("TMUX", "TERM_PROGRAM", "SSH_TTY", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+async def copied(text: str) -> tuple[str, str, str]:
+    """What the terminal was told, and the notice with its severity."""
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        copy(app, text)
+        await pilot.pause()
+        [notice] = app._notifications
+        return app.clipboard, notice.message, notice.severity
+
+
+async def test_the_terminal_is_told_and_the_user_too() -> None:
+    text, message, severity = await copied("hello")
+    assert (text, message, severity) == ("hello", "Copied 5 characters.", "information")
+
+
+async def test_escape_sequences_do_not_reach_the_clipboard() -> None:
+    text, _, _ = await copied("a\x1b[31mb")
+    assert text == "a[31mb"
+
+
+async def test_a_terminal_that_refuses_gets_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM_PROGRAM", "Apple_Terminal")
+    _, message, severity = await copied("hello")
+    assert "cmd+c" in message
+    assert severity == "warning"
+
+
+async def test_a_clipboard_program_is_used_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, bare_terminal: Path
+) -> None:
+    program(bare_terminal, "xclip", f"exec /bin/cat > {bare_terminal}/out")
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("TMUX", "x")
+    _, message, _ = await copied("hello")
+    assert (bare_terminal / "out").read_text() == "hello"
+    assert "tmux" not in message
+
+
+async def test_a_program_that_fails_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, bare_terminal: Path
+) -> None:
+    program(bare_terminal, "xclip", "exit 1")
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("TMUX", "x")
+    text, message, _ = await copied("hello")
+    assert text == "hello"
+    assert "set-clipboard" in message
