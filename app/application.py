@@ -16,9 +16,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from app.chat.controller import ChatController
-from app.chat_keys import CHAT_KEYS, COMPOSER_KEYS, MESSAGE_KEYS
 from app.commands import chat_commands
-from app.live_keys import key_sections
+from app.live_keys import every_binding_id, key_sections
 from app.render.gauges import GraphSymbols
 from app.screens.chat import ChatScreen
 from app.services import Services
@@ -146,7 +145,7 @@ def open_chat(
     """
     from app.startup import Request, prepare
 
-    opened = prepare(Request(model, draft, preset), binding_ids())
+    opened = prepare(Request(model, draft, preset), every_binding_id)
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":
@@ -165,9 +164,3 @@ def open_chat(
         app.run()
     finally:
         opened.close()
-
-
-def binding_ids() -> list[str]:
-    """The ids of every key, which the settings may bind anew."""
-    own = [*CHAT_KEYS, *MESSAGE_KEYS, *COMPOSER_KEYS, *KvchatApp.BINDINGS]
-    return [key.id for key in own if isinstance(key, Binding) and key.id]

@@ -1,5 +1,7 @@
 """The keys that a screen and its widgets bind now, for the help and the command palette."""
 
+import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping
 
 from textual.app import App
@@ -7,7 +9,23 @@ from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from app import screens
 from app.render.help import KeyHelp, KeySection
+
+
+def every_binding_id() -> list[str]:
+    """The ids of all keys on all screens, which the settings may bind anew."""
+    for module in pkgutil.walk_packages(screens.__path__, f"{screens.__name__}."):
+        importlib.import_module(module.name)
+    declared = [key for kind in _own_kinds(DOMNode) for key in kind.__dict__.get("BINDINGS", ())]
+    return sorted({key.id for key in declared if isinstance(key, Binding) and key.id})
+
+
+def _own_kinds(kind: type[DOMNode]) -> Iterator[type[DOMNode]]:
+    for inner in kind.__subclasses__():
+        if inner.__module__.startswith("app."):
+            yield inner
+        yield from _own_kinds(inner)
 
 
 def own_bindings(node: DOMNode, keymap: Mapping[str, str]) -> list[Binding]:

@@ -1,13 +1,13 @@
 """What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app import locations
 from app.chat.controller import ChatController
 from app.configure import configure, draft_path, planned_bytes, usual_model
-from app.keys import read_keymap
+from app.keys import Keymap, read_keymap
 from app.services import Services
 from app.settings import ModelSettings, Settings, load_settings, save_setting
 from app.store.chats import ChatStore
@@ -46,12 +46,12 @@ class Opened:
         self.store.close()
 
 
-def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
+def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opened:
     """Open everything, nothing of it visible yet.
 
     Args:
         request: The command line.
-        binding_ids: Ids that the settings may bind keys to.
+        binding_ids: Gives the ids that the settings may bind keys to, if they bind any.
 
     Raises:
         ModelFileError: If the named model or draft model is not there.
@@ -77,7 +77,7 @@ def prepare(request: Request, binding_ids: Sequence[str]) -> Opened:
         system_prompt=(rules.system_prompt if rules else "") or settings.chat.system_prompt,
         max_tokens=settings.chat.max_tokens,
     )
-    keymap = read_keymap(settings.keys, binding_ids)
+    keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: configure(path, draft, rules, settings),
         planned_bytes=planned_bytes,

@@ -100,6 +100,8 @@ class ChatDialogs(Screen[None]):
             configuration.model_path if configuration else None,
             configuration,
             measured=loaded.buffers if loaded else (),
+            scan=self.services.scan,
+            presets_dir=self.services.presets_dir,
         )
         self.app.push_screen(screen, self.load)
 

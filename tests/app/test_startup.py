@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app.application import binding_ids
+from app.live_keys import every_binding_id
 from app.startup import Opened, Request, prepare
 from engine.errors import ModelFileError, PresetError
 
@@ -19,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(request: Request) -> Opened:
-    result = prepare(request, binding_ids())
+    result = prepare(request, every_binding_id)
     result.close()
     return result
 
@@ -46,12 +46,12 @@ def test_the_starter_opens_where_it_is_found(
 
 def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(ModelFileError):
-        prepare(Request(model="nothing-like-this"), binding_ids())
+        prepare(Request(model="nothing-like-this"), every_binding_id)
 
 
 def test_a_preset_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(PresetError):
-        prepare(Request(preset="nothing-like-this"), binding_ids())
+        prepare(Request(preset="nothing-like-this"), every_binding_id)
 
 
 def test_what_is_wrong_in_the_settings_becomes_notices(home: Path) -> None:
@@ -73,3 +73,8 @@ def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None
     planned = services.planned_bytes(configuration)
     assert planned is not None
     assert planned > starter_path.stat().st_size * 0.9
+
+
+def test_the_keys_of_every_screen_can_be_bound_anew() -> None:
+    ids = every_binding_id()
+    assert {"chat-new", "message-copy", "composer-send", "chats-delete", "help-close"} <= set(ids)

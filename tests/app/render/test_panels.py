@@ -53,7 +53,8 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
 def test_speculation_shows_every_figure_beside_its_name() -> None:
     shown = text(speculation_lines(BUSY, 44))
     for part in ("67%", "validated          120", "refuted             60", "1,200", "2.30",
-                 "lookup 120/180", "length now   4", "because      up: 5 of 5 accepted", "▪✗▪✗", "1.4 s"):  # fmt: skip
+                 "lookup 120/180", "length now   4", "because      up: 5 of 5 accepted",
+                 "▪✗▪✗", "1.4 s"):  # fmt: skip
         assert part in shown
 
 
