@@ -9,7 +9,7 @@ from app.planning.plan import Plan, Planner
 from app.planning.table import cost_table
 from app.render.gauges import GraphSymbols
 from app.render.lines import Run
-from app.render.plan import command_lines, heading_line, plan_lines
+from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
 from app.render.plan_table import n_columns
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
@@ -20,6 +20,8 @@ COLORS = {
     "mem-overhead": "white", "mem-free": "bright_black", "mem-over": "red",
 }  # fmt: skip
 """The terminal's own colours: a command knows no theme."""
+PLAIN = str.maketrans({"✓": "+", "✗": "x", "·": "-", "–": "-", "…": "."})  # noqa: RUF001
+"""Letters for signs that a terminal without Unicode lacks."""
 BOLD = {"strong", "heading-minor", "bad"}
 
 
@@ -28,16 +30,15 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     width = min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
     symbols = symbols_for(sys.stdout.encoding)
-    lines = [
-        heading_line(plan, width),
-        *plan_lines(plan, width, table=table, symbols=symbols),
-        (),
-        *command_lines(plan, width),
-    ]
+    lines = [heading_line(plan, width), *plan_lines(plan, width, symbols=symbols)]
+    for section in (
+        table_section(table, width), warning_section(plan, width), command_lines(plan, width)
+    ):  # fmt: skip
+        lines += [(), *section] if section else []
     for line in lines:
         text = "".join(_styled(run) for run in line)
         if symbols == "ascii":
-            text = text.encode("ascii", "replace").decode("ascii")
+            text = text.translate(PLAIN).encode("ascii", "replace").decode("ascii")
         click.echo(text.rstrip())
 
 

@@ -1,0 +1,86 @@
+"""Values as they are typed and shown, and the steps of a number."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from engine.errors import EngineError, HardwareError
+from engine.memory.units import GIB, parse_bytes
+
+T = TypeVar("T")
+CONTEXTS = (
+    256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304,
+    131072, 196608, 262144, 393216, 524288, 786432, 1048576,
+)  # fmt: skip
+BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+GPU_SIZES = tuple(gib * GIB for gib in (2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141))
+_COUNT = re.compile(r"(\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
+
+
+class KnobError(EngineError):
+    """A value that a knob cannot take; the message says which it can."""
+
+    title = "That is no value for this"
+
+
+def parse_count(text: str, *, low: int, high: int) -> int:
+    """Read a whole number such as `8192`, `8,192` or `8k` (8 x 1024).
+
+    Raises:
+        KnobError: it is none, or out of range.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise KnobError(f"{text!r} is no number: {low:,} to {high:,}, or 8k")
+    factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
+    value = float(re.sub(r"[,_ ]", "", match[1])) * factor
+    if value != int(value) or not low <= value <= high:
+        raise KnobError(f"{text.strip()} is not one of the whole numbers {low:,} to {high:,}")
+    return int(value)
+
+
+def parse_layers(text: str) -> int:
+    """Read a number of layers, -1 for `all`.
+
+    Raises:
+        KnobError: it is none.
+    """
+    if text.strip().lower() == "all":
+        return -1
+    try:
+        return parse_count(text, low=0, high=9999)
+    except KnobError as error:
+        raise KnobError(f"{error}, or all") from error
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Read the sizes of GPUs such as `8GiB, 24`, a bare number in GiB; none for `found`.
+
+    Raises:
+        KnobError: one of them is no size.
+    """
+    if text.strip().lower() in ("", "found"):
+        return ()
+    parts = re.split(r"[;,+]|\s+and\s+", text)
+    try:
+        return tuple(parse_bytes(_with_unit(part)) for part in parts)
+    except HardwareError as error:
+        raise KnobError(f"{error}; several with commas, or found") from error
+
+
+def step_among(stops: Iterable[int], value: int, step: int) -> int:
+    """Give the next stop above or below a value; the value itself at an end."""
+    ordered = sorted(set(stops))
+    beyond = [n for n in ordered if n > value] if step > 0 else [n for n in ordered if n < value]
+    if not beyond:
+        return value
+    return beyond[0] if step > 0 else beyond[-1]
+
+
+def step_round(values: Sequence[T], value: T, step: int) -> T:
+    """Give the next of a closed set, from the last to the first."""
+    return values[(values.index(value) + step) % len(values)]
+
+
+def _with_unit(text: str) -> str:
+    return f"{text}GiB" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text
