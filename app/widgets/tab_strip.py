@@ -13,7 +13,7 @@ from app.widgets.ink import InkLines
 class TabStrip(InkLines):
     """Names side by side, the active one marked by shape and colour."""
 
-    active: reactive[int] = reactive(0, layout=False)
+    active: reactive[int] = reactive(0, layout=False, init=False)
 
     @dataclass
     class Chosen(Message):
