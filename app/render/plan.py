@@ -9,7 +9,7 @@ from app.planning.plan import Plan, warnings_of
 from app.planning.table import CostTable
 from app.render import format as fmt
 from app.render.gauges import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, spread
+from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of
 from app.render.plan_bar import FREE, mark, memory_bar
 from app.render.plan_table import table_lines
 from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
@@ -17,6 +17,8 @@ from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 NAME_WIDTH = 11
 SIZE_WIDTH = 9
 SOURCE_WIDTH = 13
+LEAST_NOTE = 20
+"""Cells that a note needs at least: less says nothing."""
 SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
 NAMES: dict[TermKind, str] = {
     TermKind.WEIGHTS: "weights",
@@ -109,7 +111,7 @@ def device_lines(
     if own is not None:
         lines.append((Run(_columns("", "planned", "", "loaded"), "muted"),))
     lines += [
-        _term_line(kind, device.term(kind), symbols, own)
+        _term_line(kind, device.term(kind), width, symbols, own)
         for kind in TermKind
         if device.term(kind).nbytes or (own and own.get(kind))
     ]
@@ -117,9 +119,14 @@ def device_lines(
 
 
 def _term_line(
-    kind: TermKind, term: Term, symbols: GraphSymbols, own: Mapping[TermKind, int] | None
+    kind: TermKind,
+    term: Term,
+    width: int,
+    symbols: GraphSymbols,
+    own: Mapping[TermKind, int] | None,
 ) -> Line:
     source = f"{SIGNS[term.source]} {term.source}"
+    note = Run(term.note, "muted")
     parts = [
         mark(kind, symbols),
         Run(f" {NAMES[kind]:<{NAME_WIDTH - 2}}"),
@@ -132,7 +139,8 @@ def _term_line(
         there = own.get(kind)
         text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
         parts.append(Run(f"{text:>{SIZE_WIDTH}}  "))
-    return (*parts, Run(term.note, "muted"))
+    room = width - width_of(tuple(parts))
+    return (*parts, note) if room >= min(len(term.note), LEAST_NOTE) else tuple(parts)
 
 
 def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
@@ -157,7 +165,7 @@ def largest_context_line(plan: Plan) -> Line:
     label = Run("largest context  ", "heading-minor")
     if plan.max_n_ctx is None:
         return (label, Run("none fits", "bad"), Run(": even 256 tokens are too many", "muted"))
-    why = "all that it was trained on" if plan.is_limited_by_training else "what the memory holds"
+    why = "all it was trained on" if plan.is_limited_by_training else "what the memory holds"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 

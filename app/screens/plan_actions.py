@@ -31,7 +31,9 @@ class PlanActions(Screen[Configuration | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="planner-back", tooltip="Back, nothing is loaded"),
-        Binding("enter,l", "load", "Load", id="planner-load",
+        Binding("enter", "load", "Load", id="planner-load",
+                tooltip="Load the model with these values"),
+        Binding("l", "load", "Load", id="planner-load-too", show=False,
                 tooltip="Load the model with these values"),
         Binding("f", "fit", "Fit", id="planner-fit",
                 tooltip="Take the largest context that fits"),

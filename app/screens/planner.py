@@ -13,7 +13,7 @@ from app.planning.knobs import DRAFT
 from app.planning.loaded import loaded_bytes
 from app.planning.measuring import can_measure, measured_plan
 from app.planning.plan import Plan, Setup
-from app.planning.table import CostTable, cost_table
+from app.planning.table import cost_table
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
     command_lines,
@@ -71,7 +71,6 @@ class PlannerScreen(PlanActions):
         self._first = (model_path, configuration)
         self._dry_run = dry_run or DryRun()
         self._measure_timer: Timer | None = None
-        self._table: CostTable | None = None
         self._note = ""
         """Why the dry run gave no numbers."""
 
@@ -132,14 +131,9 @@ class PlannerScreen(PlanActions):
             self.plan = None
             self._present_refusal(error)
             return
-        self._table = cost_table(plan, self.planner.estimator(setup), self._n_columns())
         self._take(plan)
         if can_measure(plan):
             self._measure_later(plan)
-
-    def _n_columns(self) -> int:
-        name = "#plan-side" if self.has_class("-huge") else "#plan-report"
-        return n_columns(self.query_one(name).size.width)
 
     def _take(self, plan: Plan) -> None:
         self.plan = self.last_plan = plan
@@ -174,10 +168,8 @@ class PlannerScreen(PlanActions):
             self.call_after_refresh(self._show_again)
 
     def _show_again(self) -> None:
-        plan = self.plan
-        if plan is not None:
-            self._table = cost_table(plan, self.planner.estimator(plan.setup), self._n_columns())
-            self._present(plan)
+        if self.plan is not None:
+            self._present(self.plan)
 
     def _present(self, plan: Plan) -> None:
         width = self.size.width
@@ -195,8 +187,9 @@ class PlannerScreen(PlanActions):
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
 
     def _rest(self, plan: Plan, width: int) -> list[Line]:
+        table = cost_table(plan, self.planner.estimator(plan.setup), n_columns(width))
         parts = [
-            table_section(self._table, width) if self._table else [],
+            table_section(table, width),
             warning_section(
                 plan, width, extra=(f"no dry run: {self._note}",) if self._note else ()
             ),
@@ -209,7 +202,11 @@ class PlannerScreen(PlanActions):
 
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
         first = self._first[1]
-        if first is None or first.model_path != plan.setup.configuration.model_path:
+        if (
+            plan.setup.vram_bytes
+            or first is None
+            or first.model_path != plan.setup.configuration.model_path
+        ):
             return None
         return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
 

@@ -26,7 +26,12 @@ from engine.memory.estimate import (
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_dry_run")
 ANSWER_LIMIT_S = 20.0
-KINDS = {"KV": TermKind.KV, "RS": TermKind.STATE, "compute": TermKind.COMPUTE}
+KINDS = {
+    "KV": TermKind.KV,
+    "RS": TermKind.STATE,
+    "compute": TermKind.COMPUTE,
+    "output": TermKind.COMPUTE,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.model.gguf import GgufFile, TensorInfo
 
@@ -27,8 +28,9 @@ class Weights:
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes
 
 
+@lru_cache(maxsize=16)
 def weights_of(file: GgufFile) -> Weights:
-    """Sum the tensor table of a model."""
+    """Sum the tensor table of a model, once for each header that was read."""
     n_layers = file.integer(f"{file.architecture}.block_count") or 0
     layers = [0] * n_layers
     inputs = outputs = 0

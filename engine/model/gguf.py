@@ -48,9 +48,12 @@ class TensorInfo:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """What the header of a model says, of all its files where it is split."""
+    """What the header of a model says, of all its files where it is split.
+
+    Two are the same only if they are one object, so that what is computed from one can be kept.
+    """
 
     path: Path
     version: int
