@@ -56,24 +56,23 @@ def key_sections(
     """The keys of the screen, of its widgets, and of the application."""
     sections: list[KeySection] = []
     for node in (*own_nodes(screen), app):
-        keys = _by_action(app, own_bindings(node, keymap))
+        keys = _by_id(app, own_bindings(node, keymap))
         if keys:
             sections.append(KeySection(_title(node, screen), keys))
     return sections
 
 
-def _by_action(app: App[None], bindings: list[Binding]) -> tuple[KeyHelp, ...]:
-    """Keys of the same action as one entry."""
+def _by_id(app: App[None], bindings: list[Binding]) -> tuple[KeyHelp, ...]:
+    """Keys of the same binding as one entry."""
     names: dict[str, list[str]] = {}
     last: dict[str, Binding] = {}
     for binding in bindings:
-        names.setdefault(binding.action, []).append(app.get_key_display(binding))
-        last[binding.action] = binding
+        key = binding.id or binding.action
+        names.setdefault(key, []).append(app.get_key_display(binding))
+        last[key] = binding
     return tuple(
-        KeyHelp(
-            ", ".join(keys), last[action].tooltip or last[action].description, last[action].id or ""
-        )
-        for action, keys in names.items()
+        KeyHelp(", ".join(names[key]), binding.tooltip or binding.description, binding.id or "")
+        for key, binding in last.items()
     )
 
 

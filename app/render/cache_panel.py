@@ -24,7 +24,7 @@ def cache_lines(
     n_cells = cache.n_cells if cache else snapshot.n_ctx
     n_used = cache.n_used if cache else 0
     kv_bytes = cache.kv_bytes if cache else kv_bytes
-    if not n_cells:
+    if not n_cells or not kv_bytes:
         return [row(label, fmt.NO_VALUE if label else "") for label in _LABELS]
     share = n_used / n_cells
     lines = [

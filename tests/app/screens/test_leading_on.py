@@ -1,0 +1,60 @@
+"""What the chat leads on to, with the real planner and presets screens."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from app.application import KvchatApp
+from app.screens.chat import ChatScreen
+from app.screens.planner import PlannerScreen
+from tests.fakes_app import WIDE, make_controller, ready, services, wait_until
+from tests.fakes_client import CONFIGURATION, ScriptedClient
+
+
+def on_real_model(tmp_path: Path, model: Path) -> tuple[KvchatApp, ScriptedClient]:
+    controller, client = make_controller(tmp_path)
+    configuration = replace(CONFIGURATION, model_path=model, n_ctx=2048)
+    return KvchatApp(controller, services(tmp_path), configuration=configuration), client
+
+
+async def test_the_planner_opens_on_the_loaded_model_and_loads_what_was_planned(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    app, client = on_real_model(tmp_path, starter_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: isinstance(app.screen, PlannerScreen))
+        planner = app.screen
+        assert isinstance(planner, PlannerScreen)
+        await wait_until(pilot, lambda: planner.plan is not None)
+        await pilot.press("l")
+        await wait_until(pilot, lambda: len(client.loads) == 2)
+        assert isinstance(app.screen, ChatScreen)
+        assert client.loads[1].model_path == starter_path
+        assert client.loads[1].n_ctx == 2048
+
+
+async def test_leaving_the_planner_changes_nothing(tmp_path: Path, starter_path: Path) -> None:
+    app, client = on_real_model(tmp_path, starter_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: isinstance(app.screen, PlannerScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        assert len(client.loads) == 1
+
+
+async def test_help_over_the_planner_lists_the_planners_keys(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    from app.live_keys import key_sections
+
+    app, _ = on_real_model(tmp_path, starter_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f2")
+        await wait_until(pilot, lambda: isinstance(app.screen, PlannerScreen))
+        sections = key_sections(app, app.screen, {})
+        names = {key.name for section in sections for key in section.keys}
+        assert {"planner-load", "planner-export", "app-help"} <= names
