@@ -13,6 +13,7 @@ from pathlib import Path
 VERSION = "0.3.36"
 ROOT = Path(__file__).resolve().parent.parent
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+CUDA_FLAGS = ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=native"]
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\]")
 
 
@@ -28,9 +29,14 @@ def cmake_flags() -> list[str]:
     ]
     if _has_amx():
         flags += [f"-DCMAKE_C_FLAGS={NO_AMX}", f"-DCMAKE_CXX_FLAGS={NO_AMX}"]
-    if shutil.which("nvcc") and platform.system() == "Linux":
-        flags += ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=native"]
+    if _has_cuda():
+        flags += CUDA_FLAGS
     return flags
+
+
+def without_cuda(flags: list[str]) -> list[str]:
+    """Give the flags of a build for the CPU alone."""
+    return [flag for flag in flags if flag not in CUDA_FLAGS]
 
 
 def describe(flags: list[str]) -> str:
@@ -71,10 +77,20 @@ def build_wheel(python: Path, flags: list[str], folder: Path) -> Path:
         "CMAKE_ARGS": shlex.join(flags),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2),
     }
-    if _run_with_progress(command, environment, log) != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        sys.exit(f"llama.cpp could not be compiled. The end of {log}:\n{tail}")
-    return next(folder.glob("llama_cpp_python-*.whl"))
+    if _run_with_progress(command, environment, log) == 0:
+        return next(folder.glob("llama_cpp_python-*.whl"))
+    if "-DGGML_CUDA=ON" in flags:
+        print(f"The build with CUDA failed (see {log}); building for the CPU.", flush=True)
+        plain = without_cuda(flags)
+        return build_wheel(python, plain, wheel_folder(plain))
+    sys.exit(f"llama.cpp could not be compiled. From {log}:\n{_reasons(log)}")
+
+
+def _reasons(log: Path) -> str:
+    """Give the lines of a log that say what went wrong, else its end."""
+    lines = log.read_text(errors="replace").splitlines()
+    telling = [line for line in lines if re.search(r"\b(fatal )?error\b", line, re.IGNORECASE)]
+    return "\n".join((telling or lines)[:12])
 
 
 def _run_with_progress(command: list[str], environment: dict[str, str], log: Path) -> int:
@@ -98,6 +114,14 @@ def _run_with_progress(command: list[str], environment: dict[str, str], log: Pat
 
 def _is_tenth(step: re.Match[str] | None) -> bool:
     return step is not None and int(step[1]) % max(1, int(step[2]) // 5) == 0
+
+
+def _has_cuda() -> bool:
+    """Whether there is a compiler for CUDA and a card that it can compile for."""
+    if platform.system() != "Linux" or not (shutil.which("nvcc") and shutil.which("nvidia-smi")):
+        return False
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return listed.returncode == 0 and "GPU" in listed.stdout
 
 
 def _has_amx() -> bool:
