@@ -1,0 +1,301 @@
+"""The presets: what each is, and what it comes to here; load, rename, delete, export."""
+
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from app import locations
+from app.planning.asked import Asked, setup_of_preset
+from app.planning.plan import Plan, Planner
+from app.render.lines import Run, plain
+from app.render.plan import verdict_line
+from app.render.plan_preset import preset_lines
+from app.render.sanitize import visible
+from app.screens.ask import AskLine, AskYes
+from app.widgets.key_bar import KeyBar
+from app.widgets.plan_report import PlanReport
+from app.widgets.plan_title import PlanTitle
+from engine.configuration import Configuration
+from engine.errors import EngineError, PresetError
+from engine.events import BufferSize
+from engine.model.library import scan
+from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
+from engine.presets.preset import read_preset
+
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
+
+
+class PresetsScreen(Screen[Configuration | None]):
+    """Gives the configuration of the preset that was loaded, None to stay."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/presets.tcss"]
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="presets-back", tooltip="Back, nothing is loaded"),
+        Binding("enter", "load", "Load", id="presets-load",
+                tooltip="Load the model with this preset"),
+        Binding("r", "rename", "Rename", id="presets-rename", tooltip="Give it another name"),
+        Binding("d,delete", "delete", "Delete", id="presets-delete", tooltip="Delete the file"),
+        Binding("x", "export", "Export", id="presets-export",
+                tooltip="The arguments of llama-server"),
+        Binding("j", "move(1)", "Down", id="presets-down", show=False, tooltip="Next preset"),
+        Binding("k", "move(-1)", "Up", id="presets-up", show=False, tooltip="Preset above"),
+        Binding("pageup", "scroll_preview(-1)", "Page up", id="presets-page-up", show=False,
+                priority=True, tooltip="Scroll the preview up"),
+        Binding("pagedown", "scroll_preview(1)", "Page down", id="presets-page-down", show=False,
+                priority=True, tooltip="Scroll the preview down"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        presets_dir: Path,
+        current: Configuration | None,
+        *,
+        measured: tuple[BufferSize, ...] = (),
+    ) -> None:
+        """List presets.
+
+        Args:
+            presets_dir: Folder of the user's own.
+            current: What is loaded now: its model serves presets that name none.
+            measured: What the engine has allocated for it, which another load frees.
+        """
+        super().__init__()
+        self._presets_dir = presets_dir
+        self._current = current
+        self._planner = Planner(loaded=measured)
+        self._entries: list[PresetEntry] = []
+        self._outcomes: dict[Path, Plan | str] = {}
+        """What each preset comes to, or why it does not."""
+
+    def compose(self) -> ComposeResult:
+        yield PlanTitle(id="presets-title")
+        with Horizontal(id="presets-main"):
+            yield OptionList(id="presets-list")
+            yield PlanReport(title="preview", id="presets-preview")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        model = "no model is loaded" if self._current is None else self._current.model_path.stem
+        title = (Run(" presets", "strong"), Run(f"  for {model}", "muted"))
+        self.query_one(PlanTitle).present(title)
+        self._fill(None)
+
+    # --- the list ---
+
+    def _fill(self, highlighted: Path | None) -> None:
+        """Read the folders again and keep a place in the list."""
+        self._entries = list_presets(self._presets_dir)
+        presets = self.query_one(OptionList)
+        place = presets.highlighted or 0
+        presets.set_options([Option(_prompt(entry)) for entry in self._entries])
+        paths = [entry.path for entry in self._entries]
+        if highlighted in paths:
+            place = paths.index(highlighted)
+        presets.highlighted = min(place, len(paths) - 1) if paths else None
+        presets.focus()
+
+    def on_option_list_option_highlighted(self) -> None:
+        entry = self._chosen()
+        if entry is None:
+            return
+        self._preview(entry)
+        if entry.path not in self._outcomes and entry.problem is None:
+            self._resolve(entry)
+
+    def on_option_list_option_selected(self) -> None:
+        self.action_load()
+
+    def action_move(self, step: int) -> None:
+        """Go down or up."""
+        presets = self.query_one(OptionList)
+        if step > 0:
+            presets.action_cursor_down()
+        else:
+            presets.action_cursor_up()
+
+    def _chosen(self) -> PresetEntry | None:
+        place = self.query_one(OptionList).highlighted
+        return None if place is None or place >= len(self._entries) else self._entries[place]
+
+    # --- the preview ---
+
+    def _preview(self, entry: PresetEntry) -> None:
+        try:
+            text = entry.path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            text = f"# it cannot be read: {error.strerror or error}"
+        outcome = self._outcomes.get(entry.path)
+        plan, note = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
+        report = self.query_one(PlanReport)
+        report.present(lambda width: preset_lines(entry, text, width, outcome=plan, note=note))
+
+    @work(thread=True, exclusive=True, group="resolve")
+    def _resolve(self, entry: PresetEntry) -> None:
+        """Find out what a preset comes to, away from the screen."""
+        worker = get_current_worker()
+        outcome: Plan | str
+        try:
+            outcome = self._plan_of(entry)
+        except EngineError as error:
+            outcome = str(error)
+        if not worker.is_cancelled and self.is_attached:
+            self.app.call_from_thread(self._resolved, entry, outcome)
+
+    def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
+        self._outcomes[entry.path] = outcome
+        if self._chosen() == entry:
+            self._preview(entry)
+
+    def _plan_of(self, entry: PresetEntry, model: Path | None = None) -> Plan:
+        """Give the plan of a preset with a model, its own, or the one that is loaded.
+
+        Raises:
+            EngineError: it cannot be read, or names no model and none is loaded.
+        """
+        preset = read_preset(entry.path)
+        if model is None and preset.model is None and self._current is not None:
+            model = self._current.model_path
+        asked = Asked(model=None if model is None else str(model))
+        return self._planner.plan(setup_of_preset(preset, asked, self._planner))
+
+    def action_scroll_preview(self, pages: int) -> None:
+        """Scroll the preview by pages."""
+        report = self.query_one(PlanReport)
+        report.scroll_relative(y=pages * max(report.size.height - 1, 1), animate=False)
+
+    # --- what is done with one ---
+
+    def action_leave(self) -> None:
+        """Go back without a change."""
+        self.dismiss(None)
+
+    def action_load(self) -> None:
+        """Load the preset; ask for a model where it names none, and before what does not fit."""
+        self._with_plan(self._load)
+
+    def _load(self, plan: Plan) -> None:
+        configuration = plan.setup.configuration
+        if plan.fits or plan.setup.vram_bytes:
+            self.dismiss(configuration)
+            return
+
+        def load(is_sure: bool | None) -> None:
+            if is_sure:
+                self.dismiss(configuration)
+
+        self.app.push_screen(AskYes(f"{plain(verdict_line(plan))}. Load it all the same?"), load)
+
+    def action_export(self) -> None:
+        """Show the arguments of llama-server."""
+        self._with_plan(self._export)
+
+    def _export(self, plan: Plan) -> None:
+        from app.screens.export import ExportScreen
+
+        self.app.push_screen(ExportScreen(plan))
+
+    def _with_plan(self, use: Callable[[Plan], None]) -> None:
+        entry = self._chosen()
+        if entry is None:
+            return
+        if entry.problem is not None:
+            self.notify(entry.problem, title="Not valid", severity="error", markup=False)
+            return
+        if self._current is not None or read_preset(entry.path).model is not None:
+            self._plan_then(entry, None, use)
+            return
+
+        def chosen(path: Path | None) -> None:
+            if path is not None:
+                self._plan_then(entry, path, use)
+
+        self._choose_model(chosen)
+
+    def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
+        from app.screens.models import ModelsScreen
+
+        folders = locations.model_folders()
+        screen = ModelsScreen(
+            lambda: scan(folders, cache_path=locations.header_cache_path()), folders, None
+        )
+        self.app.push_screen(screen, chosen)
+
+    @work(thread=True, exclusive=True, group="use")
+    def _plan_then(
+        self, entry: PresetEntry, model: Path | None, use: Callable[[Plan], None]
+    ) -> None:
+        worker = get_current_worker()
+        try:
+            plan = self._plan_of(entry, model)
+        except EngineError as error:
+            self.app.call_from_thread(self.report, error)
+            return
+        if not worker.is_cancelled and self.is_attached:
+            self.app.call_from_thread(use, plan)
+
+    # --- files ---
+
+    def action_rename(self) -> None:
+        """Ask for another name."""
+        entry = self._users_own("renamed")
+        if entry is None:
+            return
+
+        def rename(name: str | None) -> None:
+            if name and name != entry.name:
+                self._change(lambda: rename_preset(entry.path, name, self._presets_dir))
+
+        self.app.push_screen(AskLine("Name of the preset", entry.name), rename)
+
+    def action_delete(self) -> None:
+        """Ask, then delete."""
+        entry = self._users_own("deleted")
+        if entry is None:
+            return
+
+        def delete(is_sure: bool | None) -> None:
+            if is_sure:
+                self._change(lambda: delete_preset(entry.path, self._presets_dir))
+
+        self.app.push_screen(AskYes(f"Delete the preset “{visible(entry.name)}”?"), delete)
+
+    def _users_own(self, what: str) -> PresetEntry | None:
+        entry = self._chosen()
+        if entry is not None and entry.is_builtin:
+            self.notify(
+                f"{entry.name} comes with kvchat and cannot be {what}: load it, and save it under "
+                "a name of your own in the planner (F2, s).",
+                markup=False,
+            )
+            return None
+        return entry
+
+    def _change(self, change: Callable[[], Path | None]) -> None:
+        try:
+            path = change()
+        except PresetError as error:
+            self.report(error)
+        else:
+            self._fill(path)
+
+    def report(self, error: EngineError) -> None:
+        """Show an error as a notice."""
+        self.notify(str(error), title=error.title, severity="error", markup=False)
+
+
+def _prompt(entry: PresetEntry) -> Content:
+    kind = "✗ broken" if entry.problem else "" if entry.is_builtin else "yours"
+    name = Content.assemble((visible(entry.name), "bold"), "  ", (kind, "$text-muted"))
+    about = visible(entry.problem or entry.description).splitlines()[:1]
+    return Content.assemble(name, "\n", (about[0] if about else "", "$text-muted"))
