@@ -20,8 +20,8 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     lines = [
         row("planned", _size(snapshot.planned_bytes)),
         row("measured", _size(measured), *_difference(snapshot.planned_bytes, measured)),
-        row("", Run(_by_kind(snapshot.buffers), "muted")),
         row("process", _size(snapshot.process_bytes)),
+        row("", Run(_by_kind(snapshot.buffers), "muted")),
     ]
     return [clipped(runs, width) for runs in lines]
 

@@ -33,7 +33,6 @@ def speculation_lines(
         columns("refuted", *_both(reply, session, lambda t: fmt.count(t.n_refuted))),
         columns("tokens/round", *_both(reply, session, _tokens_per_round)),
         columns("time saved", *_both(reply, session, _saved), first=_saved_style(reply)),
-        columns("speed-up", *_both(reply, session, _speedup)),
         row("by source", *_by_source(reply if reply.by_source else session)),
         row("length now", _length(snapshot)),
         row("because", Run(snapshot.reason or fmt.NO_VALUE, "muted")),
@@ -66,10 +65,6 @@ def _tokens_per_round(tally: Tally) -> str:
 
 def _saved(tally: Tally) -> str:
     return fmt.seconds(tally.saved_s if tally.n_verified else None)
-
-
-def _speedup(tally: Tally) -> str:
-    return fmt.factor(tally.speedup if tally.n_verified else None)
 
 
 def _saved_style(tally: Tally) -> str:

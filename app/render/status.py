@@ -3,6 +3,7 @@
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render import format as fmt
 from app.render.lines import Line, Run, spread
+from app.render.sanitize import visible
 
 _SEPARATOR = Run(" · ", "muted")
 
@@ -15,7 +16,7 @@ def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
 
 
 def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
-    name = snapshot.model_name
+    name = visible(snapshot.model_name.replace("\n", " "))
     # The file's name often ends with the quantisation, which follows anyway.
     if snapshot.file_type and name.lower().endswith(snapshot.file_type.lower()):
         name = name[: -len(snapshot.file_type)].rstrip(".-_")

@@ -37,7 +37,7 @@ MAX_TEXT_SHARE = 0.06
 TABS = ("chat", "speculation", "memory")
 MIN_SIZE = (60, 16)
 WIDTHS = [(0, "-tiny"), (MIN_SIZE[0], "-narrow"), (100, "-wide"), (160, "-huge")]
-HEIGHTS = [(0, "-flat"), (MIN_SIZE[1], "-tall")]
+HEIGHTS = [(0, "-flat"), (MIN_SIZE[1], "-low"), (32, "-tall")]
 
 
 class ChatScreen(ChatActions):

@@ -78,7 +78,7 @@ def test_planned_stands_beside_measured_and_the_process_apart() -> None:
     rows = [plain(line) for line in memory_lines(BUSY, 44)]
     assert rows[0] == "planned      272 MiB"
     assert rows[1] == "measured     272 MiB  as planned"
-    assert rows[3] == "process      310 MiB"
+    assert rows[2] == "process      310 MiB"
 
 
 def test_a_prefill_shows_how_far_it_is() -> None:
@@ -90,6 +90,12 @@ def test_the_status_line_says_what_the_design_asks_for() -> None:
     shown = plain(status_line(BUSY, 100))
     assert shown.startswith(" SmolLM2-135M-Instruct · Q4_1 · lookup")
     assert shown.endswith("ctx 1.2k/8k 15% · 74 tok/s · 1.5x · accept 67% ")
+
+
+def test_the_name_of_a_hostile_file_is_only_text() -> None:
+    named = CockpitSnapshot(model_name="evil\x1b[2J\nmodel")
+    assert "\x1b" not in plain(status_line(named, 80))
+    assert "\n" not in plain(status_line(named, 80))
 
 
 def test_the_status_line_shows_a_prefill_where_there_is_no_panel() -> None:
