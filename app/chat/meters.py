@@ -45,11 +45,15 @@ class Meters:
         self._acceptance: deque[float | None] = deque(maxlen=N_BINS)
         self._tps: deque[float | None] = deque(maxlen=N_BINS)
         self._verdicts: deque[bool] = deque(maxlen=N_VERDICTS)
+        self._unsettled: list[RoundFinished] = []
+        """Rounds that the counters do not hold yet: a hundred a second, for ten frames."""
+        self._cache: CacheChanged | None = None
         self._bin_start = 0.0
         self._bin_verified = self._bin_accepted = self._bin_emitted = 0
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show now."""
+        self._settle()
         self._close_bins()
         return replace(
             self._now,
@@ -67,6 +71,7 @@ class Meters:
 
     def loading(self, configuration: Configuration) -> None:
         """A load was asked for."""
+        self._settle()
         settings = configuration.speculation
         self._earlier = Tally()
         self._clear_histories()
@@ -81,6 +86,7 @@ class Meters:
 
     def asked(self) -> None:
         """A reply was asked for."""
+        self._settle()
         self._asked_at = self._clock()
         self._clear_histories()
         self._now = replace(
@@ -123,7 +129,7 @@ class Meters:
             case RoundFinished():
                 self._round(event)
             case CacheChanged():
-                self._now = replace(self._now, cache=event)
+                self._cache = event
             case SpeculationChanged():
                 self._now = replace(
                     self._now, predictor=event.predictor, controller=event.controller
@@ -138,6 +144,7 @@ class Meters:
         return self._asked_at is not None
 
     def _loaded(self, event: Loaded) -> None:
+        self._settle()
         settings = event.configuration.speculation
         self._now = replace(
             self._now,
@@ -177,11 +184,22 @@ class Meters:
         self._bin_verified += event.n_verified
         self._bin_accepted += event.n_accepted
         self._verdicts.extend(event.verdicts)
+        self._unsettled.append(event)
+
+    def _settle(self) -> None:
+        """Bring the counters up to the last round."""
+        if self._cache is not None:
+            self._now = replace(self._now, cache=self._cache)
+            self._cache = None
+        if not self._unsettled:
+            return
+        reply = self._now.reply
+        for event in self._unsettled:
+            reply = reply.with_round(event)
+        last = self._unsettled[-1]
+        self._unsettled.clear()
         self._now = replace(
-            self._now,
-            reply=self._now.reply.with_round(event),
-            next_length=event.next_length,
-            reason=event.reason,
+            self._now, reply=reply, next_length=last.next_length, reason=last.reason
         )
 
     def _finished(self, event: Finished) -> None:
@@ -204,6 +222,7 @@ class Meters:
 
     def _ended(self, phase: Phase, reply: Tally | None = None) -> None:
         """Close the running reply; a reply that was cut counts as far as it came."""
+        self._settle()
         if self._is_running:
             live_tps = self._live_tps()
             self._now = replace(self._now, reply=reply or self._now.reply, decode_tps=live_tps)
