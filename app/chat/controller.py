@@ -131,6 +131,7 @@ class ChatController:
         self.configuration = configuration
         self.loaded = None
         self._speculation = configuration.speculation
+        self.history.uses_model(str(configuration.model_path))
         self.meters.loading(configuration)
         self.client.load(configuration)
 

@@ -193,6 +193,8 @@ class ChatHistory:
                 sampling=self.sampling,
             )
             self._lock = self.store.lock_chat(self.chat.id)
+        elif self.chat.model_path != self._model_path:
+            self.store.update_chat(self.chat.id, model_path=self._model_path)
         message = self.store.add_message(
             self.chat.id, parent_id=parent_id, role="user", content=text
         )
@@ -237,15 +239,12 @@ class ChatHistory:
         self.system_prompt = system_prompt
         self.sampling = sampling
 
-    def rename(self, title: str) -> None:
-        """Give the chat a title that stays.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
-        if self.chat is not None:
-            self.chat = self.store.update_chat(self.chat.id, title=title, title_locked=True)
+    def use_sampling(self, sampling: SamplingSettings) -> None:
+        """Draw replies of new chats like this; a chat that is saved keeps its own settings."""
+        self._default_sampling = sampling
+        if self.chat is None:
+            self.sampling = sampling
 
     def uses_model(self, path: str) -> None:
-        """New chats are saved with this model."""
+        """Chats are saved with this model from their next question on."""
         self._model_path = path

@@ -5,7 +5,7 @@ names up in the theme, commands print the plain text.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
@@ -38,11 +38,6 @@ def plain(runs: Line) -> str:
 def width_of(runs: Line) -> int:
     """Cells that a line takes in a terminal."""
     return sum(cell_len(run.text) for run in runs)
-
-
-def restyled(runs: Iterable[Run], style: str) -> Line:
-    """The runs with one more style under their own."""
-    return tuple(Run(run.text, f"{style} {run.style}".strip()) for run in runs)
 
 
 def padded(runs: Line, width: int, style: str = "") -> Line:

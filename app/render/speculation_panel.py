@@ -9,8 +9,6 @@ from app.render.gauges import GraphSymbols, history, ribbon
 from app.render.lines import Line, Run, clipped, spread, width_of
 from app.render.panel_rows import LABEL_WIDTH, columns, row
 
-MIN_HEIGHT = 9
-
 
 def speculation_lines(
     snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols = "block"

@@ -109,8 +109,19 @@ class ChatDialogs(Screen[None]):
         """List the presets."""
         from app.screens.presets import PresetsScreen
 
-        screen = PresetsScreen(self.services.presets_dir, self.controller.configuration)
-        self.app.push_screen(screen, self.load)
+        loaded = self.controller.loaded
+        screen = PresetsScreen(
+            self.services.presets_dir,
+            self.controller.configuration,
+            measured=loaded.buffers if loaded else (),
+        )
+
+        def chosen(configuration: Configuration | None) -> None:
+            if configuration is not None:
+                self.controller.history.use_sampling(configuration.sampling)
+                self.load(configuration)
+
+        self.app.push_screen(screen, chosen)
 
     def welcome(self) -> None:
         """Say where models were looked for, and install the starter if asked to."""

@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from app import locations
 from app.live_keys import every_binding_id
 from app.startup import Opened, Request, prepare
+from app.store.chats import ChatStore
+from engine.configuration import SamplingSettings
 from engine.errors import ModelFileError, PresetError
 
 
@@ -42,6 +45,17 @@ def test_the_starter_opens_where_it_is_found(
 ) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     assert opened(Request()).model == starter_path
+
+
+def test_the_model_used_last_opens_before_the_starter(
+    starter_path: Path, gemma_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
+    with ChatStore(locations.database_path()) as store:
+        store.create_chat(
+            title="", model_path=str(gemma_path), system_prompt="", sampling=SamplingSettings()
+        )
+    assert opened(Request()).model == gemma_path
 
 
 def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:

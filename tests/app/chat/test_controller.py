@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,20 @@ def test_the_next_request_carries_the_token_ids_and_the_system_prompt(
     assert messages[2].token_ids
     assert messages[2].vocabulary_id == "tiny"
     assert client.requests[-1].sampling.temperature == 0.5
+
+
+def test_a_chat_remembers_the_model_that_answered_last(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock)
+    controller.send("one")
+    controller.poll()
+    chat = controller.history.chat
+    assert chat is not None
+    assert chat.model_path == str(CONFIGURATION.model_path)
+    other = replace(CONFIGURATION, model_path=Path("Other.gguf"))
+    controller.load(other)
+    controller.poll()
+    controller.send("two")
+    assert controller.history.store.chat(chat.id).model_path == "Other.gguf"
 
 
 def test_stopping_keeps_the_text_so_far(tmp_path: Path, clock: Clock) -> None:

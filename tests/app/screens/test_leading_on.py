@@ -3,9 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from textual.widgets import OptionList
+
 from app.application import KvchatApp
 from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
+from app.screens.presets import PresetsScreen
 from tests.fakes_app import WIDE, make_controller, ready, services, wait_until
 from tests.fakes_client import CONFIGURATION, ScriptedClient
 
@@ -58,3 +61,19 @@ async def test_help_over_the_planner_lists_the_planners_keys(
         sections = key_sections(app, app.screen, {})
         names = {key.name for section in sections for key in section.keys}
         assert {"planner-load", "planner-export", "app-help"} <= names
+
+
+async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    app, client = on_real_model(tmp_path, starter_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press("f3")
+        await wait_until(pilot, lambda: isinstance(app.screen, PresetsScreen))
+        await wait_until(pilot, lambda: app.screen.query_one(OptionList).option_count)
+        while len(client.loads) < 2:
+            await pilot.press("enter")
+            await pilot.pause()
+        assert client.loads[1].model_path == starter_path
+        assert screen.controller.history.sampling == client.loads[1].sampling
