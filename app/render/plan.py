@@ -12,6 +12,7 @@ from app.render.gauges import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of
 from app.render.plan_bar import FREE, mark, memory_bar
 from app.render.plan_table import table_lines
+from app.render.sanitize import visible
 from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 
 NAME_WIDTH = 11
@@ -65,7 +66,7 @@ def warning_section(plan: Plan, width: int, extra: tuple[str, ...] = ()) -> list
 
 def refusal_lines(title: str, text: str, width: int) -> list[Line]:
     """Why there is no plan."""
-    parts = [part for row in text.splitlines() for part in (wrap(row, width) or [""])]
+    parts = [part for row in visible(text).splitlines() for part in (wrap(row, width) or [""])]
     return [(Run(f"✗ {title}", "bad"),), EMPTY, *((Run(part),) for part in parts)]
 
 
@@ -162,16 +163,16 @@ def _columns(name: str, size: str, source: str, there: str) -> str:
 
 def largest_context_line(plan: Plan) -> Line:
     """The largest context that fits, and what ends it."""
-    label = Run("largest context  ", "heading-minor")
+    label = Run("largest context ", "heading-minor")
     if plan.max_n_ctx is None:
         return (label, Run("none fits", "bad"), Run(": even 256 tokens are too many", "muted"))
-    why = "all it was trained on" if plan.is_limited_by_training else "what the memory holds"
+    why = "training's limit" if plan.is_limited_by_training else "memory's limit"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 
 def warning_lines(text: str, width: int) -> list[Line]:
     """A warning, broken into lines behind its sign."""
-    parts = wrap(text, max(width - 2, 10)) or [""]
+    parts = wrap(visible(text), max(width - 2, 10)) or [""]
     return [
         (Run("! " if place == 0 else "  ", "warn"), Run(part, "warn"))
         for place, part in enumerate(parts)
@@ -181,9 +182,9 @@ def warning_lines(text: str, width: int) -> list[Line]:
 def heading_line(plan: Plan, width: int) -> Line:
     """Which model is planned, for which program and context."""
     file, setup = plan.model.file, plan.setup
-    parts = [file.architecture, file.file_type, f"for {setup.target}"]
+    parts = [visible(file.architecture), file.file_type, f"for {setup.target}"]
     context = f"context {fmt.count(plan.estimate.n_ctx)}"
-    left = (Run(file.path.stem, "strong"), Run(f"  {' · '.join(parts)}", "muted"))
+    left = (Run(visible(file.path.stem), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
 
 
@@ -191,7 +192,7 @@ def command_lines(plan: Plan, width: int) -> list[Line]:
     """The command of llama-server, a flag and its value never on two lines."""
     lines: list[Line] = [(Run("llama-server", "heading-minor"), Run(" \\", "muted"))]
     current = ""
-    for group in _flags(plan.arguments):
+    for group in map(visible, _flags(plan.arguments)):
         if current and len(current) + len(group) + 3 > width - 2:
             lines.append((Run(f"  {current}"), Run(" \\", "muted")))
             current = ""

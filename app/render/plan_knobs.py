@@ -7,6 +7,7 @@ from textwrap import wrap
 from app.planning.knobs import Knob
 from app.planning.plan import Setup
 from app.render.lines import EMPTY, Line, Run, clipped, width_of
+from app.render.sanitize import visible
 
 LABEL_WIDTH = 14
 CURSOR = "▏"
@@ -46,10 +47,10 @@ def _row(knob: Knob, setup: Setup, state: KnobState, width: int, *, is_selected:
     is_idle = knob.is_idle(setup)
     room = width - LABEL_WIDTH
     if is_selected and state.typed is not None:
-        value: Line = (Run(state.typed[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
+        value: Line = (Run(visible(state.typed)[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
     else:
         style = "muted" if is_idle else "strong"
-        value = clipped((Run(knob.shown(setup), style),), room - 4)
+        value = clipped((Run(visible(knob.shown(setup)), style),), room - 4)
         arrow = "accent" if is_selected else "muted"
         ends = ("◂ ", " ▸") if is_selected else ("  ", "  ")
         value = (Run(ends[0], arrow), *value, Run(ends[1], arrow))
@@ -59,7 +60,7 @@ def _row(knob: Knob, setup: Setup, state: KnobState, width: int, *, is_selected:
 
 
 def _problem(text: str, width: int) -> list[Line]:
-    parts = wrap(text, max(width - 4, 10))
+    parts = wrap(visible(text), max(width - 4, 10))
     return [(Run(f"  {'✗' if i == 0 else ' '} {part}", "bad"),) for i, part in enumerate(parts)]
 
 

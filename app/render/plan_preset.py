@@ -45,7 +45,11 @@ def _outcome(plan: Plan | None) -> list[Line]:
 
 
 def _problem(text: str, width: int) -> list[Line]:
-    rows = [part for row in visible(text).splitlines() for part in (wrap(row, width - 2) or [""])]
+    rows = [
+        part
+        for row in visible(text).splitlines()
+        for part in (wrap(row.strip(), width - 2, subsequent_indent="  ") or [""])
+    ]
     return [(Run(f"{'✗' if i == 0 else ' '} {row}", "bad"),) for i, row in enumerate(rows)]
 
 

@@ -42,10 +42,12 @@ class PresetsScreen(Screen[Configuration | None]):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="presets-back", tooltip="Back, nothing is loaded"),
-        Binding("enter", "load", "Load", id="presets-load",
+        Binding("enter", "load", "Load", id="presets-load", priority=True,
                 tooltip="Load the model with this preset"),
         Binding("r", "rename", "Rename", id="presets-rename", tooltip="Give it another name"),
-        Binding("d,delete", "delete", "Delete", id="presets-delete", tooltip="Delete the file"),
+        Binding("d", "delete", "Delete", id="presets-delete", tooltip="Delete the file"),
+        Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
+                tooltip="Delete the file"),
         Binding("x", "export", "Export", id="presets-export",
                 tooltip="The arguments of llama-server"),
         Binding("j", "move(1)", "Down", id="presets-down", show=False, tooltip="Next preset"),
@@ -296,6 +298,4 @@ class PresetsScreen(Screen[Configuration | None]):
 
 def _prompt(entry: PresetEntry) -> Content:
     kind = "✗ broken" if entry.problem else "" if entry.is_builtin else "yours"
-    name = Content.assemble((visible(entry.name), "bold"), "  ", (kind, "$text-muted"))
-    about = visible(entry.problem or entry.description).splitlines()[:1]
-    return Content.assemble(name, "\n", (about[0] if about else "", "$text-muted"))
+    return Content.assemble((visible(entry.name), "bold"), "  ", (kind, "$text-muted"))
