@@ -5,10 +5,10 @@ No Textual here: the screen calls `poll` once per frame and shows what the `Chan
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from queue import Empty, SimpleQueue
-from typing import Literal
 
+from app.chat.change import Change, Notice, Severity
 from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
@@ -29,31 +29,6 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.requests import GenerationRequest
-
-Severity = Literal["information", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something to tell the user once."""
-
-    message: str
-    title: str = ""
-    severity: Severity = "information"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one poll changed."""
-
-    text: str = ""
-    """What the live reply got."""
-    is_rebuilt: bool = False
-    """The entries are others than before."""
-    notices: tuple[Notice, ...] = ()
-    draft: str | None = None
-    """A text that was sent and comes back, because the engine refused it."""
-    loaded: Loaded | None = None
 
 
 class ChatController:

@@ -8,7 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from app.chat.controller import Change, ChatController
+from app.chat.change import Change
+from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
 from app.render.gauges import GraphSymbols
 from app.render.sanitize import visible

@@ -8,8 +8,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
@@ -23,6 +21,7 @@ from app.chat.entries import Entry, Speaker
 from app.chat_keys import MESSAGE_KEYS
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, EntryLines, gutter
+from app.widgets.highlight import highlighted
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
 
 WINDOW = 20
@@ -210,7 +209,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
             return strip
         start, end = span
         highlight = self.screen.get_component_rich_style("screen--selection")
-        return _highlighted(strip, start, end, highlight)
+        return highlighted(strip, start, end, highlight)
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002  a hook of Textual
         self.refresh()
@@ -294,17 +293,3 @@ def _n_equal(old: list[Line], new: list[Line]) -> int:
         if a is not b and a != b:
             return i
     return min(len(old), len(new))
-
-
-def _highlighted(strip: Strip, start: int, end: int, style: Style) -> Strip:
-    """The strip with a part of it (in characters, -1 is the end) in another style."""
-    segments: list[Segment] = []
-    position = 0
-    for text, own, _ in strip:
-        low = min(max(start - position, 0), len(text))
-        high = len(text) if end == -1 else min(max(end - position, low), len(text))
-        marked = own + style if own else style
-        parts = ((text[:low], own), (text[low:high], marked), (text[high:], own))
-        segments += [Segment(part, part_style) for part, part_style in parts if part]
-        position += len(text)
-    return Strip(segments, strip.cell_length)

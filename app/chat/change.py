@@ -1,0 +1,31 @@
+"""What the controller tells the screen after a poll."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.events import Loaded
+
+Severity = Literal["information", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell the user once."""
+
+    message: str
+    title: str = ""
+    severity: Severity = "information"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one poll changed."""
+
+    text: str = ""
+    """What the live reply got."""
+    is_rebuilt: bool = False
+    """The entries are others than before."""
+    notices: tuple[Notice, ...] = ()
+    draft: str | None = None
+    """A text that was sent and comes back, because the engine refused it."""
+    loaded: Loaded | None = None
