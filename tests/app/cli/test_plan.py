@@ -1,0 +1,199 @@
+"""`kvchat plan`, as text and as JSON."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from engine.configuration import Configuration
+from engine.memory.estimate import TermKind, estimate
+from engine.memory.hardware import devices
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import read_model
+
+TERMS = ("weights_bytes", "kv_bytes", "state_bytes", "compute_bytes", "overhead_bytes")
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+    assert run(["plan", *map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def text_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(["plan", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_says_every_term_of_every_device_with_its_source(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, starter_path, "--vram", "8GiB")
+    assert found["model"] == str(starter_path)
+    assert (found["architecture"], found["file_type"]) == ("llama", "Q4_1")
+    assert (found["target"], found["fits"]) == ("kvchat", True)
+    devices_found = found["devices"]
+    assert isinstance(devices_found, list)
+    assert [device["kind"] for device in devices_found] == ["gpu", "cpu"]
+    for device in devices_found:
+        assert device["total_bytes"] == sum(device[name] for name in TERMS)
+        assert device["left_bytes"] == device["free_memory_bytes"] - device["total_bytes"]
+        assert set(device["source"]) == set(TERMS)
+        assert set(device["source"].values()) <= {"exact", "measured", "estimated"}
+    assert devices_found[0]["free_memory_bytes"] == 8 * GIB
+
+
+def test_numbers_are_those_of_the_estimate(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, starter_path, "--ctx", 4096, "--type-k", "q8_0", "--type-v", "q4_0")
+    configuration = Configuration(starter_path, 4096, type_k="q8_0", type_v="q4_0")
+    expected = estimate(read_model(starter_path), configuration, devices()).devices[0]
+    [device] = [d for d in found["devices"] if d["kind"] == "cpu"]  # type: ignore[attr-defined]
+    for kind in TermKind:
+        assert device[f"{kind}_bytes"] == expected.term(kind).nbytes
+
+
+def test_the_largest_context_fits_and_the_next_does_not(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = (starter_path, "--vram", "1100MiB", "--gpu-layers", "all", "--type-k", "f32")
+    largest = plan(capsys, *base, "--margin", "500MiB")["max_n_ctx"]
+    assert isinstance(largest, int)
+    assert 256 < largest < 8192
+    assert plan(capsys, *base, "--margin", "500MiB", "--ctx", largest)["fits"] is True
+    assert plan(capsys, *base, "--margin", "500MiB", "--ctx", largest + 256)["fits"] is False
+
+
+def test_a_model_that_fits_with_no_context_is_a_plan_too(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = (starter_path, "--vram", "100MiB", "--gpu-layers", "all")
+    found = plan(capsys, *base)
+    assert (found["fits"], found["max_n_ctx"]) == (False, None)
+    text = text_of(capsys, *base)
+    assert "✗ does not fit · GPU 0 lacks" in text
+    assert "none fits" in text
+
+
+def test_slots_count_for_llama_server_only(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = (starter_path, "--ctx", 4096, "--slots", 4)
+    own = plan(capsys, *base)
+    server = plan(capsys, *base, "--target", "llama-server")
+    assert own["warnings"] == ["kvchat opens one slot: the 4 slots count for llama-server only"]
+    assert server["warnings"] == []
+    assert server["args"] == own["args"]
+
+
+def test_arguments_are_those_of_llama_server(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--ctx", 2048, "--batch", 256, "--flash-attention", "on", "--gpu-layers", 7)
+    args = plan(capsys, starter_path, *options)["args"]
+    assert isinstance(args, list)
+    pairs = dict(zip(args[::2], args[1::2], strict=False))
+    assert pairs["--ctx-size"] == "2048"
+    # A smaller batch takes the micro batch along.
+    assert (pairs["--batch-size"], pairs["--ubatch-size"]) == ("256", "256")
+    assert (pairs["--flash-attn"], pairs["--n-gpu-layers"]) == ("on", "7")
+
+
+def test_a_draft_model_costs_and_drafts(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = plan(capsys, starter_path, "--ctx", 2048)
+    pair = plan(capsys, starter_path, "--ctx", 2048, "--draft", starter_path)
+    [one] = alone["devices"]  # type: ignore[misc]
+    [two] = pair["devices"]  # type: ignore[misc]
+    assert two["weights_bytes"] == 2 * one["weights_bytes"]
+    assert two["kv_bytes"] == 2 * one["kv_bytes"]
+    assert "--model-draft" in pair["args"]  # type: ignore[operator]
+
+
+def test_a_preset_is_where_the_options_start(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, starter_path, "--preset", "low memory", "--type-k", "q8_0")
+    args = found["args"]
+    assert isinstance(args, list)
+    assert found["n_ctx"] == 4096
+    assert args[args.index("--cache-type-k") + 1] == "q8_0"
+    assert args[args.index("--cache-type-v") + 1] == "q4_0"
+    assert found["margin_bytes"] == 256 * MIB
+
+
+def test_the_dry_run_replaces_formulas(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [device] = plan(capsys, starter_path, "--ctx", 1024, "--dry-run")["devices"]  # type: ignore[misc]
+    assert device["source"]["compute_bytes"] == "measured"
+    assert device["source"]["kv_bytes"] == "exact"
+
+
+def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = text_of(capsys, starter_path, "--ctx", 2048)
+    for part in ("= exact", "~ estimated", "tensor table", "largest context 8,192", "[256M]"):
+        assert part in text
+    command = text[text.index("llama-server \\") :].replace("\\\n", "")
+    assert shlex.split(command)[:3] == ["llama-server", "--model", str(starter_path)]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_terminal_without_block_characters_gets_letters(
+    starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.plan_text.symbols_for", lambda _: "ascii")
+    text = text_of(capsys, starter_path)
+    assert text.isascii()
+    assert "+ fits" in text
+    assert "W weights" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--ctx", "0"], "0 is not in the range"),
+        (["--ctx", "-1"], "-1 is not in the range"),
+        (["--ctx", "many"], "'many' is not a valid integer"),
+        (["--vram", "0"], "no memory at all"),
+        (["--vram", "lots"], "is no size"),
+        (["--gpu-layers", "-4"], "no number of layers"),
+        (["--type-k", "q9"], "q9"),
+        (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),
+        (["--batch", "64", "--ubatch", "128"], "n_ubatch is 128"),
+        (["--preset", "nix"], "no preset 'nix'"),
+        (["--draft", "nowhere.gguf"], "nowhere.gguf"),
+        (["--dry-run", "--vram", "8GiB"], "leave out"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_not_a_plan(
+    options: list[str], part: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(starter_path), *options]) in (1, 2)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert part in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_file_that_is_no_model_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF\x03\x00")
+    assert run(["plan", str(path)]) == 1
+    assert "broken.gguf" in capsys.readouterr().err
+
+
+def test_two_gpus_share_the_layers(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(capsys, starter_path, "--vram", "2GiB", "--vram", "1GiB")
+    first, second, cpu = found["devices"]  # type: ignore[misc]
+    assert first["kv_bytes"] > second["kv_bytes"] > 0
+    assert cpu["kv_bytes"] == 0
