@@ -20,7 +20,7 @@ def chat_commands(app: "KvchatApp", screen: Screen[object]) -> Iterator[SystemCo
     yield from _bound(app, screen)
     if isinstance(screen, ChatActions):
         yield from _speculation(screen)
-    for name in sorted(app.available_themes):
+    for name in sorted(app.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
         yield SystemCommand(f"theme: {name}", "Use this theme", partial(app.use_theme, name))
     yield SystemCommand("screen: Save picture", "Write the screen to an SVG file", app.save_picture)
     yield SystemCommand("app: Quit", "Save and leave", app.action_quit)

@@ -154,7 +154,10 @@ class ChatHistory:
             is_live = message.id == live_id
             shown = replace(message, content=live_text) if is_live else message
             siblings = self._siblings.get(message.id, [message.id])
-            entries.append(entry_of(shown, siblings, is_live=is_live))
+            entry = entry_of(shown, siblings, is_live=is_live)
+            if self.is_read_only and shown.role == "assistant" and shown.finish_reason is None:
+                entry = replace(entry, note="another kvchat writes this")
+            entries.append(entry)
             entries += [aside for anchor, aside in self._asides if anchor == message.id]
         return entries
 

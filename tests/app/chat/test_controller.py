@@ -277,10 +277,14 @@ def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: 
     chat = controller.history.chat
     assert chat is not None
     other, _ = make_controller(tmp_path, clock=clock)
+    controller.client.script = Script(replies=("word " * 50,), tps=10)  # type: ignore[attr-defined]
+    controller.send("more")
     other.open_chat(chat.id)
     assert other.history.is_read_only
+    assert other.entries()[-1].note == "another kvchat writes this"
     assert not other.can_ask
     controller.new_chat()
+    controller.poll()
     other.open_chat(chat.id)
     assert not other.history.is_read_only
 
