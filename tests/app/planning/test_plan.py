@@ -1,0 +1,152 @@
+"""Setups, plans and knobs on real headers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.planning.asked import Asked, setup_of_preset
+from app.planning.knobs import KNOBS, with_draft
+from app.planning.loaded import loaded_bytes
+from app.planning.measuring import measured_plan
+from app.planning.plan import Planner, Setup
+from app.planning.table import cost_table
+from app.planning.values import KnobError
+from engine.configuration import Configuration, PredictorName
+from engine.errors import PresetError
+from engine.events import BufferSize
+from engine.memory.estimate import TermKind
+from engine.memory.hardware import Device
+from engine.memory.units import GIB, MIB
+from engine.presets.preset import Preset
+
+KNOB = {knob.name: knob for knob in KNOBS}
+
+
+def setup_of(path: Path, n_ctx: int = 4096) -> Setup:
+    return Setup(Configuration(path, n_ctx), vram_bytes=(2 * GIB,))
+
+
+def test_every_knob_turns_and_comes_back(starter_path: Path) -> None:
+    planner = Planner()
+    setup = replace(setup_of(starter_path), target="llama-server")
+    model = planner.model(starter_path)
+    for knob in KNOBS:
+        if knob.name == "draft":
+            continue
+        start = knob.turned(setup, model, -1) if knob.name == "n_gpu_layers" else setup
+        turned = knob.turned(start, model, 1)
+        assert turned != start, knob.name
+        planner.plan(turned)
+        assert knob.shown(turned) != knob.shown(start)
+        assert knob.shown(knob.turned(turned, model, -1)) == knob.shown(start)
+
+
+def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
+    setup = setup_of(starter_path)
+    for knob in KNOBS:
+        if knob.read is not None:
+            assert knob.read(setup, knob.shown(setup)) == setup, knob.name
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "nan"])
+def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None:
+    setup = setup_of(starter_path)
+    for knob in KNOBS:
+        if knob.read is None or (knob.name, text) in {("n_gpu_layers", "0"), ("vram", "")}:
+            continue
+        with pytest.raises(KnobError):
+            knob.read(setup, text)
+
+
+def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> None:
+    read_batch, read_ubatch = KNOB["n_batch"].read, KNOB["n_ubatch"].read
+    assert read_batch is not None
+    assert read_ubatch is not None
+    small = read_batch(setup_of(starter_path), "128")
+    assert small.configuration.n_ubatch == 128
+    with pytest.raises(KnobError, match="more than the batch of 128"):
+        read_ubatch(small, "256")
+    top = KNOB["n_ubatch"].turned(small, Planner().model(starter_path), 1)
+    assert top.configuration.n_ubatch == 128
+
+
+def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
+    setup = with_draft(setup_of(starter_path), starter_path)
+    assert setup.configuration.speculation.predictor is PredictorName.DRAFT
+    again = KNOB["draft"].turned(setup, Planner().model(starter_path), -1)
+    assert again.configuration.draft is None
+    assert again.configuration.speculation.predictor is PredictorName.LOOKUP
+
+
+def test_the_table_holds_the_plan_itself_and_what_other_choices_cost(starter_path: Path) -> None:
+    planner = Planner()
+    plan = planner.plan(setup_of(starter_path, 3000))
+    table = cost_table(plan, planner.estimator(plan.setup), 4)
+    assert 3000 in table.contexts
+    assert [row.label for row in table.rows] == ["f16", "q8_0", "q4_0"]
+    [current] = [cell for row in table.rows for cell in row.cells if cell.is_current]
+    assert current.total_bytes == plan.estimate.total_bytes
+    columns = zip(*(row.cells for row in table.rows), strict=True)
+    for f16, q8_0, q4_0 in columns:
+        assert f16.total_bytes > q8_0.total_bytes > q4_0.total_bytes
+
+
+def test_what_llama_cpp_refuses_is_a_gap_in_the_table(starter_path: Path) -> None:
+    planner = Planner()
+    setup = setup_of(starter_path)
+    off = replace(setup, configuration=replace(setup.configuration, flash_attention="off"))
+    plan = planner.plan(off)
+    rows = cost_table(plan, planner.estimator(off), 3).rows
+    assert all(cell.total_bytes for cell in rows[0].cells)
+    assert not any(cell.total_bytes for cell in rows[1].cells)
+
+
+def test_where_nothing_fits_the_setup_has_a_small_context(starter_path: Path) -> None:
+    asked = Asked(model=str(starter_path), vram_bytes=(100 * MIB,))
+    planner = Planner()
+    setup = setup_of_preset(Preset(name="x", n_gpu_layers="all"), asked, planner)
+    assert setup.configuration.n_ctx == 512
+    assert not planner.plan(setup).fits
+
+
+def test_a_preset_without_a_model_needs_one() -> None:
+    with pytest.raises(PresetError, match="names no model"):
+        setup_of_preset(Preset(name="x"), Asked(), Planner())
+
+
+def test_memory_of_what_is_loaded_counts_as_free(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Device("CPU", "cpu", 8 * GIB, 4 * GIB)
+    gpu = Device("Card", "gpu", 8 * GIB, 1 * GIB)
+    monkeypatch.setattr("app.planning.plan.devices", lambda **_: (gpu, cpu))
+    loaded = (
+        BufferSize("CUDA0", "model", 3 * GIB),
+        BufferSize("CUDA0", "KV", 2 * GIB),
+        BufferSize("CPU_Mapped", "model", 1 * GIB),
+        BufferSize("CPU", "compute", 100 * MIB),
+    )
+    found_gpu, found_cpu = Planner(loaded=loaded).devices(())
+    assert found_gpu.free_bytes == 6 * GIB
+    # Weights in main memory are pages of the file, and free already.
+    assert found_cpu.free_bytes == 4 * GIB + 100 * MIB
+
+
+def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> None:
+    devices = Planner().plan(setup_of(starter_path)).estimate.devices
+    found = loaded_bytes(
+        (
+            BufferSize("CUDA0", "KV", 5),
+            BufferSize("CUDA_Host", "compute", 7),
+            BufferSize("CPU", "output", 11),
+            BufferSize("CUDA3", "KV", 13),
+        ),
+        devices,
+    )
+    assert found == {"GPU 0": {TermKind.KV: 5}, "CPU": {TermKind.COMPUTE: 18}}
+
+
+def test_sizes_that_were_typed_are_never_measured(starter_path: Path) -> None:
+    plan = Planner().plan(setup_of(starter_path))
+    assert measured_plan(plan) is plan

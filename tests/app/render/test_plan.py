@@ -1,0 +1,126 @@
+"""A plan as lines."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.planning.knobs import KNOBS
+from app.planning.loaded import loaded_bytes
+from app.planning.plan import Plan, Planner, Setup
+from app.planning.table import cost_table
+from app.render.lines import plain, width_of
+from app.render.plan import command_lines, plan_lines, refusal_lines, table_section, verdict_line
+from app.render.plan_bar import memory_bar
+from app.render.plan_knobs import KnobState, knob_lines
+from app.render.plan_preset import preset_lines
+from app.render.plan_table import n_columns
+from engine.configuration import Configuration
+from engine.events import BufferSize
+from engine.memory.units import GIB, MIB
+from engine.presets.library import PresetEntry
+
+
+@pytest.fixture
+def setup(starter_path: Path) -> Setup:
+    return Setup(Configuration(starter_path, 4096), vram_bytes=(2 * GIB,))
+
+
+@pytest.fixture
+def plan(setup: Setup) -> Plan:
+    return Planner().plan(setup)
+
+
+def short_of_memory(setup: Setup) -> Plan:
+    return Planner().plan(replace(setup, vram_bytes=(300 * MIB,)))
+
+
+@pytest.mark.parametrize("width", [30, 42, 76, 140])
+def test_no_line_is_wider_than_asked(plan: Plan, width: int) -> None:
+    planner = Planner()
+    table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
+    lines = [*plan_lines(plan, width), *table_section(table, width)]
+    assert max(map(width_of, lines)) <= width
+
+
+def test_the_bar_is_as_wide_as_asked_and_shows_every_part_by_shape(plan: Plan) -> None:
+    for device in plan.used_devices:
+        for width in (10, 41, 120):
+            bar = memory_bar(device, width)
+            assert width_of(bar) == width
+        marks = {run.text[0] for run in bar}
+        present = {kind for kind, term in device.terms.items() if term.nbytes}
+        assert len(marks) == len(present) + 1
+        assert len({run.style for run in bar}) == len(marks)
+
+
+def test_parts_are_in_proportion(plan: Plan) -> None:
+    device = plan.used_devices[0]
+    bar = memory_bar(device, 1000)
+    [free] = [run for run in bar if run.style == "mem-free"]
+    assert len(free.text) == pytest.approx(
+        1000 * device.left_bytes / device.device.free_bytes, abs=5
+    )
+
+
+def test_a_line_through_the_bar_marks_where_the_memory_ends(setup: Setup) -> None:
+    device = short_of_memory(setup).used_devices[0]
+    text = plain(memory_bar(device, 100))
+    place = text.index("┃")
+    assert place == pytest.approx(100 * device.device.free_bytes / device.total_bytes, abs=1)
+    assert "·" not in text
+    assert "|" in plain(memory_bar(device, 100, "ascii"))
+
+
+def test_the_verdict_says_by_how_much(plan: Plan, setup: Setup) -> None:
+    assert plain(verdict_line(plan)).startswith("✓ fits · ")
+    short = short_of_memory(setup)
+    assert plain(verdict_line(short)).startswith("✗ does not fit · GPU 0 lacks ")
+
+
+def test_less_than_the_margin_does_not_fit_and_says_why(plan: Plan) -> None:
+    left = min(device.left_bytes for device in plan.used_devices)
+    tight = Planner().plan(replace(plan.setup, margin_bytes=left + MIB))
+    assert "that stay free" in plain(verdict_line(tight))
+
+
+def test_planned_stands_beside_loaded(plan: Plan) -> None:
+    buffers = (BufferSize("CUDA0", "KV", 123 * MIB),)
+    lines = plan_lines(plan, 100, loaded=loaded_bytes(buffers, plan.estimate.devices))
+    text = "\n".join(map(plain, lines))
+    assert "planned" in text
+    assert "123 MiB" in text
+
+
+def test_the_command_is_broken_between_flags_only(plan: Plan) -> None:
+    for line in map(plain, command_lines(plan, 50)[1:]):
+        assert line.startswith("  --")
+
+
+def test_names_from_a_file_do_no_harm(plan: Plan) -> None:
+    lines = refusal_lines("No", "arch \x1b[31m\u202e is unknown", 60)
+    text = "\n".join(map(plain, lines))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_a_problem_stands_under_its_knob(setup: Setup) -> None:
+    state = KnobState(2, typed="q9", problem="q9 is none of them")
+    lines = knob_lines(KNOBS, setup, state, 30, 20)
+    assert plain(lines[2].line).rstrip().endswith("q9▏")
+    assert plain(lines[3].line) == "  ✗ q9 is none of them"
+    assert [line.place for line in lines[:5]] == [0, 1, 2, 2, 3]
+
+
+def test_the_chosen_knob_is_marked_without_colour(setup: Setup) -> None:
+    lines = knob_lines(KNOBS, setup, KnobState(1), 30, 20)
+    assert [plain(line.line)[0] for line in lines[:3]] == [" ", "▸", " "]
+    assert all(width_of(line.line) == 30 for line in lines if line.place is not None)
+
+
+def test_the_preview_of_a_broken_preset_names_every_fault() -> None:
+    entry = PresetEntry(Path("/x/bad.toml"), "bad", "", False, "bad.toml has 2 faults:\n  a\n  b")
+    text = [plain(line) for line in preset_lines(entry, "a = 1\n# why", 40)]
+    assert text[0] == "bad  yours"
+    assert text[2:5] == ["✗ bad.toml has 2 faults:", "  a", "  b"]
+    assert text[-2:] == ["a = 1", "# why"]
