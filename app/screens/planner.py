@@ -30,7 +30,7 @@ from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
-from engine.errors import EngineError
+from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import TermKind
@@ -211,8 +211,9 @@ class PlannerScreen(PlanActions):
         return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
 
     def _present_refusal(self, error: EngineError) -> None:
+        title = "llama.cpp refuses this" if isinstance(error, PresetError) else error.title
         self.query_one("#plan-report", PlanReport).present(
-            lambda width: refusal_lines(error.title, str(error), width)
+            lambda width: refusal_lines(title, str(error), width)
         )
         self.query_one("#plan-side", PlanReport).present(lambda _: [])
 

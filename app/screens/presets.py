@@ -214,7 +214,12 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry.problem is not None:
             self.notify(entry.problem, title="Not valid", severity="error", markup=False)
             return
-        if self._current is not None or read_preset(entry.path).model is not None:
+        try:
+            has_model = self._current is not None or read_preset(entry.path).model is not None
+        except PresetError as error:
+            self.report(error)
+            return
+        if has_model:
             self._plan_then(entry, None, use)
             return
 

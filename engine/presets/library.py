@@ -84,8 +84,12 @@ def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
     """
     _check_is_users(path, user_dir)
     preset = read_preset(path)
-    renamed = save_preset(_named(preset, name), user_dir)
-    path.unlink()
+    named = _named(preset, name)
+    # `Fast` and `fast` are one file: the new name takes the place of the old one.
+    is_same_file = path.stem == _file_stem(name)
+    renamed = save_preset(named, user_dir, replace_existing=is_same_file)
+    if not is_same_file:
+        path.unlink()
     return renamed
 
 

@@ -1,0 +1,73 @@
+"""A small application around one screen of the planner, and what tests ask of it."""
+
+from pathlib import Path, PurePath
+from typing import ClassVar
+
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+import app as kvchat
+from app.render.lines import plain
+from app.themes import load_themes, theme_variable_defaults
+from app.widgets.plan_knobs import PlanKnobs
+from app.widgets.plan_report import PlanReport
+from engine.configuration import Configuration
+from engine.errors import WorkerError
+from engine.memory.dry_run import DryRun, MeasuredBuffer
+from engine.memory.estimate import Target
+from tests.fakes_app import wait_until
+
+STYLES = Path(kvchat.__file__).parent / "styles"
+
+
+class Host(App[None]):
+    """Shows a screen and keeps what it gave."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = [
+        STYLES / name for name in ("inks.tcss", "chat.tcss", "dialogs.tcss")
+    ]
+
+    def __init__(self, screen: Screen[Configuration | None]) -> None:
+        super().__init__()
+        for theme in load_themes().themes:
+            self.register_theme(theme)
+        self.theme = "kvchat-dark"
+        self.shown = screen
+        self.given: list[Configuration | None] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme_variable_defaults(self.available_themes.get(self.theme))
+
+    def on_mount(self) -> None:
+        self.push_screen(self.shown, self.given.append)
+
+
+class SilentDryRun(DryRun):
+    """A dry run that refuses, without a process."""
+
+    is_closed = False
+
+    def measure(
+        self, configuration: Configuration, target: Target = "kvchat"
+    ) -> tuple[MeasuredBuffer, ...]:
+        raise WorkerError("not in this test")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def report_of(screen: Screen[Configuration | None], name: str = "") -> str:
+    """The text of a report."""
+    query = screen.query(PlanReport) if not name else screen.query(name).results(PlanReport)
+    return "\n".join(plain(line) for report in query for line in report.lines)
+
+
+def knobs_of(screen: Screen[Configuration | None]) -> str:
+    """The text of the knobs."""
+    return "\n".join(plain(line) for line in screen.query_one(PlanKnobs).lines)
+
+
+async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: str) -> None:
+    """Wait until a report shows a text."""
+    await wait_until(pilot, lambda: text in report_of(screen))

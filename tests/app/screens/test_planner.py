@@ -1,0 +1,344 @@
+"""The planner by keyboard and mouse, on real headers."""
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from app.render.lines import plain
+from app.screens.ask import AskLine, AskYes
+from app.screens.export import ExportScreen
+from app.screens.models import ModelsScreen
+from app.screens.planner import PlannerScreen
+from app.widgets.plan_knobs import PlanKnobs
+from app.widgets.plan_report import PlanReport
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
+from engine.events import BufferSize
+from engine.memory.units import MIB
+from engine.model.library import ModelEntry
+from engine.presets.library import find_preset
+from tests.app.screens.plan_host import Host, SilentDryRun, knobs_of, report_of, shows
+from tests.fakes_app import NARROW, WIDE, wait_until
+
+HUGE = (200, 50)
+
+
+def planner(path: Path | None, tmp_path: Path, **changes: object) -> PlannerScreen:
+    configuration = None if path is None else Configuration(path, 4096)
+    options: dict[str, object] = {
+        "dry_run": SilentDryRun(), "presets_dir": tmp_path / "presets", **changes
+    }  # fmt: skip
+    return PlannerScreen(path, configuration, **options)  # type: ignore[arg-type]
+
+
+def entry(path: Path) -> ModelEntry:
+    return ModelEntry(path, path.stem, "llama", "Q4_1", 8192, path.stat().st_size, None)
+
+
+async def test_it_shows_cost_largest_context_table_and_arguments(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        text = report_of(screen)
+        for part in ("weights", "KV cache", "= exact", "~ estimated", "largest context 8,192",
+                     "total by KV type", "--ctx-size 4096", str(starter_path.name)):  # fmt: skip
+            assert part in text
+
+
+async def test_a_turn_of_a_knob_changes_numbers_and_arguments_at_once(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "--ctx-size 4096")
+        await pilot.press("right")
+        assert "--ctx-size 6144" in report_of(screen)
+        await pilot.press("down", "right", "right")
+        assert "--cache-type-k q8_0" in report_of(screen)
+        assert "q8_0/f16" in report_of(screen)
+
+
+async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("2", "k", "enter")
+        assert "--ctx-size 2048" in report_of(screen)
+        await pilot.press("space", "minus", "4", "enter")
+        assert "✗ '-4' is no number" in knobs_of(screen)
+        await pilot.press("escape")
+        assert "✗" not in knobs_of(screen)
+        assert screen.is_current
+        await pilot.press("0", "enter")
+        assert "✗ 0 is not one of the whole" in knobs_of(screen)
+        assert "--ctx-size 2048" in report_of(screen)
+
+
+async def test_letters_belong_to_the_value_while_one_is_typed(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("space", "x", "l", "s", "backspace")
+        assert screen.is_current
+        assert "xl▏" in knobs_of(screen)
+        await pilot.press("escape", "x")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
+
+
+async def test_what_llama_cpp_refuses_is_said_in_the_place_of_the_bar(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("down", "down", "right", "right", "down", "left")
+        assert "✗ llama.cpp refuses this" in report_of(screen)
+        assert "V type q8_0 needs flash attention" in report_of(screen)
+        assert "weights" not in report_of(screen)
+        await pilot.press("enter", "s", "x")
+        assert screen.is_current
+        await pilot.press("right")
+        assert "weights" in report_of(screen)
+
+
+async def test_enter_gives_the_configuration_and_escape_gives_none(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    for key, given in (("enter", 6144), ("l", 6144), ("escape", None)):
+        screen = planner(starter_path, tmp_path)
+        app = Host(screen)
+        async with app.run_test(size=WIDE) as pilot:
+            await shows(pilot, screen, "✓ fits")
+            await pilot.press("right", key)
+            await wait_until(pilot, lambda app=app: app.given)
+        [answer] = app.given
+        assert (answer and answer.n_ctx) == given
+
+
+async def test_what_does_not_fit_is_loaded_after_a_question_only(
+    starter_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("1", "6", "m", "enter")
+        await pilot.press("up", "up", *["space"], *"1MiB", "enter")
+        assert "✗ does not fit" in report_of(screen)
+        await pilot.press("left")
+        assert "✗ does not fit" in report_of(screen)
+        await pilot.press("enter")
+        assert isinstance(app.screen, AskYes)
+        await pilot.press("n")
+        assert app.given == []
+        await pilot.press("enter", "y")
+        await wait_until(pilot, lambda: app.given)
+
+
+async def test_f_takes_the_largest_context_that_fits(starter_path: Path, tmp_path: Path) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "--ctx-size 4096")
+        await pilot.press("f")
+        assert "--ctx-size 8192" in report_of(screen)
+
+
+async def test_a_preset_is_saved_and_written_over_after_a_question(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        for n_ctx, answers in ((6144, []), (8192, ["y"])):
+            await pilot.press("right", "s")
+            assert isinstance(app.screen, AskLine)
+            app.screen.query_one(Input).value = "mine"
+            await pilot.press("enter")
+            assert isinstance(app.screen, AskYes) == bool(answers)
+            await pilot.press(*answers)
+            preset = find_preset("mine", tmp_path / "presets")
+            assert (preset.n_ctx, preset.model) == (n_ctx, str(starter_path))
+
+
+async def test_an_impossible_name_of_a_preset_is_a_notice(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("s")
+        app.screen.query_one(Input).value = "../../etc"
+        await pilot.press("enter")
+        assert screen.is_current
+        assert not (tmp_path / "presets").exists()
+        assert len(app._notifications) == 1
+
+
+async def test_the_export_is_copied_and_saved(starter_path: Path, tmp_path: Path) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("x")
+        await wait_until(pilot, lambda: isinstance(app.screen, ExportScreen))
+        await pilot.press("c")
+        assert app.clipboard.startswith(f"llama-server --model {starter_path}")
+        path = tmp_path / "serve.sh"
+        await pilot.press("s")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        assert path.read_text().splitlines()[-1] == f"exec {app.clipboard}"
+        path.write_text("mine")
+        await pilot.press("s")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter", "n")
+        assert path.read_text() == "mine"
+
+
+async def test_another_model_is_chosen_from_those_found(
+    starter_path: Path, gemma_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path, scan=lambda: [entry(gemma_path)])
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("m")
+        assert isinstance(app.screen, ModelsScreen)
+        models = app.screen.query_one(OptionList)
+        await wait_until(pilot, lambda: models.option_count)
+        await pilot.press("down", "enter")
+        await shows(pilot, screen, gemma_path.name)
+        assert "--ctx-size 8192" in report_of(screen)
+
+
+async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path, scan=lambda: [entry(starter_path)])
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("up", "right")
+        assert isinstance(app.screen, ModelsScreen)
+        models = app.screen.query_one(OptionList)
+        await wait_until(pilot, lambda: models.option_count)
+        await pilot.press("down", "enter")
+        await shows(pilot, screen, "--model-draft")
+        assert screen.setup is not None
+        assert screen.setup.configuration.draft == DraftConfiguration(starter_path, 4096)
+        await pilot.press("left")
+        assert "--model-draft" not in report_of(screen)
+        assert screen.setup.configuration.speculation.predictor is PredictorName.LOOKUP
+
+
+async def test_a_file_that_is_no_model_is_a_notice(starter_path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        screen.open_model(broken)
+        await wait_until(pilot, lambda: len(app._notifications))
+        assert screen.setup is not None
+        assert screen.setup.configuration.model_path == starter_path
+
+
+async def test_without_a_model_it_lets_one_be_chosen(tmp_path: Path) -> None:
+    screen = planner(None, tmp_path, scan=list)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await pilot.press("escape")
+        await pilot.press("right", "5", "enter", "s", "x", "f")
+        assert "m chooses one" in report_of(screen)
+
+
+async def test_planned_stands_beside_loaded_for_the_same_model_only(
+    starter_path: Path, gemma_path: Path, tmp_path: Path
+) -> None:
+    measured = (BufferSize("CPU", "KV", 77 * MIB),)
+    screen = planner(starter_path, tmp_path, measured=measured)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "77 MiB")
+        screen.open_model(gemma_path)
+        await shows(pilot, screen, gemma_path.name)
+        assert "77 MiB" not in report_of(screen)
+
+
+async def test_the_dry_run_comes_in_the_background_and_ends_with_the_screen(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path, dry_run=None)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "* measured")
+        process = screen._dry_run._process
+        assert process is not None
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.given)
+        assert process.poll() is not None
+
+
+async def test_why_there_is_no_dry_run_is_said(starter_path: Path, tmp_path: Path) -> None:
+    dry_run = SilentDryRun()
+    screen = planner(starter_path, tmp_path, dry_run=dry_run)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "no dry run: not in this test")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: dry_run.is_closed)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, HUGE])
+async def test_it_is_usable_at_every_size(
+    size: tuple[int, int], starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=size) as pilot:
+        await shows(pilot, screen, "--ctx-size")
+        knobs = screen.query_one(PlanKnobs)
+        assert all(f" {label}" in knobs_of(screen) for label in ("context", "draft model"))
+        for report in screen.query(PlanReport):
+            assert report.display == (report.id == "plan-report" or size == HUGE)
+        first = screen.query_one("#plan-report", PlanReport)
+        sight = "\n".join(plain(line) for line in first.lines[: first.size.height])
+        assert "largest context" in sight
+        assert knobs.region.right <= first.region.x
+
+
+async def test_the_plan_scrolls_where_it_is_longer_than_the_screen(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=NARROW) as pilot:
+        await shows(pilot, screen, "--ctx-size")
+        report = screen.query_one("#plan-report", PlanReport)
+        assert "lines below" in report.frame_hint
+        await pilot.press("pagedown")
+        await wait_until(pilot, lambda: report.scroll_offset.y > 0)
+        await wait_until(pilot, lambda: report.frame_hint == "")
+
+
+async def test_the_mouse_chooses_and_turns_knobs(starter_path: Path, tmp_path: Path) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        knobs = screen.query_one(PlanKnobs)
+        right = knobs.size.width + knobs.gutter.left - 1
+        await pilot.click(PlanKnobs, offset=(5, 2))
+        assert knobs.knob.name == "type_k"
+        await pilot.click(PlanKnobs, offset=(right, 2))
+        assert "--cache-type-k bf16" in report_of(screen)
+        await pilot.click(PlanKnobs, offset=(right - 7, 2))
+        assert "--cache-type-k f16" in report_of(screen)
+        await pilot.click(PlanKnobs, offset=(5, 1))
+        await pilot.click(PlanKnobs, offset=(right - 4, 1))
+        assert knobs.is_typing

@@ -1,0 +1,198 @@
+"""The presets screen, on real files and a real header."""
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from app.screens.ask import AskLine, AskYes
+from app.screens.export import ExportScreen
+from app.screens.models import ModelsScreen
+from app.screens.presets import PresetsScreen
+from engine.configuration import Configuration
+from engine.presets.library import builtin_dir
+from tests.app.screens.plan_host import Host, report_of, shows
+from tests.fakes_app import NARROW, WIDE, wait_until
+
+MINE = 'name = "mine"\ndescription = "For tests"\nn_ctx = 1024\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    (folder / "mine.toml").write_text(MINE)
+    return folder
+
+
+def presets(folder: Path, model: Path | None) -> PresetsScreen:
+    return PresetsScreen(folder, None if model is None else Configuration(model, 4096))
+
+
+def names(screen: PresetsScreen) -> list[str]:
+    options = screen.query_one(OptionList)
+    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+
+
+async def test_the_users_come_first_and_broken_ones_are_marked_with_every_fault(
+    folder: Path, starter_path: Path
+) -> None:
+    (folder / "bad.toml").write_text('name = "bad"\nn_ctxx = 1\nn_slots = 0\n')
+    screen = presets(folder, starter_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✗ bad.toml has 2 faults")
+        shown = [name.strip() for name in names(screen)]
+        assert shown[:3] == ["bad  ✗ broken", "mine  yours", "balanced"]
+        assert "did you mean n_ctx?" in report_of(screen)
+        await pilot.press("enter")
+        assert screen.is_current
+        assert len(pilot.app._notifications) == 1
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50)])
+async def test_the_preview_shows_the_file_and_what_it_comes_to(
+    size: tuple[int, int], folder: Path, starter_path: Path
+) -> None:
+    screen = presets(folder, starter_path)
+    async with Host(screen).run_test(size=size) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        text = report_of(screen)
+        assert "For tests" in text
+        assert "context 1,024" in text
+        assert 'name = "mine"' in text
+        await pilot.press("j")
+        await shows(pilot, screen, "context 8,192")
+
+
+async def test_enter_gives_the_configuration_for_the_model_that_is_loaded(
+    folder: Path, starter_path: Path
+) -> None:
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.given)
+    [given] = app.given
+    assert given is not None
+    assert (given.model_path, given.n_ctx) == (starter_path, 1024)
+
+
+async def test_the_presets_own_model_is_preferred(
+    folder: Path, starter_path: Path, gemma_path: Path
+) -> None:
+    (folder / "mine.toml").write_text(f'{MINE}model = "{gemma_path}"\n')
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, f"with {gemma_path.stem}")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.given)
+    assert app.given[0] is not None
+    assert app.given[0].model_path == gemma_path
+
+
+async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
+    screen = presets(folder, None)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "names no model")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+
+
+async def test_what_does_not_fit_is_loaded_after_a_question_only(
+    folder: Path, starter_path: Path
+) -> None:
+    (folder / "mine.toml").write_text('name = "mine"\nn_ctx = 4000000000\n')
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✗ does not fit")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        await pilot.press("n")
+        assert app.given == []
+
+
+async def test_a_preset_of_the_user_is_renamed_and_deleted(
+    folder: Path, starter_path: Path
+) -> None:
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("r")
+        assert isinstance(app.screen, AskLine)
+        app.screen.query_one(Input).value = "MINE"
+        await pilot.press("enter")
+        await shows(pilot, screen, 'name = "MINE"')
+        assert [path.name for path in folder.iterdir()] == ["mine.toml"]
+        await pilot.press("r")
+        app.screen.query_one(Input).value = "Mine too"
+        await pilot.press("enter")
+        assert [path.name for path in folder.iterdir()] == ["mine-too.toml"]
+        await shows(pilot, screen, 'name = "Mine too"')
+        await pilot.press("d", "n")
+        assert len(list(folder.iterdir())) == 1
+        await pilot.press("d", "y")
+        assert list(folder.iterdir()) == []
+        assert "Mine too" not in "".join(names(screen))
+
+
+async def test_a_name_that_is_taken_is_refused_in_words(folder: Path, starter_path: Path) -> None:
+    (folder / "other.toml").write_text('name = "other"\n')
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("r")
+        app.screen.query_one(Input).value = "other"
+        await pilot.press("enter")
+        assert {path.name for path in folder.iterdir()} == {"mine.toml", "other.toml"}
+        [notice] = app._notifications
+        assert "already" in notice.message
+
+
+async def test_a_preset_that_comes_with_kvchat_stays_and_says_why(
+    folder: Path, starter_path: Path
+) -> None:
+    before = sorted(builtin_dir().iterdir())
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("j", "d")
+        assert screen.is_current
+        await pilot.press("r")
+        assert screen.is_current
+        assert ["comes with kvchat" in notice.message for notice in app._notifications] == [
+            True
+        ] * 2
+    assert sorted(builtin_dir().iterdir()) == before
+
+
+async def test_the_export_is_shown(folder: Path, starter_path: Path) -> None:
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("x")
+        await wait_until(pilot, lambda: isinstance(app.screen, ExportScreen))
+        await pilot.press("c")
+        assert "--ctx-size 1024" in app.clipboard
+        await pilot.press("escape", "escape")
+        await wait_until(pilot, lambda: app.given == [None])
+
+
+async def test_a_file_that_went_away_is_a_notice(folder: Path, starter_path: Path) -> None:
+    screen = presets(folder, starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        (folder / "mine.toml").unlink()
+        screen._current = None
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(app._notifications))
+        await pilot.press("d", "y")
+        assert app.given == []
