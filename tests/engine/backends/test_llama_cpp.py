@@ -57,7 +57,7 @@ class TestDenseModel(BackendContract):
     def test_buffers_are_read_from_the_log(self, backend: LlamaCppBackend) -> None:
         kinds = {buffer.kind for buffer in backend.buffers}
         assert {"model", "KV", "compute", "output"} <= kinds
-        assert backend.kv_bytes == 2 * 30 * 3 * 64 * 256 * 2
+        assert abs(backend.kv_bytes - 2 * 30 * 3 * 64 * 256 * 2) <= 5300, "two decimals of a MiB"
 
     def test_the_file_names_itself(self, backend: LlamaCppBackend) -> None:
         assert backend.file_type == "Q4_1"
