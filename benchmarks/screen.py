@@ -38,22 +38,24 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=256)
     options = parser.parse_args()
+    model = options.model.resolve()
     ratios, shares, paints, speeds = [], [], [], []
     for _ in range(options.pairs):
         with tempfile.TemporaryDirectory() as folder:
             environment = make_home(Path(folder), options.tokens)
-            screen = run_screen(options.model.resolve(), environment, Path(folder))
-            command = run_command(options.model.resolve(), environment, options.tokens)
-        ratios.append(screen.tps / command)
-        speeds.append(command)
+            screen = run_screen(model, environment, Path(folder), types=False)
+            speeds.append(run_command(model, environment, options.tokens))
+        with tempfile.TemporaryDirectory() as folder:
+            environment = make_home(Path(folder), options.tokens)
+            paints += run_screen(model, environment, Path(folder), types=True).paint_s
+        ratios.append(screen.tps / speeds[-1])
         shares.append(screen.cpu_share)
-        paints += screen.paint_s
     paints.sort()
+    p95 = paints[int(0.95 * (len(paints) - 1))]
+    median = statistics.median(paints)
     print(f"kvchat run       {statistics.median(speeds):7.1f} tokens/s")
     print(f"screen / command {statistics.median(ratios):7.3f} (median of {len(ratios)} pairs)")
     print(f"screen's process {statistics.median(shares):7.1%} of a core while streaming")
-    p95 = paints[int(0.95 * (len(paints) - 1))]
-    median = statistics.median(paints)
     print(
         f"key to paint     {1e3 * median:7.1f} ms median, {1e3 * p95:.1f} p95, {len(paints)} keys"
     )
@@ -128,36 +130,47 @@ class Terminal:
         os.close(self._fd)
 
 
-def run_screen(model: Path, environment: dict[str, str], folder: Path) -> ScreenRun:
+def run_screen(model: Path, environment: dict[str, str], folder: Path, *, types: bool) -> ScreenRun:
     terminal = Terminal([str(KVCHAT), str(model)], environment)
     result = ScreenRun()
-    start = time.perf_counter()
-    if terminal.painted_at("measured", start, 30) is None:
+    if terminal.painted_at("measured", time.perf_counter(), 30) is None:
         sys.exit("the screen did not come up")
-    time.sleep(3.0)  # the model is loaded in the background
+    time.sleep(2.0)  # the model is loaded in the background
     terminal.type(PROMPT)
     time.sleep(0.5)
     terminal.type("\r")
-    time.sleep(0.7)  # the prefill
-    cpu, at = sum(terminal.process.cpu_times()[:2]), time.perf_counter()
-    for mark in MARKS:
-        if finished_stats(folder) is not None:
-            break
-        typed = terminal.type(mark)
-        painted = terminal.painted_at(mark, typed - 0.001, 2.0)
-        if painted is not None and finished_stats(folder) is None:
-            result.paint_s.append(painted - typed)
-            result.cpu_share = (sum(terminal.process.cpu_times()[:2]) - cpu) / (
-                time.perf_counter() - at
-            )
-        time.sleep(0.1)
+    time.sleep(0.6)  # the prefill
+    cpu, at = cpu_seconds(terminal), time.perf_counter()
+    if types:
+        result.paint_s = type_marks(terminal)
+    else:
+        time.sleep(1.2)
+        result.cpu_share = (cpu_seconds(terminal) - cpu) / (time.perf_counter() - at)
     stats = None
     while stats is None:
-        time.sleep(0.2)
+        time.sleep(0.5)
         stats = finished_stats(folder)
     result.tps = float(stats["decode_tps"])
     terminal.close()
     return result
+
+
+def cpu_seconds(terminal: Terminal) -> float:
+    return sum(terminal.process.cpu_times()[:2])
+
+
+def type_marks(terminal: Terminal) -> list[float]:
+    paints = []
+    deadline = time.perf_counter() + 1.5
+    for mark in MARKS:
+        if time.perf_counter() > deadline:
+            break
+        typed = terminal.type(mark)
+        painted = terminal.painted_at(mark, typed, 2.0)
+        if painted is not None:
+            paints.append(painted - typed)
+        time.sleep(0.07)
+    return paints
 
 
 def finished_stats(folder: Path) -> dict[str, float] | None:
