@@ -17,7 +17,8 @@ from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 
 NAME_WIDTH = 11
 SIZE_WIDTH = 9
-SOURCE_WIDTH = 13
+SOURCE_WIDTH = 12
+LOADED_WIDTH = 8
 LEAST_NOTE = 20
 """Cells that a note needs at least: less says nothing."""
 SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
@@ -127,7 +128,7 @@ def _term_line(
     own: Mapping[TermKind, int] | None,
 ) -> Line:
     source = f"{SIGNS[term.source]} {term.source}"
-    note = Run(term.note, "muted")
+    note = Run(f"{' ' if own is None else '  '}{term.note}", "muted")
     parts = [
         mark(kind, symbols),
         Run(f" {NAMES[kind]:<{NAME_WIDTH - 2}}"),
@@ -139,9 +140,10 @@ def _term_line(
     if own is not None:
         there = own.get(kind)
         text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
-        parts.append(Run(f"{text:>{SIZE_WIDTH}}  "))
+        parts.append(Run(f"{text:>{LOADED_WIDTH}}"))
     room = width - width_of(tuple(parts))
-    return (*parts, note) if room >= min(len(term.note), LEAST_NOTE) else tuple(parts)
+    has_room = term.note and room >= min(len(note.text), LEAST_NOTE)
+    return (*parts, note) if has_room else tuple(parts)
 
 
 def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
@@ -157,7 +159,7 @@ def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
 
 def _columns(name: str, size: str, source: str, there: str) -> str:
     return (
-        f"{name:<{NAME_WIDTH}}{size:>{SIZE_WIDTH}}  {source:<{SOURCE_WIDTH}}{there:>{SIZE_WIDTH}}"
+        f"{name:<{NAME_WIDTH}}{size:>{SIZE_WIDTH}}  {source:<{SOURCE_WIDTH}}{there:>{LOADED_WIDTH}}"
     )
 
 

@@ -84,11 +84,13 @@ def test_less_than_the_margin_does_not_fit_and_says_why(plan: Plan) -> None:
     assert "that stay free" in plain(verdict_line(tight))
 
 
-def test_planned_stands_beside_loaded(plan: Plan) -> None:
+@pytest.mark.parametrize("width", [42, 100])
+def test_planned_stands_beside_loaded(plan: Plan, width: int) -> None:
     buffers = (BufferSize("CUDA0", "KV", 123 * MIB),)
-    lines = plan_lines(plan, 100, loaded=loaded_bytes(buffers, plan.estimate.devices))
+    lines = plan_lines(plan, width, loaded=loaded_bytes(buffers, plan.estimate.devices))
     text = "\n".join(map(plain, lines))
     assert "planned" in text
+    assert "loaded" in text
     assert "123 MiB" in text
 
 
