@@ -20,7 +20,7 @@ from engine.errors import PresetError
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DraftRules(_Strict):
