@@ -87,3 +87,12 @@ def test_all_faults_of_a_preset_are_named_at_once(
     assert run(["export", str(preset), str(starter_path)]) == 1
     shown = capsys.readouterr().err
     assert all(part in shown for part in ("n_ctxx", "did you mean n_ctx", "type_k", "n_slots"))
+
+
+def test_a_model_on_the_command_line_stands_over_the_presets_own(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text('name = "mine"\nmodel = "somewhere-else.gguf"\n')
+    assert run(["export", str(preset), str(starter_path)]) == 0
+    assert str(starter_path) in capsys.readouterr().out
