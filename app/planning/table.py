@@ -62,9 +62,11 @@ def _contexts(n_ctx: int, n_ctx_train: int, n_columns: int) -> tuple[int, ...]:
 
 
 def _cell(configuration: Configuration, plan: Plan, cost: Estimator) -> Cell:
-    is_current = configuration == plan.setup.configuration
+    if configuration == plan.setup.configuration:
+        # The plan's own numbers may have been measured.
+        return Cell(plan.estimate.total_bytes, plan.fits, is_current=True)
     try:
         estimate = cost(configuration)
     except PresetError:
-        return Cell(None, is_current=is_current)
-    return Cell(estimate.total_bytes, estimate.fits(plan.setup.margin_bytes), is_current)
+        return Cell(None)
+    return Cell(estimate.total_bytes, estimate.fits(plan.setup.margin_bytes))
