@@ -39,7 +39,7 @@ from engine.worker_protocol import (
     Stop,
 )
 
-SEND_EVERY_S = 0.03
+SEND_EVERY_S = 0.06
 """Rounds that end within this time are sent together: the screen shows a frame of them at once, and
 each message wakes a process that takes a core from decoding."""
 

@@ -26,10 +26,10 @@ from app.widgets.tab_strip import TabStrip
 from app.widgets.throughput_panel import ThroughputPanel
 from app.widgets.transcript import Transcript
 
-FRAME_S = 0.05
-TEXT_S = 0.12
-"""Text comes eight times a second: more often costs more and reads no better."""
-PANEL_S = 0.25
+FRAME_S = 0.08
+TEXT_S = 0.16
+"""Text comes six times a second: more often costs more and reads no better."""
+PANEL_S = 0.32
 IDLE_PANEL_S = 1.0
 MEMORY_S = 2.0
 MAX_TEXT_SHARE = 0.06
