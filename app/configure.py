@@ -49,13 +49,13 @@ def configure(
     Raises:
         EngineError: If the model or the preset cannot be read, or they do not go together.
     """
-    from engine.memory.hardware import devices
+    from engine.memory.hardware import devices, usable_devices
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.presets.resolve import Machine, resolve, with_settings
 
     draft_model = read_model(draft) if draft else None
-    found = devices()
+    found = usable_devices()
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
         found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
     configuration = resolve(rules, read_model(path), Machine(found), draft=draft_model)
@@ -80,11 +80,13 @@ def planned_bytes(configuration: Configuration) -> int:
         EngineError: If a model file cannot be read.
     """
     from engine.memory.estimate import TermKind, estimate
-    from engine.memory.hardware import devices
+    from engine.memory.hardware import usable_devices
     from engine.model.architecture import read_model
 
     draft = read_model(configuration.draft.model_path) if configuration.draft else None
-    planned = estimate(read_model(configuration.model_path), configuration, devices(), draft=draft)
+    planned = estimate(
+        read_model(configuration.model_path), configuration, usable_devices(), draft=draft
+    )
     # The overhead of the process is outside of llama.cpp's buffers, which this is compared with.
     return sum(
         term.nbytes

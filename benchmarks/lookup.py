@@ -1,6 +1,6 @@
 """Input look-up at a fixed length against plain decoding, on our own input-grounded prompts.
 
-    python benchmarks/lookup.py MODEL [--pairs 3] [--tokens 128] [--length 3] [--pattern 3]
+    python benchmarks/lookup.py MODEL [--pairs 3] [--tokens 128] [--length 3] [--pattern 5]
 
 Greedy; runs alternate and the ratio of decode speeds is taken pair by pair, its median per prompt.
 A reply that ends in a loop (its last tokens repeat a period three times) is excluded and counted:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--length", type=int, default=3)
-    parser.add_argument("--pattern", type=int, default=3)
+    parser.add_argument("--pattern", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     client = load(options.model, n_ctx=4096, n_threads=options.threads)

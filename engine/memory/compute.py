@@ -19,11 +19,12 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
     n_masked = n_tokens * _mask_span(architecture, shape)
     mask_bytes = n_masked * (2 if shape.flash_attention else FLOAT_BYTES)
     width = 3 * _feed_forward(architecture) + 4 * architecture.d_hidden
-    feed_forward = n_tokens * width * FLOAT_BYTES + mask_bytes
     if shape.flash_attention:
-        return max(logits, feed_forward)
+        return max(logits, n_tokens * width * FLOAT_BYTES + mask_bytes)
+    attention_width = _attention_width(architecture)
+    feed_forward = n_tokens * (width + attention_width) * FLOAT_BYTES + mask_bytes
     scores = architecture.n_heads * shape.n_cells * n_tokens
-    width = 3 * architecture.d_hidden + _attention_width(architecture)
+    width = 3 * architecture.d_hidden + 2 * attention_width
     attention = (scores + n_tokens * width) * FLOAT_BYTES + mask_bytes
     return max(logits, feed_forward, attention)
 
@@ -40,11 +41,11 @@ def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def _attention_width(architecture: Architecture) -> int:
-    """Give the elements of one token's queries (twice), keys and values in the widest layer."""
+    """Give the elements of one token's queries, keys and values in the widest layer."""
     layers = architecture.layers.values()
     query = max((architecture.n_heads * layer.k_head_dim for layer in layers), default=0)
     kv = max((layer.k_width + layer.v_width for layer in layers), default=0)
-    return 2 * query + 2 * kv
+    return query + kv
 
 
 def _feed_forward(architecture: Architecture) -> int:

@@ -151,7 +151,7 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
     if target == "kvchat":
         return 1 + MAX_DRAFT
     is_off = configuration.speculation.predictor is PredictorName.OFF
-    n_draft = 0 if is_off else configuration.speculation.n_draft_max
+    n_draft = 0 if is_off else configuration.speculation.n_draft
     return configuration.n_slots * (1 + n_draft)
 
 

@@ -5,6 +5,10 @@ from typing import Literal
 
 DeviceKind = Literal["gpu", "cpu"]
 
+GPU_LIBRARIES = tuple(
+    f"libggml-{name}." for name in ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "cann")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -22,6 +26,22 @@ def devices(*, vram_bytes: tuple[int, ...] = ()) -> tuple[Device, ...]:
         Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
     )
     return (*(gpus or find_gpus()), find_cpu())
+
+
+def usable_devices() -> tuple[Device, ...]:
+    """Give the devices that the installed llama.cpp can use: no GPU where it was built without."""
+    return devices() if has_gpu_backend() else (find_cpu(),)
+
+
+def has_gpu_backend() -> bool:
+    """Whether the installed llama-cpp-python carries a library for some kind of GPU."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        files = distribution("llama-cpp-python").files or ()
+    except PackageNotFoundError:
+        return False
+    return any(file.name.startswith(GPU_LIBRARIES) for file in files)
 
 
 def find_gpus() -> tuple[Device, ...]:

@@ -90,6 +90,8 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
         raise PresetError(
             f"V type {shape.type_v} needs flash attention, which is off: turn it on, or use f16"
         )
+    if not shape.flash_attention:
+        return  # llama.cpp looks at the blocks of heads with flash attention only
     for name, letter in ((shape.type_k, "K"), (shape.type_v, "V")):
         block = kv_type(name).block_size
         dims = {

@@ -30,14 +30,20 @@ class Weights:
 
 @lru_cache(maxsize=16)
 def weights_of(file: GgufFile) -> Weights:
-    """Sum the tensor table of a model, once for each header that was read."""
-    n_layers = file.integer(f"{file.architecture}.block_count") or 0
-    layers = [0] * n_layers
+    """Sum the tensor table of a model, once for each header that was read.
+
+    The layers of a next-token head are there, for `n_gpu_layers` counts them, and weigh nothing:
+    llama.cpp does not load them into a main context.
+    """
+    n_blocks = file.integer(f"{file.architecture}.block_count") or 0
+    n_trunk = n_blocks - (file.integer(f"{file.architecture}.nextn_predict_layers") or 0)
+    layers = [0] * n_blocks
     inputs = outputs = 0
     for tensor in file.tensors:
         match = LAYER.match(tensor.name)
-        if match and int(match[1]) < n_layers:
-            layers[int(match[1])] += _padded(tensor)
+        if match and int(match[1]) < n_blocks:
+            index = int(match[1])
+            layers[index] += _padded(tensor) if index < n_trunk else 0
         elif tensor.name.startswith("output"):
             outputs += _padded(tensor)
         else:

@@ -6,10 +6,13 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.model.gguf import GgufFile, read_gguf
 
+MAX_LAYERS = 10_000
+"""More than llama.cpp takes (512) by far, and few enough to count."""
+
 FULL_ATTENTION = frozenset(
     {
         "apertus", "arcee", "arctic", "baichuan", "bitnet", "bloom", "chatglm", "codeshell",
-        "command-r", "dbrx", "decilm", "deepseek", "ernie4_5", "ernie4_5-moe", "exaone", "falcon",
+        "command-r", "dbrx", "deci", "deepseek", "ernie4_5", "ernie4_5-moe", "exaone", "falcon",
         "gemma", "glm4", "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "grok",
         "hunyuan-dense", "hunyuan-moe", "internlm2", "jais", "llama", "minicpm", "minicpm3",
         "mistral3", "mpt", "nemotron", "olmo", "olmoe", "orion", "phi2", "phi3", "phimoe", "qwen",
@@ -31,6 +34,10 @@ class WindowRule:
     default_window: int | None = None
     needs_key: bool = False
     """Whether the model is dense when the file names no window."""
+    fixed_window: int | None = None
+    """Window that counts whatever the file names."""
+    only_n_layers: int | None = None
+    """Number of layers of the only model of the family that slides."""
 
 
 SLIDING = {
@@ -43,9 +50,9 @@ SLIDING = {
     "gpt-oss": WindowRule(2),
     "llama4": WindowRule(4, default_window=8192),
     "olmo2": WindowRule(4, needs_key=True),
-    "exaone4": WindowRule(4, default_window=4096),
+    "exaone4": WindowRule(4, default_window=4096, only_n_layers=64),
     "exaone-moe": WindowRule(4, default_window=128),
-    "smallthinker": WindowRule(4, dense_first=True, default_window=4096, needs_key=True),
+    "smallthinker": WindowRule(4, dense_first=True, needs_key=True, fixed_window=4096),
     "afmoe": WindowRule(4, needs_key=True),
     "plamo3": WindowRule(8, needs_key=True),
     "mellum": WindowRule(4, needs_key=True),
@@ -128,9 +135,9 @@ def architecture_of(file: GgufFile) -> Architecture:
             f"{file.path.name} names no architecture (general.architecture): it is no model"
         )
     reader = _Reader(file, name)
-    n_layers = reader.needed("block_count") - reader.optional("nextn_predict_layers", 0)
+    n_layers = reader.n_trunk_layers()
     d_hidden = reader.needed("embedding_length")
-    heads = reader.per_layer("attention.head_count", n_layers)
+    heads = reader.per_layer("attention.head_count", n_layers, default=[0] * n_layers)
     kv_heads = reader.per_layer("attention.head_count_kv", n_layers, default=heads)
     windows, doubts = _windows(reader, n_layers)
     head_dim = d_hidden // heads[0] if heads[0] else 0
@@ -172,7 +179,7 @@ class _Reader:
 
     def optional(self, key: str, default: int) -> int:
         value = self.file.integer(f"{self.name}.{key}")
-        return default if value is None else value
+        return default if value is None else max(0, value)
 
     def needed(self, key: str) -> int:
         value = self.file.integer(f"{self.name}.{key}")
@@ -182,6 +189,21 @@ class _Reader:
                 "the header is incomplete, or this is no language model"
             )
         return value
+
+    def n_trunk_layers(self) -> int:
+        """Give the layers that a main context runs, without those of a next-token head."""
+        n_blocks = self.needed("block_count")
+        if n_blocks > MAX_LAYERS:
+            raise ModelFileError(
+                f"{self.file.path.name} claims {n_blocks} layers; at most {MAX_LAYERS} are believed"
+            )
+        n_layers = n_blocks - self.optional("nextn_predict_layers", 0)
+        if n_layers < 1:
+            raise ModelFileError(
+                f"{self.file.path.name} holds {n_blocks} layers of a next-token head and no model: "
+                "choose the file of the model itself"
+            )
+        return n_layers
 
     def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
         """Give a scalar or per-layer key for each layer."""
@@ -217,7 +239,7 @@ def _windows(reader: _Reader, n_layers: int) -> tuple[list[int | None], tuple[st
     """Give each layer's window, and doubts about them."""
     dense: list[int | None] = [None] * n_layers
     rule = SLIDING.get(reader.name)
-    if rule is None:
+    if rule is None or rule.only_n_layers not in (None, n_layers):
         return dense, ()
     window = reader.optional("attention.sliding_window", 0)
     if reader.name == "llama4":
@@ -226,6 +248,7 @@ def _windows(reader: _Reader, n_layers: int) -> tuple[list[int | None], tuple[st
         window = rule.default_window or 0
     if not window:
         return dense, ()
+    window = rule.fixed_window or window
     flags = reader.file.integers(f"{reader.name}.attention.sliding_window_pattern")
     if flags is not None and len(flags) >= n_layers:
         return [window if flag else None for flag in flags[:n_layers]], ()

@@ -116,10 +116,15 @@ def read_gguf(path: Path) -> GgufFile:
             says at which byte and why.
     """
     first = _read_one(path)
-    match = SPLIT_NAME.match(path.name)
     count = first.integer("split.count") or 1
-    if count == 1 or match is None:
+    if count == 1:
         return first
+    match = SPLIT_NAME.match(path.name)
+    if match is None or int(match["count"]) != count:
+        raise ModelFileError(
+            f"{path.name} is one part of a model split in {count}, but its name does not end in "
+            f"-00001-of-{count:05d}.gguf: give the parts their names back"
+        )
     return _join(first, _split_paths(path, match, count))
 
 
@@ -227,6 +232,11 @@ class _Header:
         if key == "general.alignment":
             self._check_alignment(start)
 
+    @property
+    def _alignment(self) -> int:
+        value = self._values.get("general.alignment", DEFAULT_ALIGNMENT)
+        return value if isinstance(value, int) else DEFAULT_ALIGNMENT
+
     def _array(self, key: str) -> None:
         number = self._integer("<I")
         at = self._at
@@ -280,14 +290,13 @@ class _Header:
         return TensorInfo(name, shape, kind, offset, nbytes)
 
     def _check_alignment(self, at: int) -> None:
-        value = self._values["general.alignment"]
+        value = self._values.get("general.alignment", "an array")
         is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
         if not is_power:
             raise self._error(at, f"the alignment is {value!r}; it is a power of two")
 
     def _check_data(self, tensors: tuple[TensorInfo, ...]) -> None:
-        alignment = self._values.get("general.alignment", DEFAULT_ALIGNMENT)
-        assert isinstance(alignment, int)  # _check_alignment
+        alignment = self._alignment
         start = -(-self._at // alignment) * alignment
         for tensor in tensors:
             end = start + tensor.offset + tensor.nbytes

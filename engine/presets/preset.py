@@ -45,7 +45,7 @@ class SpeculationRules(_Strict):
     """Tokens drafted a round; where the band starts."""
     n_draft_max: int = Field(default=8, ge=1, le=MAX_DRAFT)
     """Longest draft that the band may reach."""
-    lookup_pattern_min: int = Field(default=3, ge=1, le=64)
+    lookup_pattern_min: int = Field(default=5, ge=1, le=64)
     """Shortest run of tokens that the look-up trusts."""
     lookup_pattern_max: int = Field(default=16, ge=1, le=64)
     """Longest run of tokens that the look-up compares."""

@@ -171,3 +171,19 @@ def test_named_memory_stands_for_cards_that_are_not_there() -> None:
         ("GPU 1", "gpu", 2 * GIB),
     ]
     assert found[-1].kind == "cpu"
+
+
+def test_a_next_token_head_weighs_nothing(tmp_path: Path) -> None:
+    tensors = [
+        ("token_embd.weight", (64, 96), 0, 0),
+        ("blk.1.nextn.weight", (64, 32), 0, EMBEDDING),
+    ]
+    values = llama_values(**{"llama.nextn_predict_layers": 1})
+    path = write(tmp_path / "n.gguf", header(values, tensors), data_bytes=EMBEDDING + LAYER)
+    assert weights_of(read_model(path).file).total_bytes == EMBEDDING
+
+
+def test_odd_heads_are_refused_with_flash_attention_only(tmp_path: Path) -> None:
+    odd = llama_values(**{"llama.attention.key_length": 40})
+    model = read_model(write(tmp_path / "odd.gguf", header(odd)))
+    assert kv(model, type_k="q8_0", flash_attention=False) > 0

@@ -98,3 +98,34 @@ def test_a_header_that_lacks_a_needed_key_is_refused_by_name(tmp_path: Path) -> 
         read_model(write(tmp_path / "m.gguf", header(values)))
     with pytest.raises(ModelFileError, match="names no architecture"):
         read_model(write(tmp_path / "m.gguf", header({"general.name": "x"})))
+
+
+def test_only_the_largest_exaone_slides(tmp_path: Path) -> None:
+    small = architecture(tmp_path, "exaone4", **{"llama.block_count": 30})
+    assert all(layer.window is None for layer in small.layers.values())
+    large = architecture(tmp_path, "exaone4", **{"llama.block_count": 64})
+    assert large.layers[0].window == 4096
+    assert large.layers[3].window is None
+
+
+def test_a_file_of_a_next_token_head_alone_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="next-token head"):
+        architecture(tmp_path, **{"llama.nextn_predict_layers": 2})
+
+
+def test_absurd_numbers_of_layers_are_not_believed(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="400000000 layers"):
+        architecture(tmp_path, **{"llama.block_count": 400_000_000})
+
+
+def test_a_model_without_attention_is_read_and_marked(tmp_path: Path) -> None:
+    values = {
+        "general.architecture": "mamba",
+        "mamba.block_count": 2,
+        "mamba.context_length": 4096,
+        "mamba.embedding_length": 64,
+        "mamba.ssm.state_size": 16,
+    }
+    found = read_model(write(tmp_path / "m.gguf", header(values))).architecture
+    assert found.layers == {}
+    assert "recurrent" in found.doubts[0]

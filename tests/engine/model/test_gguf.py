@@ -133,3 +133,17 @@ def test_type_sizes_are_those_of_the_installed_ggml() -> None:
         assert library.ggml_type_name(number).decode() == kind.name
         assert library.ggml_blck_size(number) == kind.block_size
         assert library.ggml_type_size(number) == kind.block_bytes
+
+
+def test_an_alignment_that_is_an_array_is_refused(tmp_path: Path) -> None:
+    for length in (3, KEPT_ELEMENTS + 1):
+        data = header(llama_values(**{"general.alignment": [32] * length}))
+        with pytest.raises(ModelFileError, match="power of two"):
+            read_gguf(write(tmp_path / "bad.gguf", data))
+
+
+@pytest.mark.parametrize("name", ["renamed.gguf", "m-00001-of-00002.gguf"])
+def test_a_part_under_another_name_is_no_whole_model(tmp_path: Path, name: str) -> None:
+    data = header(llama_values(**{"split.count": 40_000_000}))
+    with pytest.raises(ModelFileError, match="split in 40000000"):
+        read_gguf(write(tmp_path / name, data))
