@@ -1,6 +1,6 @@
 """The full-screen chat against `kvchat run`: speed, the screen's share of a core, key to paint.
 
-    python benchmarks/screen.py MODEL [--pairs 5] [--tokens 256]
+    python benchmarks/screen.py MODEL [--pairs 5] [--tokens 640]
 
 The real program runs in a pseudo-terminal of 120 x 36; the prompt is typed, the figures of the
 reply are read from the chat's database. Keys are typed while it streams, and the time is taken
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=640)
     options = parser.parse_args()
     model = options.model.resolve()
     ratios, shares, paints, speeds = [], [], [], []

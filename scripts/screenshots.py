@@ -10,22 +10,18 @@ import tempfile
 from pathlib import Path
 
 SIZE = (120, 36)
-QUESTION = """Rewrite this function with a with-block and change nothing else:
-
-```python
-def load(path):
-    f = open(path)
-    rows = [line.split(",") for line in f]
-    f.close()
-    return rows
-
-
-def save(path, rows):
-    f = open(path, "w")
-    for row in rows:
-        f.write(",".join(row))
-    f.close()
-```"""
+QUESTION = "\n\n".join(
+    (
+        "Summarise what was decided at this meeting, one line for each item.",
+        "1. Spring fair. The fair takes place on Saturday 22 April from 10:00 to 16:00 in Mill "
+        "Park. Priya Nair has booked twelve stalls at 15 euros each. Tom Field borrows the tents "
+        "from the fire brigade.",
+        "2. Water in the lower garden. The pipe behind the greenhouse has been leaking since "
+        "January. The members agreed to accept the offer of 840 euros. David Cole pays the bill "
+        "from the reserve.",
+        "3. New members. Four people have asked to join. Anna Weber calls all four on 28 March.",
+    )
+)
 
 
 def main() -> None:
@@ -37,7 +33,7 @@ def main() -> None:
             os.environ[f"XDG_{kind}_HOME"] = str(Path(home) / kind)
         config = Path(home) / "CONFIG" / "kvchat" / "config.toml"
         config.parent.mkdir(parents=True)
-        config.write_text("[chat]\ntemperature = 0.0\nmax_tokens = 220\n")
+        config.write_text("[chat]\ntemperature = 0.0\nmax_tokens = 160\n")
         asyncio.run(paint(model, folder))
 
 
