@@ -125,6 +125,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         "n_slots": configuration.n_slots,
         "kv_unified": configuration.kv_unified,
         "swa_full": configuration.swa_full,
+        "offload_kqv": configuration.offload_kqv,
         "n_threads": configuration.n_threads,
         "speculation": _fields(configuration.speculation),
         "sampling": _fields(configuration.sampling),

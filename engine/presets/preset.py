@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,7 +28,7 @@ class DraftRules(_Strict):
 
     model: str
     """Path or name of the draft model."""
-    n_gpu_layers: int | Literal["all"] = "all"
+    n_gpu_layers: Annotated[int, Field(ge=0)] | Literal["all"] = "all"
     """Layers of the draft on the GPU."""
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"
@@ -83,7 +83,7 @@ class Preset(_Strict):
     description: str = ""
     model: str | None = None
     """Path or name of the model; left out, the preset suits any."""
-    n_ctx: int | Literal["auto", "max"] = "auto"
+    n_ctx: Annotated[int, Field(ge=1)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
@@ -92,7 +92,7 @@ class Preset(_Strict):
     flash_attention: FlashAttention = "auto"
     n_batch: int = Field(default=2048, ge=1, le=65536)
     n_ubatch: int = Field(default=512, ge=1, le=65536)
-    n_gpu_layers: int | Literal["auto", "all"] = "auto"
+    n_gpu_layers: Annotated[int, Field(ge=0)] | Literal["auto", "all"] = "auto"
     """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
     n_slots: int = Field(default=1, ge=1, le=256)
     """Requests that llama-server answers side by side; kvchat uses one."""
@@ -100,6 +100,8 @@ class Preset(_Strict):
     """Whether the slots share their cells."""
     swa_full: bool = False
     """Whether sliding-window layers keep every token."""
+    offload_kqv: bool = True
+    """Whether the cache of a layer lies on the layer's GPU; else it stays in main memory."""
     n_threads: int | None = Field(default=None, ge=1, le=1024)
     vram_gib: float | None = Field(default=None, gt=0)
     """Memory of the GPU to plan for, instead of the one that is there."""

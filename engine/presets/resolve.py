@@ -78,6 +78,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         n_slots=rules.n_slots,
         kv_unified=rules.kv_unified,
         swa_full=rules.swa_full,
+        offload_kqv=rules.offload_kqv,
         n_threads=rules.n_threads,
         draft=None if draft is None else _draft(rules, draft),
         speculation=speculation,
@@ -126,8 +127,6 @@ def _with_context(
     rules: Preset, configuration: Configuration, model: Model, cost: Estimator, margin: int
 ) -> Configuration:
     if isinstance(rules.n_ctx, int):
-        if rules.n_ctx < 1:
-            raise PresetError(f"n_ctx is {rules.n_ctx}: a context has at least one token")
         return with_n_ctx(configuration, rules.n_ctx)
     trained = model.architecture.n_ctx_train
     per_slot = trained if rules.n_ctx == "max" else min(trained, AUTO_N_CTX)

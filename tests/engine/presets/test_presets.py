@@ -44,6 +44,13 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
     assert "n_ctx is 'big'" in message
 
 
+def test_negative_layers_and_empty_contexts_are_refused() -> None:
+    with pytest.raises(PresetError) as caught:
+        parse_preset('name="x"\nn_ctx=0\nn_gpu_layers=-5', "x.toml")
+    assert "n_ctx is 0" in str(caught.value)
+    assert "n_gpu_layers is -5" in str(caught.value)
+
+
 def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
     with pytest.raises(PresetError, match="not valid TOML"):
         parse_preset("name = ", "x.toml")
@@ -95,7 +102,9 @@ def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
 
 
 def test_a_configuration_saved_as_a_preset_resolves_to_itself(model: Model, tmp_path: Path) -> None:
-    before = resolve(Preset(name="x", type_k="q8_0", n_ctx=1024), model, MACHINE, draft=model)
+    before = resolve(
+        Preset(name="x", type_k="q8_0", n_ctx=1024, offload_kqv=False), model, MACHINE, draft=model
+    )
     path = save_preset(preset_of(before, "mine"), tmp_path / "presets")
     assert resolve(find_preset("mine", path.parent), model, MACHINE, draft=model) == before
 
