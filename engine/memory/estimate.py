@@ -26,8 +26,8 @@ GPU_OVERHEAD_BYTES = 300 * MIB
 """CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""
 
 CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
-"""The process itself. Resident memory beyond llama.cpp's buffers, measured on Linux at vocabularies
-of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server (0c1e57098)."""
+"""The process itself: resident memory beyond llama.cpp's buffers. Measured on Linux at vocabularies
+of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server."""
 
 
 class TermKind(StrEnum):
