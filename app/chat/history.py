@@ -242,11 +242,16 @@ class ChatHistory:
         self.system_prompt = system_prompt
         self.sampling = sampling
 
-    def use_sampling(self, sampling: SamplingSettings) -> None:
-        """Draw replies of new chats like this; a chat that is saved keeps its own settings."""
+    def use_preset(self, sampling: SamplingSettings, system_prompt: str) -> None:
+        """Begin new chats like this; a chat that is saved keeps its own settings.
+
+        A preset without a system prompt leaves the one that is there.
+        """
         self._default_sampling = sampling
+        self._default_system_prompt = system_prompt or self._default_system_prompt
         if self.chat is None:
             self.sampling = sampling
+            self.system_prompt = self._default_system_prompt
 
     def uses_model(self, path: str) -> None:
         """Chats are saved with this model from their next question on."""

@@ -118,7 +118,7 @@ class ChatDialogs(Screen[None]):
 
         def chosen(configuration: Configuration | None) -> None:
             if configuration is not None:
-                self.controller.history.use_sampling(configuration.sampling)
+                self.controller.history.use_preset(configuration.sampling, screen.system_prompt)
                 self.load(configuration)
 
         self.app.push_screen(screen, chosen)

@@ -76,6 +76,8 @@ class PresetsScreen(Screen[Configuration | None]):
         self._presets_dir = presets_dir
         self._current = current
         self._planner = Planner(loaded=measured)
+        self.system_prompt = ""
+        """That of the preset that was loaded; a configuration holds none."""
         self._entries: list[PresetEntry] = []
         self._outcomes: dict[Path, Plan | str] = {}
         """What each preset comes to, or why it does not."""
@@ -188,6 +190,8 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def _load(self, plan: Plan) -> None:
         configuration = plan.setup.configuration
+        entry = self._chosen()
+        self.system_prompt = entry.system_prompt if entry else ""
         if plan.fits or plan.setup.vram_bytes:
             self.dismiss(configuration)
             return

@@ -23,6 +23,7 @@ class PresetEntry:
     description: str
     is_builtin: bool
     problem: str | None = None
+    system_prompt: str = ""
 
 
 def builtin_dir() -> Path:
@@ -169,7 +170,9 @@ def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
         preset = read_preset(path)
     except PresetError as error:
         return PresetEntry(path, path.stem, "", is_builtin, problem=str(error))
-    return PresetEntry(path, preset.name, preset.description, is_builtin)
+    return PresetEntry(
+        path, preset.name, preset.description, is_builtin, system_prompt=preset.system_prompt
+    )
 
 
 def _check_is_users(path: Path, user_dir: Path) -> None:

@@ -64,6 +64,16 @@ async def test_the_preview_shows_the_file_and_what_it_comes_to(
         await shows(pilot, screen, "context 8,192")
 
 
+async def test_a_loaded_preset_brings_its_system_prompt(folder: Path, starter_path: Path) -> None:
+    (folder / "mine.toml").write_text(MINE + 'system_prompt = "Be brief."\n')
+    screen = presets(folder, starter_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: not screen.is_current)
+    assert screen.system_prompt == "Be brief."
+
+
 async def test_enter_gives_the_configuration_for_the_model_that_is_loaded(
     folder: Path, starter_path: Path
 ) -> None:
