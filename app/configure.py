@@ -52,7 +52,7 @@ def configure(
     from engine.memory.hardware import devices, usable_devices
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
-    from engine.presets.resolve import Machine, resolve, with_settings
+    from engine.presets.resolve import Machine, resolve
 
     draft_model = read_model(draft) if draft else None
     found = usable_devices()
@@ -63,7 +63,7 @@ def configure(
         speculation = settings.speculation.speculation()
         if draft is not None:
             speculation = replace(speculation, predictor=PredictorName.DRAFT)
-        configuration = with_settings(
+        configuration = replace(
             configuration, speculation=speculation, sampling=settings.chat.sampling()
         )
     return replace(

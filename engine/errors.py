@@ -10,7 +10,6 @@
     ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
     ├── IncompatiblePairError   a draft model that does not fit its target
     ├── PresetError             a preset or a configuration with bad keys or values
-    ├── ExportError             a target program cannot express the configuration
     ├── HardwareError           a device that is not there or cannot be read
     ├── InstallError            the starter model could not be fetched or verified
     └── WorkerError             the engine's process died, hung or could not start
@@ -77,12 +76,6 @@ class PresetError(EngineError):
     """A preset or a configuration with bad keys or values; all of them are named at once."""
 
     title = "The preset is not valid"
-
-
-class ExportError(EngineError):
-    """The target program cannot express the configuration."""
-
-    title = "The export is not possible"
 
 
 class HardwareError(EngineError):

@@ -201,7 +201,6 @@ class Finished:
     stats: GenerationStats
     n_used: int = 0
     n_cells: int = 0
-    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Configuration to session: the one module that names concrete classes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
@@ -76,19 +76,13 @@ def draft_settings(configuration: Configuration) -> ContextSettings:
     draft = configuration.draft
     if draft is None:
         raise EngineError("the configuration has no draft model: name one with --draft")
-    return ContextSettings(
+    return replace(
+        target_settings(configuration),
         model_path=draft.model_path,
         n_ctx=draft.n_ctx,
-        n_batch=min(configuration.n_batch, configuration.n_ubatch),
-        n_ubatch=configuration.n_ubatch,
         type_k=draft.type_k,
         type_v=draft.type_v,
-        flash_attention=configuration.flash_attention,
         n_gpu_layers=draft.n_gpu_layers,
-        n_threads=configuration.n_threads,
-        offload_kqv=configuration.offload_kqv,
-        swa_full=configuration.swa_full,
-        use_extra_buffers=configuration.use_extra_buffers,
         n_rows=1,
         owner="draft",
     )

@@ -276,8 +276,6 @@ class ChatController:
             self._text.append(event.text)
 
     def _take_finished(self, event: Finished) -> None:
-        if event.note:
-            self._notices.append(Notice(event.note))
         self._end_reply(event.reason, event)
 
     def _take_failed(self, event: Failed) -> None:

@@ -178,13 +178,15 @@ def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) ->
     return n_max
 
 
-def rewind(sequence: Sequence, tokens: Tokens[int]) -> int:
+def rewind(sequence: Sequence, tokens: Tokens[int], *, known: int = 0) -> int:
     """Cut a sequence back to what it shares with `tokens`, and give that length.
+
+    The first `known` tokens are known to agree and are not compared.
 
     This one function serves reuse of a prefix, regenerate, edit, branch and the roll-back of a
     draft. Where the shared part cannot be kept (sliding window, recurrent state), everything goes.
     """
-    length = common_prefix(sequence.tokens, tokens)
+    length = common_prefix(sequence.tokens, tokens, known=known)
     if length == len(sequence.tokens):
         return length
     if not sequence.can_crop(length):

@@ -7,8 +7,6 @@ from engine.configuration import (
     Configuration,
     DraftConfiguration,
     PredictorName,
-    SamplingSettings,
-    SpeculationSettings,
 )
 from engine.errors import PresetError
 from engine.memory.estimate import Target
@@ -149,18 +147,4 @@ def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, m
         f"{model.file.name} does not fit even with a context of {LEAST_N_CTX} tokens and "
         f"{format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, fewer layers "
         "on the GPU, or a smaller margin"
-    )
-
-
-def with_settings(
-    configuration: Configuration,
-    *,
-    speculation: SpeculationSettings | None = None,
-    sampling: SamplingSettings | None = None,
-) -> Configuration:
-    """Change what a preset left to the user's settings."""
-    return replace(
-        configuration,
-        speculation=speculation or configuration.speculation,
-        sampling=sampling or configuration.sampling,
     )

@@ -9,7 +9,7 @@ import llama_cpp
 
 from engine.events import BufferSize
 
-LEVEL_INFO, LEVEL_WARN, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 3, 4, 5
+LEVEL_INFO, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 4, 5
 MIB = 1024 * 1024
 
 BUFFER_LINE = re.compile(

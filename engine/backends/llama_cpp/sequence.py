@@ -159,16 +159,14 @@ class LlamaCppSequence:
 def _failure(
     status: int, n_asked: int, n_held: int
 ) -> DecodeAborted | ContextFullError | DecodeError:
-    match status:
-        case 2:
-            return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
-        case 1:
-            return ContextFullError(
-                f"llama.cpp found no cells for {n_asked} tokens behind {n_held}: raise the "
-                "context, or shorten the chat"
-            )
-        case _:
-            return DecodeError(
-                f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: "
-                "the log has the reason; reload the model"
-            )
+    if status == ABORTED:
+        return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
+    if status == NO_CELLS:
+        return ContextFullError(
+            f"llama.cpp found no cells for {n_asked} tokens behind {n_held}: raise the context, or "
+            "shorten the chat"
+        )
+    return DecodeError(
+        f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: the log has the reason; "
+        "reload the model"
+    )

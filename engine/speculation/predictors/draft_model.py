@@ -5,7 +5,7 @@ from collections.abc import Sequence as Tokens
 
 import numpy as np
 
-from engine.backends.base import Logits, Sequence, common_prefix
+from engine.backends.base import Logits, Sequence, rewind
 from engine.sampling.sampler import Sampler
 from engine.speculation.predictors.base import DraftToken
 
@@ -74,10 +74,7 @@ class DraftModelPredictor:
     def _catch_up(self) -> Logits:
         """Decode what was committed since the last round; gives the logits behind the line."""
         known = self._line[:-1]
-        held = common_prefix(self._sequence.tokens, known, known=self._n_agreed)
-        if not self._sequence.can_crop(held):
-            held = 0
-        self._sequence.crop(held)
+        held = rewind(self._sequence, known, known=self._n_agreed)
         for start in range(held, len(known), self._n_batch):
             self._sequence.prefill(known[start : start + self._n_batch])
         self._n_agreed = len(known)
