@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 FlashAttention = Literal["auto", "on", "off"]
+SplitMode = Literal["layer", "none"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MAX_DRAFT = 16
@@ -78,6 +79,16 @@ class DraftConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorOverride:
+    """Tensors that go to a device of their own: llama.cpp's `--override-tensor`."""
+
+    pattern: str
+    """Regular expression that is searched in the tensor's name."""
+    device: str = "CPU"
+    """`CPU`, or the number of a GPU as in `GPU 0`; llama.cpp calls it CUDA0, Vulkan0 and so on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """Everything that a backend and a session need, as plain numbers.
 
@@ -97,6 +108,21 @@ class Configuration:
     kv_unified: bool = False
     swa_full: bool = False
     offload_kqv: bool = True
+    split_mode: SplitMode = "layer"
+    """Whether several GPUs share the layers, or `main_gpu` takes all."""
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    """Share of each GPU in the layers, in any unit; empty shares by free memory."""
+    n_cpu_moe: int = 0
+    """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""
+    tensor_overrides: tuple[TensorOverride, ...] = ()
+    """First match wins, before `n_cpu_moe`."""
+    mmproj_path: Path | None = None
+    """Projector of a vision or audio model: for llama-server, kvchat loads none."""
+    mmproj_offload: bool = True
+    """Whether the projector lies on the first GPU."""
+    lora_paths: tuple[Path, ...] = ()
+    """Adapters that are loaded beside the model, at scale 1."""
     n_threads: int | None = None
     """Threads while decoding; None is one per physical core."""
     use_extra_buffers: bool = True
