@@ -9,6 +9,8 @@ Recurrent state is really allocated, so the process limits its own memory.
 import json
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -40,15 +42,27 @@ class DryRunner:
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
+        with self.context(request):
+            found = [b for b in self._log.buffers("target") if b.kind != "KV"]
+            found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
+        return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in found]
+
+    @contextmanager
+    def context(self, request: Request) -> Iterator[object]:
+        """Give the laid-out context of a request, and free it behind the block.
+
+        Raises:
+            ModelLoadError: llama.cpp refuses the model or the context.
+        """
         self._open(str(request["model_path"]), int(request["n_gpu_layers"]))
         self._log.clear()
         context = llama_cpp.llama_init_from_model(self._model, _params(request))
         if context is None:
             raise ModelLoadError(f"llama.cpp refuses this context: {self._log.errors()}")
-        found = [b for b in self._log.buffers("target") if b.kind != "KV"]
-        found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
-        llama_cpp.llama_free(context)
-        return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in found]
+        try:
+            yield context
+        finally:
+            llama_cpp.llama_free(context)
 
     def _open(self, path: str, n_gpu_layers: int) -> None:
         if self._opened == (path, n_gpu_layers):
@@ -84,9 +98,14 @@ def _params(request: Request) -> object:
     return params
 
 
+def limit_memory() -> None:
+    """Let this process allocate no more than `MEMORY_LIMIT_BYTES`."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+
+
 def main() -> None:
     """Answer requests until standard input closes."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    limit_memory()
     runner = DryRunner()
     for line in sys.stdin:
         try:

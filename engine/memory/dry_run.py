@@ -75,7 +75,7 @@ class DryRun:
                 silent too long; the message says which.
         """
         with self._lock:
-            answer = self._ask(json.dumps(_request(configuration, target)))
+            answer = self._ask(json.dumps(request_of(configuration, target)))
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
         buffers = answer["buffers"]
@@ -174,7 +174,8 @@ def _device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> s
     return gpus[int(digits)] if digits and int(digits) < len(gpus) else None
 
 
-def _request(configuration: Configuration, target: Target) -> dict[str, str | int | bool]:
+def request_of(configuration: Configuration, target: Target) -> dict[str, str | int | bool]:
+    """Give what the process is asked: plain values, named as llama.cpp names its parameters."""
     shape = cache_shape(configuration, target)
     return {
         "model_path": str(configuration.model_path),

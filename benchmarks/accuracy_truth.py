@@ -1,0 +1,120 @@
+"""llama.cpp's own figures to the byte: a process that answers one JSON line with one.
+
+The log rounds to 0.01 MiB, so the bytes come from `llama_get_memory_breakdown`. It is C++ and
+returns a `std::map`, which is read here as libstdc++ (GCC 12) lays it out; the sums are checked
+against the log of the same context. For benchmarks only: kvchat itself reads the log.
+"""
+
+import ctypes
+import json
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import llama_cpp
+
+from engine.backends.llama_cpp_dry_run import DryRunner, limit_memory
+from engine.errors import EngineError
+
+SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
+ROUNDING_BYTES = 5300
+SIZE_LINE = re.compile(r"(llama_kv_cache|llama_memory_recurrent)\w*: size =\s*(?P<mib>[\d.]+) MiB")
+PARTS = ("model", "context", "compute")
+
+Breakdown = dict[str, dict[str, int]]
+
+
+class _Node(ctypes.Structure):
+    """A node of the red-black tree behind `std::map<buffer type, sizes>`."""
+
+
+_Node._fields_ = [
+    ("color", ctypes.c_size_t),
+    ("parent", ctypes.POINTER(_Node)),
+    ("left", ctypes.POINTER(_Node)),
+    ("right", ctypes.POINTER(_Node)),
+    ("buffer_type", ctypes.c_void_p),
+    ("model", ctypes.c_size_t),
+    ("context", ctypes.c_size_t),
+    ("compute", ctypes.c_size_t),
+]
+
+
+class _Map(ctypes.Structure):
+    """`std::map` itself: a comparator, the header node's links, the number of nodes."""
+
+    _fields_ = [
+        ("compare", ctypes.c_size_t),
+        ("color", ctypes.c_size_t),
+        ("root", ctypes.POINTER(_Node)),
+        ("leftmost", ctypes.POINTER(_Node)),
+        ("rightmost", ctypes.POINTER(_Node)),
+        ("n_nodes", ctypes.c_size_t),
+    ]
+
+
+def breakdown(context: object) -> Breakdown:
+    """Give the bytes of model, context and compute by the name of the buffer type."""
+    library = llama_cpp.llama_cpp._lib
+    ask = getattr(library, SYMBOL)
+    ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
+    result = _Map()
+    ask(ctypes.byref(result), context)
+    found: Breakdown = defaultdict(lambda: dict.fromkeys(PARTS, 0))
+    waiting = [result.root] if result.n_nodes else []
+    while waiting:
+        node = waiting.pop().contents
+        sizes = found[_name_of(node.buffer_type)]
+        for part in PARTS:
+            sizes[part] += getattr(node, part)
+        waiting += [child for child in (node.left, node.right) if child]
+    return dict(found)
+
+
+def _name_of(buffer_type: int) -> str:
+    library = ctypes.CDLL(str(Path(llama_cpp.llama_cpp._lib._name).parent / "libggml-base.so"))
+    ask = library.ggml_backend_buft_name
+    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_char_p
+    return str(ask(buffer_type).decode())
+
+
+class Truth(DryRunner):
+    """The dry run with its figures to the byte."""
+
+    def figures(self, request: dict[str, str | int | bool]) -> dict[str, object]:
+        """Give weights, cache, state and compute by buffer type; state and output as logged."""
+        with self.context(request) as context:
+            sizes = breakdown(context)
+            logged = self._log.buffers("target")
+            lines = [SIZE_LINE.search(line) for line in self._log._lines]
+        caches = {"llama_kv_cache": 0, "llama_memory_recurrent": 0}
+        for match in filter(None, lines):
+            caches[match[1]] += round(float(match["mib"]) * 1024**2)
+        total = sum(part["context"] for part in sizes.values())
+        n_caches = len([match for match in lines if match])
+        if abs(sum(caches.values()) - total) > ROUNDING_BYTES * max(n_caches, 1):
+            raise SystemExit(f"the breakdown says {total} bytes of context, the log {caches}")
+        return {
+            "buffers": sizes,
+            "kv_logged": caches["llama_kv_cache"],
+            "state_logged": caches["llama_memory_recurrent"],
+            "output": sum(b.nbytes for b in logged if b.kind == "output"),
+        }
+
+
+def main() -> None:
+    """Answer requests until standard input closes."""
+    limit_memory()
+    truth = Truth()
+    for line in sys.stdin:
+        try:
+            answer: dict[str, object] = truth.figures(json.loads(line))
+        except EngineError as error:
+            answer = {"error": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
