@@ -164,6 +164,8 @@ def test_a_draft_model_always_comes_with_its_type() -> None:
     given = arguments(drafting)
     assert given[given.index("--spec-type") + 1] == "draft-simple"
     assert given[given.index("--model-draft") + 1] == "d.gguf"
-    assert any("as long as its target's" in note for note in remarks(drafting))
+    assert not any("as long as its target's" in note for note in remarks(drafting))
+    shorter = replace(drafting, draft=DraftConfiguration(Path("d.gguf"), 256))
+    assert any("as long as its target's" in note for note in remarks(shorter))
     silent = replace(base, speculation=replace(base.speculation, predictor=PredictorName.OFF))
     assert "--spec-type" not in arguments(silent)

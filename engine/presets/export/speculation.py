@@ -1,0 +1,83 @@
+"""Speculation in the words of llama-server."""
+
+from collections.abc import Iterator
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.presets.export.flag_sets import FlagSet
+from engine.presets.export.request import writable
+from engine.presets.export.words import Option, layers, number
+
+
+def speculation_options(configuration: Configuration, flags: FlagSet) -> Iterator[Option]:
+    """Give the options that make llama-server draft as the configuration says, if it can."""
+    match configuration.speculation.predictor:
+        case PredictorName.LOOKUP:
+            yield from _lookup(configuration.speculation, flags)
+        case PredictorName.DRAFT if configuration.draft is not None:
+            yield from _draft(configuration.draft, configuration.speculation, flags)
+
+
+def lookup_length(speculation: SpeculationSettings) -> int:
+    """Give the most tokens that llama-server's look-up shall draft.
+
+    Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
+    for (`common_ngram_simple_draft`), so the draft is at least as long.
+    """
+    is_band = speculation.controller is ControllerName.BAND
+    wanted = speculation.n_draft_max if is_band else speculation.n_draft
+    return max(wanted, speculation.lookup_pattern_min)
+
+
+def _lookup(speculation: SpeculationSettings, flags: FlagSet) -> Iterator[Option]:
+    pattern, length = str(speculation.lookup_pattern_min), str(lookup_length(speculation))
+    match flags.name:
+        case "current":
+            yield Option("spec-type", "ngram-simple")
+            yield Option("spec-ngram-simple-size-n", pattern)
+            yield Option("spec-ngram-simple-size-m", length)
+        case "ik":
+            stage = f"ngram-simple:n_max={length},ngram_size_n={pattern},ngram_size_m={length}"
+            yield Option("spec-type", stage)
+        case "legacy":
+            return
+
+
+def _draft(
+    draft: DraftConfiguration, speculation: SpeculationSettings, flags: FlagSet
+) -> Iterator[Option]:
+    n_max = str(speculation.n_draft)
+    n_min = str(min(speculation.draft_min_tokens, speculation.n_draft))
+    p_min = number(speculation.draft_min_confidence)
+    path, n_layers = writable(str(draft.model_path)), layers(draft.n_gpu_layers, flags)
+    match flags.name:
+        case "current":
+            yield Option("spec-type", "draft-simple")
+            yield Option("model-draft", path)
+            yield Option("spec-draft-n-max", n_max)
+            yield Option("spec-draft-n-min", n_min)
+            yield Option("spec-draft-p-min", p_min)
+            yield Option("spec-draft-ngl", n_layers)
+            yield Option("spec-draft-type-k", draft.type_k)
+            yield Option("spec-draft-type-v", draft.type_v)
+        case "legacy":
+            yield Option("model-draft", path)
+            yield Option("draft-max", n_max)
+            yield Option("draft-min", n_min)
+            yield Option("draft-p-min", p_min)
+            yield from _draft_cache(draft, n_layers)
+        case "ik":
+            yield Option("model-draft", path)
+            yield Option("spec-type", f"draft:n_max={n_max},n_min={n_min},p_min={p_min}")
+            yield from _draft_cache(draft, n_layers)
+
+
+def _draft_cache(draft: DraftConfiguration, n_layers: str) -> Iterator[Option]:
+    yield Option("gpu-layers-draft", n_layers)
+    yield Option("cache-type-k-draft", draft.type_k)
+    yield Option("cache-type-v-draft", draft.type_v)

@@ -1,0 +1,77 @@
+"""What llama-server cannot be told, and what it does instead."""
+
+from collections.abc import Iterator
+
+from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.model.architecture import Model
+from engine.presets.export.flag_sets import FlagSet
+from engine.presets.export.speculation import lookup_length
+
+
+def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
+    """Name each setting that does not arrive, with its value and what happens there."""
+    yield from _flags(configuration, flags)
+    yield from _speculation(configuration, flags)
+    if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
+        yield (
+            "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
+            "other builds"
+        )
+    if model is not None and model.file.chat_template is None:
+        yield "the model has no chat template: llama-server will guess one"
+
+
+def _flags(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    if configuration.swa_full and not flags.has_swa_full:
+        yield f"swa_full stays behind: {flags.title} always keeps every token of such layers"
+    if configuration.n_slots > 1 and not configuration.kv_unified and not flags.has_unified:
+        yield f"kv_unified is off: the slots of {flags.title} share their cells all the same"
+    if not configuration.use_extra_buffers and not flags.has_repack:
+        yield f"use_extra_buffers is off: {flags.title} has none, and needs no flag for it"
+    if flags.name == "ik" and configuration.flash_attention == "auto":
+        yield "flash_attention is auto: ik_llama.cpp reads that as on"
+    if flags.name == "legacy" and len(configuration.lora_paths) > 1:
+        yield "each adapter has a --lora of its own: builds after March 2026 keep the last only"
+
+
+def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    speculation, draft = configuration.speculation, configuration.draft
+    match speculation.predictor:
+        case PredictorName.LOOKUP:
+            yield from _lookup(configuration, flags)
+        case PredictorName.DRAFT if draft is not None:
+            if draft.n_ctx != configuration.n_ctx:
+                yield (
+                    f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
+                    f"as its target's, {configuration.n_ctx}"
+                )
+            if speculation.controller is ControllerName.BAND:
+                yield (
+                    f"the band rule stays behind: llama-server drafts at most "
+                    f"{speculation.n_draft} tokens in every round"
+                )
+    if draft is not None and speculation.predictor is not PredictorName.DRAFT:
+        yield (
+            f"the draft model {draft.model_path.name} stays behind: the predictor is "
+            f"{speculation.predictor}"
+        )
+
+
+def _lookup(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    speculation = configuration.speculation
+    if flags.name == "legacy":
+        yield "the look-up stays behind: these builds have none, or under names that changed"
+        return
+    length = lookup_length(speculation)
+    if speculation.controller is ControllerName.BAND:
+        yield (
+            f"the band rule stays behind: llama-server's look-up drafts up to {length} tokens in "
+            "every round"
+        )
+    if length > max(speculation.n_draft, speculation.n_draft_max) or (
+        speculation.controller is ControllerName.FIXED and length > speculation.n_draft
+    ):
+        yield (
+            f"the look-up drafts {length} tokens, not {speculation.n_draft}: llama-server drafts "
+            f"nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens it finds"
+        )
