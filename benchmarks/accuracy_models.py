@@ -1,0 +1,156 @@
+"""Writes catalogue models as GGUF files without data, and checks that llama.cpp takes them.
+
+    ../.venv/bin/python accuracy_models.py FOLDER [NAME ...] [--quantization Q4_K_M] [--check]
+
+A file has the real keys, the real tensor table and a vocabulary of the real length; its data is a
+hole that takes no disk. With `--check` each is loaded in a dry run.
+"""
+
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from engine.configuration import Configuration
+from engine.errors import EngineError
+from engine.memory.dry_run import DryRun
+from engine.model.catalog import CatalogEntry, entries, find_entry
+from engine.model.ggml_types import GGML_TYPES
+from engine.model.gguf import DEFAULT_ALIGNMENT, TensorInfo, Value
+
+TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
+U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+NORMAL, CONTROL = 1, 3
+SPECIAL = ("<s>", "</s>", "<unk>", "<|endoftext|>")
+"""Tokens that llama.cpp looks for by their text in some models."""
+
+
+def write_header(entry: CatalogEntry, quantization: str, folder: Path) -> Path:
+    """Write a model's header and a hole in place of its data; give the file's path.
+
+    Raises:
+        ModelFileError: a quantisation that is not known.
+    """
+    file = entry.header(quantization)
+    values = dict(file.values) | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
+    pairs = [_text(key) + _typed(value) for key, value in values.items()]
+    pairs += _vocabulary(entry.n_vocab)
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(pairs)) + b"".join(pairs)
+    data += b"".join(_tensor(tensor) for tensor in file.tensors)
+    start = -(-len(data) // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
+    path = folder / file.path.name
+    with path.open("wb") as out:
+        out.write(data)
+        out.truncate(start + file.nbytes)
+    return path
+
+
+def _tensor(tensor: TensorInfo) -> bytes:
+    n_dimensions = len(tensor.shape)
+    return (
+        _text(tensor.name)
+        + struct.pack(f"<I{n_dimensions}Q", n_dimensions, *tensor.shape)
+        + struct.pack("<IQ", TYPE_IDS[tensor.type.name], tensor.offset)
+    )
+
+
+def _vocabulary(n_vocab: int) -> Iterator[bytes]:
+    """Give the keys of a vocabulary of that length: special ones, then made-up words."""
+    n_words = n_vocab - len(SPECIAL)
+    yield _text("tokenizer.ggml.tokens") + _texts([*SPECIAL, *map(_word, range(n_words))])
+    kinds = [CONTROL] * len(SPECIAL) + [NORMAL] * n_words
+    head = struct.pack("<IIQ", ARRAY, I32, n_vocab)
+    yield _text("tokenizer.ggml.token_type") + head + struct.pack(f"<{n_vocab}i", *kinds)
+    yield _text("tokenizer.ggml.merges") + _texts(["a b"])
+    yield _text("tokenizer.ggml.bos_token_id") + _typed(0)
+    yield _text("tokenizer.ggml.eos_token_id") + _typed(1)
+
+
+def _word(index: int) -> str:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    word = ""
+    number = index
+    while True:
+        word = letters[number % 26] + word
+        number = number // 26 - 1
+        if number < 0:
+            return word
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _texts(values: Sequence[str]) -> bytes:
+    return struct.pack("<IIQ", ARRAY, STRING, len(values)) + b"".join(map(_text, values))
+
+
+def _typed(value: Value) -> bytes:
+    match value:
+        case tuple():
+            kind = _kind(value[0])
+            items = b"".join(_plain(item, kind) for item in value)
+            return struct.pack("<IIQ", ARRAY, kind, len(value)) + items
+        case _:
+            kind = _kind(value)
+            return struct.pack("<I", kind) + _plain(value, kind)
+
+
+def _kind(value: Value) -> int:
+    match value:
+        case bool():
+            return BOOL
+        case int():
+            return U32 if value >= 0 else I32
+        case float():
+            return F32
+        case _:
+            return STRING
+
+
+def _plain(value: Value, kind: int) -> bytes:
+    if kind == STRING:
+        return _text(str(value))
+    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
+
+
+def check(path: Path, dry_run: DryRun) -> str:
+    """Give what llama.cpp says about a file: the bytes of its cache, or why it refuses it."""
+    configuration = Configuration(model_path=path, n_ctx=4096, n_gpu_layers=0)
+    try:
+        buffers = dry_run.measure(configuration)
+    except EngineError as error:
+        return f"REFUSED {error}"
+    kept = sum(buffer.nbytes for buffer in buffers if buffer.kind in ("KV", "RS"))
+    return f"ok, cache and state {kept / 2**20:.1f} MiB"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("names", nargs=-1)
+@click.option("--quantization", default="Q4_K_M", show_default=True)
+@click.option("--check", "is_checked", is_flag=True, help="Load each file in a dry run.")
+def main(folder: Path, names: tuple[str, ...], quantization: str, is_checked: bool) -> None:
+    """Write catalogue models as files without data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [find_entry(name) for name in names] or list(entries())
+    n_refused = 0
+    with DryRun() as dry_run:
+        for entry in chosen:
+            path = write_header(entry, quantization, folder)
+            answer = check(path, dry_run) if is_checked else "written"
+            n_refused += answer.startswith("REFUSED")
+            n_parameters = entry.n_parameters / 1e9
+            size = f"{entry.header(quantization).nbytes / 1e9:7.2f} GB"
+            click.echo(
+                f"{entry.name:24} {entry.architecture:14} {n_parameters:8.3f}B {size}  {answer}"
+            )
+    click.echo(f"{len(chosen) - n_refused} of {len(chosen)} files")
+    sys.exit(n_refused > 0)
+
+
+if __name__ == "__main__":
+    main()
