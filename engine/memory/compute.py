@@ -29,6 +29,25 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
     return max(logits, feed_forward, attention)
 
 
+def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the buffer without the output layer."""
+    return compute_bytes(architecture, shape, 0)
+
+
+def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the attention masks: one for dense layers, one for sliding ones."""
+    return (
+        shape.n_graph_tokens
+        * _mask_span(architecture, shape)
+        * (2 if shape.flash_attention else FLOAT_BYTES)
+    )
+
+
+def relative_spread(architecture: Architecture) -> float:
+    """Give how far the formula may be off, as a part of its number."""
+    return 0.25 if architecture.is_moe or architecture.is_recurrent else 0.15
+
+
 def output_bytes(architecture: Architecture, n_outputs: int) -> int:
     """Give the bytes of the rows that logits are copied to, in the memory of the CPU."""
     return n_outputs * architecture.n_vocab * FLOAT_BYTES

@@ -4,83 +4,36 @@ Target programs differ: kvchat opens one sequence and reserves logits for its lo
 llama-server opens its slots and reserves logits for one draft in each.
 """
 
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from engine.configuration import MAX_DRAFT, Configuration, PredictorName
-from engine.memory.compute import compute_bytes, output_bytes
+from engine.memory.companions import add_adapters, add_projector
+from engine.memory.flash_attention import falls_off_flash_attention
+from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_kv_bytes
+from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
+from engine.memory.ledger import Ledger
 from engine.memory.placement import Placement, place
-from engine.memory.units import MIB
+from engine.memory.terms import TARGETS, DeviceEstimate, Source, Target, Term, TermKind
 from engine.memory.warnings import warnings_for
 from engine.memory.weights import weights_of
-from engine.model.architecture import Model
+from engine.model.architecture import Architecture, Model
+from engine.model.gguf import GgufFile
 
-Target = Literal["kvchat", "llama-server"]
-TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
-
-GPU_OVERHEAD_BYTES = 300 * MIB
-"""CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""
-
-CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
-"""The process itself: resident memory beyond llama.cpp's buffers. Measured on Linux at vocabularies
-of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server."""
-
-
-class TermKind(StrEnum):
-    """The parts of a device's memory, in the order of a bar."""
-
-    WEIGHTS = "weights"
-    KV = "kv"
-    STATE = "state"
-    COMPUTE = "compute"
-    OVERHEAD = "overhead"
-
-
-class Source(StrEnum):
-    """How sure a number is."""
-
-    EXACT = "exact"
-    """By a formula that was proven against llama.cpp."""
-    MEASURED = "measured"
-    """By llama.cpp's own dry run."""
-    ESTIMATED = "estimated"
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One number and where it comes from."""
-
-    nbytes: int
-    source: Source
-    note: str = ""
-
-
-NOTHING = Term(0, Source.EXACT)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceEstimate:
-    """What one device has to hold."""
-
-    device: Device
-    terms: dict[TermKind, Term] = field(default_factory=dict)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(term.nbytes for term in self.terms.values())
-
-    @property
-    def left_bytes(self) -> int:
-        """Free memory that stays free; negative where it does not fit."""
-        return self.device.free_bytes - self.total_bytes
-
-    def term(self, kind: TermKind) -> Term:
-        """Give one part, zero bytes where the device has none of it."""
-        return self.terms.get(kind, NOTHING)
+__all__ = [
+    "TARGETS",
+    "Companions",
+    "DeviceEstimate",
+    "Estimate",
+    "Source",
+    "Target",
+    "Term",
+    "TermKind",
+    "cache_shape",
+    "estimate",
+    "n_outputs",
+    "shape_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +57,15 @@ class Estimate:
         return all(device.left_bytes >= margin_bytes for device in used)
 
 
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """The other files that run beside a model."""
+
+    draft: Model | None = None
+    projector: GgufFile | None = None
+    adapters: tuple[GgufFile, ...] = ()
+
+
 def estimate(
     model: Model,
     configuration: Configuration,
@@ -111,23 +73,47 @@ def estimate(
     *,
     target: Target = "kvchat",
     draft: Model | None = None,
+    companions: Companions | None = None,
 ) -> Estimate:
     """Say what a configuration costs; `draft` is the model of `configuration.draft`.
 
     Raises:
         PresetError: a combination that llama.cpp refuses.
     """
-    ledger = _Ledger(devices)
-    shape = cache_shape(configuration, target)
-    _add_model(ledger, model, configuration, shape, n_outputs(configuration, target))
+    beside = companions or Companions()
+    draft = draft or beside.draft
+    ledger = Ledger(devices)
+    shape = shape_for(model.architecture, configuration, target, devices)
+    where = _add_model(ledger, model, configuration, shape, n_outputs(configuration, target))
     if draft is not None and configuration.draft is not None:
-        _add_draft(ledger, draft, configuration, shape, target)
+        _add_draft(ledger, draft, configuration, target)
+    if configuration.mmproj_path is not None and target != "kvchat":
+        add_projector(ledger, beside.projector, on_gpu=configuration.mmproj_offload)
+    if configuration.lora_paths:
+        add_adapters(ledger, beside.adapters, where)
     ledger.add_overhead(target)
     n_ctx = shape.n_cells * shape.n_streams
-    found = ledger.devices()
     return Estimate(
-        target, configuration, n_ctx, found, warnings_for(model, configuration, shape, devices)
+        target,
+        configuration,
+        n_ctx,
+        ledger.devices(),
+        warnings_for(model, configuration, shape, devices),
     )
+
+
+def shape_for(
+    architecture: Architecture,
+    configuration: Configuration,
+    target: Target,
+    devices: tuple[Device, ...],
+) -> CacheShape:
+    """Give the cache that the target opens for a model: flash attention only where it has it."""
+    shape = cache_shape(configuration, target)
+    is_possible = architecture.has_flash_attention and not falls_off_flash_attention(
+        architecture, configuration, devices
+    )
+    return replace(shape, flash_attention=shape.flash_attention and is_possible)
 
 
 def cache_shape(configuration: Configuration, target: Target) -> CacheShape:
@@ -154,78 +140,41 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
     return configuration.n_slots * (1 + n_draft)
 
 
-class _Ledger:
-    """Adds terms up by device."""
-
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        self.all = devices
-        self.gpus = tuple(device for device in devices if device.kind == "gpu")
-        self.cpu = next(device for device in devices if device.kind == "cpu")
-        self._terms: dict[Device, dict[TermKind, Term]] = defaultdict(dict)
-
-    def add(
-        self, device: Device, kind: TermKind, nbytes: int, source: Source, note: str = ""
-    ) -> None:
-        before = self._terms[device].get(kind)
-        if before is not None:
-            nbytes += before.nbytes
-            source = max(source, before.source, key=list(Source).index)
-            note = "; ".join(filter(None, dict.fromkeys((before.note, note))))
-        self._terms[device][kind] = Term(nbytes, source, note)
-
-    def add_overhead(self, target: Target) -> None:
-        self.add(
-            self.cpu, TermKind.OVERHEAD, CPU_OVERHEAD_BYTES[target], Source.ESTIMATED, "the process"
-        )
-        for gpu in self.gpus:
-            if self._terms[gpu]:
-                note = "CUDA context, grows with the card"
-                self.add(gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note)
-
-    def devices(self) -> tuple[DeviceEstimate, ...]:
-        return tuple(DeviceEstimate(device, self._terms[device]) for device in self.all)
-
-
 def _add_model(
-    ledger: _Ledger, model: Model, configuration: Configuration, shape: CacheShape, rows: int
-) -> None:
+    ledger: Ledger, model: Model, configuration: Configuration, shape: CacheShape, rows: int
+) -> Placement:
     architecture = model.architecture
-    weights = weights_of(model.file)
-    where = place(weights, configuration.n_gpu_layers, ledger.gpus, ledger.cpu)
-    _add_weights(ledger, where)
-    sizes = layer_kv_bytes(architecture, shape)
-    source = Source.ESTIMATED if architecture.doubts else Source.EXACT
-    for index, nbytes in sizes.items():
-        device = where.layer_devices[index] if configuration.offload_kqv else ledger.cpu
-        ledger.add(device, TermKind.KV, nbytes, source, "; ".join(architecture.doubts))
-    graph = compute_bytes(architecture, shape, rows)
-    for device in dict.fromkeys(where.layer_devices):
-        note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
-        ledger.add(device, TermKind.COMPUTE, graph, Source.ESTIMATED, note)
-    if where.output_device.kind == "gpu":
-        inputs = shape.n_graph_tokens * architecture.d_hidden * 4
-        ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, "inputs of the graph")
-    ledger.add(
-        ledger.cpu,
-        TermKind.COMPUTE,
-        output_bytes(architecture, rows),
-        Source.ESTIMATED,
-        "with rows of logits",
-    )
-
-
-def _add_weights(ledger: _Ledger, where: Placement) -> None:
+    weights = weights_of(model.file, configuration.tensor_overrides, configuration.n_cpu_moe)
+    where = place(weights, configuration, ledger.gpus, ledger.cpu)
     for device, nbytes in where.weight_bytes.items():
-        ledger.add(device, TermKind.WEIGHTS, nbytes, Source.EXACT, "tensor table")
+        if nbytes:
+            ledger.add(device, TermKind.WEIGHTS, nbytes, Source.EXACT, "tensor table")
+    _add_memory(ledger, architecture, configuration, shape, where)
+    add_graph(ledger, model, configuration, shape, where, rows)
+    return where
 
 
-def _add_draft(
-    ledger: _Ledger,
-    draft: Model,
+def _add_memory(
+    ledger: Ledger,
+    architecture: Architecture,
     configuration: Configuration,
     shape: CacheShape,
-    target: Target,
+    where: Placement,
 ) -> None:
+    source = Source.ESTIMATED if architecture.doubts else Source.EXACT
+    note, spread = "; ".join(architecture.doubts), 0.5 if architecture.doubts else 0.0
+    for kind, sizes in (
+        (TermKind.KV, layer_kv_bytes(architecture, shape)),
+        (TermKind.STATE, layer_state_bytes(architecture, shape)),
+    ):
+        for index, nbytes in sizes.items():
+            device = ledger.cpu
+            if configuration.offload_kqv and index < len(where.layer_devices):
+                device = where.layer_devices[index]
+            ledger.add(device, kind, nbytes, source, note, spread)
+
+
+def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:
     if configuration.draft is None:
         return
     n_ctx = configuration.draft.n_ctx if target == "kvchat" else configuration.n_ctx
@@ -233,9 +182,13 @@ def _add_draft(
         configuration,
         n_ctx=n_ctx,
         n_gpu_layers=configuration.draft.n_gpu_layers,
+        type_k=configuration.draft.type_k,
+        type_v=configuration.draft.type_v,
+        n_cpu_moe=0,
+        tensor_overrides=(),
     )
-    cache = replace(
-        shape, n_ctx=n_ctx, type_k=configuration.draft.type_k, type_v=configuration.draft.type_v
-    )
+    shape = shape_for(draft.architecture, own, target, ledger.all)
     rows = 1 if target == "kvchat" else configuration.n_slots
-    _add_model(ledger, draft, own, cache, rows)
+    ledger.part(TermKind.DRAFT)
+    _add_model(ledger, draft, own, shape, rows)
+    ledger.part(None)

@@ -12,6 +12,7 @@ from engine.memory.kv_types import is_quantized, kv_type
 from engine.model.architecture import Architecture, Layer
 
 PAD = 256
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class CacheShape:
     n_slots: int = 1
     kv_unified: bool = False
     swa_full: bool = False
+    n_rollback: int = 0
+    """Rows that each slot of a recurrent state keeps to take drafted tokens back."""
 
     @property
     def n_streams(self) -> int:
@@ -64,43 +67,65 @@ def pad(n: int) -> int:
 def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
     """Give the bytes of each layer that owns a cache, by its index.
 
-    Without flash attention values are stored transposed, padded to the widest layer.
+    Without flash attention values are stored transposed, padded to the widest layer. Indexers of
+    sparse attention keep a second cache of every token.
 
     Raises:
         PresetError: a combination that llama.cpp refuses; the message says which.
     """
     check_cache_types(architecture, shape)
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
-    widest = max((layer.v_width for layer in architecture.layers.values()), default=0)
+    widest = architecture.v_width_max
     sizes = {}
     for index, layer in architecture.layers.items():
-        v_width = layer.v_width if shape.flash_attention else widest
+        v_width = layer.v_width if shape.flash_attention or not layer.v_width else widest
         row = k_type.row_bytes(layer.k_width) + v_type.row_bytes(v_width)
-        sizes[index] = row * shape.cells(layer) * shape.n_streams
+        indexer = k_type.row_bytes(layer.indexer_k_width) + v_type.row_bytes(layer.indexer_v_width)
+        cells = row * shape.cells(layer) + indexer * shape.n_cells
+        sizes[index] = cells * shape.n_streams
     return sizes
+
+
+def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
+    """Give the bytes of each recurrent layer's state, by its index: float32, a row for each slot.
+
+    With `n_rollback` each slot keeps that many rows more, to take drafted tokens back
+    (`src/llama-memory-recurrent.cpp`).
+    """
+    n_rows = max(1, shape.n_slots) * (1 + shape.n_rollback)
+    return {
+        index: (row.n_convolution + row.n_state) * n_rows * FLOAT_BYTES
+        for index, row in architecture.states.items()
+    }
 
 
 def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
     """Refuse cache types that llama.cpp would refuse.
 
     Raises:
-        PresetError: quantised values without flash attention, or heads that are no whole blocks.
+        PresetError: quantised values without flash attention, types that differ where keys alone
+            are kept, or heads that are no whole blocks.
     """
-    if is_quantized(shape.type_v) and not shape.flash_attention:
+    if architecture.is_latent and shape.type_k != shape.type_v:
         raise PresetError(
-            f"V type {shape.type_v} needs flash attention, which is off: turn it on, or use f16"
+            f"{architecture.name} keeps keys and values in one tensor (MLA): type_k is "
+            f"{shape.type_k} and type_v {shape.type_v}, but both must be the same"
         )
-    if not shape.flash_attention:
-        return  # llama.cpp looks at the blocks of heads with flash attention only
-    for name, letter in ((shape.type_k, "K"), (shape.type_v, "V")):
-        block = kv_type(name).block_size
-        dims = {
-            layer.k_head_dim if letter == "K" else layer.v_head_dim
-            for layer in architecture.layers.values()
-        }
-        odd = sorted(dim for dim in dims if dim % block)
-        if odd:
-            raise PresetError(
-                f"{letter} type {name} packs blocks of {block}, but the model's heads have "
-                f"{odd[0]} elements: use f16, bf16 or f32 for {letter}"
-            )
+    if is_quantized(shape.type_v) and not shape.flash_attention:
+        why = "which is off: turn it on, or use f16"
+        if not architecture.has_flash_attention:
+            why = f"which llama.cpp does not have for {architecture.name}: use f16"
+        raise PresetError(f"V type {shape.type_v} needs flash attention, {why}")
+    if shape.flash_attention:  # llama.cpp looks at the blocks of heads with it only
+        _check_blocks(shape.type_k, "K", architecture.k_head_dims)
+        _check_blocks(shape.type_v, "V", architecture.v_head_dims)
+
+
+def _check_blocks(name: KVTypeName, letter: str, head_dims: tuple[int, ...]) -> None:
+    block = kv_type(name).block_size
+    odd = sorted(dim for dim in head_dims if dim % block)
+    if odd:
+        raise PresetError(
+            f"{letter} type {name} packs blocks of {block}, but the model's heads have "
+            f"{odd[0]} elements: use f16, bf16 or f32 for {letter}"
+        )

@@ -1,8 +1,9 @@
-"""Which device each layer goes to.
+"""Which device each layer lies on, and the weights that follow it.
 
-llama.cpp 0c1e57098, `src/llama-model.cpp`: the last `n_gpu_layers` layers go to the GPUs, the
-output layer counting as one; the input embeddings never do; embeddings that are tied to the output
-are copied. Several GPUs share the layers in proportion to their free memory.
+Rules of llama.cpp 0c1e57098 (`load_tensors` in `src/llama-model.cpp`): the last layers go to the
+GPUs, the output layer counting as one more; several GPUs share them by free memory or by given
+shares, or one takes all; embeddings stay on the CPU, and a GPU with the output layer gets a copy of
+tied ones.
 """
 
 from bisect import bisect_right
@@ -10,26 +11,39 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
 
+from engine.configuration import Configuration
+from engine.errors import PresetError
 from engine.memory.hardware import Device
-from engine.memory.weights import Weights
+from engine.memory.weights import CPU, Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Devices of the layers and of the output, and the weights that each device holds."""
+    """The device of every layer and of the output layer, and the weights that each device holds."""
 
     layer_devices: tuple[Device, ...]
     output_device: Device
     weight_bytes: dict[Device, int]
+    gpus: tuple[Device, ...]
+    """The GPUs that llama.cpp would use."""
 
 
-def place(weights: Weights, n_gpu_layers: int, gpus: tuple[Device, ...], cpu: Device) -> Placement:
-    """Place a model's tensors; a negative number of layers is all of them."""
+def place(
+    weights: Weights, configuration: Configuration, gpus: tuple[Device, ...], cpu: Device
+) -> Placement:
+    """Place a model's tensors; a negative number of layers is all of them.
+
+    Raises:
+        PresetError: a GPU is named that is not there, or shares that do not fit the GPUs.
+    """
+    used = _used_gpus(configuration, gpus)
     n_layers = len(weights.layer_bytes)
-    n_offloaded = n_layers + 1 if n_gpu_layers < 0 else min(n_gpu_layers, n_layers + 1)
-    first = n_layers + 1 - n_offloaded if gpus else n_layers + 1
+    n_wanted = configuration.n_gpu_layers
+    n_offloaded = n_layers + 1 if n_wanted < 0 else min(n_wanted, n_layers + 1)
+    first = n_layers + 1 - n_offloaded if used else n_layers + 1
+    bounds = _bounds(configuration, used)
     devices = [
-        cpu if index < first else _share(index - first, n_offloaded, gpus)
+        cpu if index < first else used[_share(index - first, n_offloaded, bounds)]
         for index in range(n_layers + 1)
     ]
     held: dict[Device, int] = defaultdict(int)
@@ -40,12 +54,55 @@ def place(weights: Weights, n_gpu_layers: int, gpus: tuple[Device, ...], cpu: De
     held[output] += weights.output_bytes
     if output.kind == "gpu":
         held[output] += weights.tied_bytes
-    return Placement(tuple(devices[:n_layers]), output, dict(held))
+    for name, nbytes in weights.moved_bytes:
+        held[device_named(name, gpus, cpu)] += nbytes
+    return Placement(tuple(devices[:n_layers]), output, dict(held), used)
 
 
-def _share(index: int, n_offloaded: int, gpus: tuple[Device, ...]) -> Device:
-    total = sum(gpu.free_bytes for gpu in gpus)
-    if len(gpus) == 1 or total == 0:
-        return gpus[0]
-    bounds = [part / total for part in accumulate(gpu.free_bytes for gpu in gpus)]
-    return gpus[min(bisect_right(bounds, index / n_offloaded), len(gpus) - 1)]
+def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
+    """Give the device of an override: `CPU`, or a GPU by its number.
+
+    Raises:
+        PresetError: there is no such device.
+    """
+    digits = "".join(character for character in name if character.isdigit())
+    if name.upper() == CPU:
+        return cpu
+    if not digits:
+        raise PresetError(
+            f"{name!r} is no device for tensors: write CPU, or GPU 0, GPU 1 and so on"
+        )
+    if not gpus:
+        return cpu
+    if int(digits) >= len(gpus):
+        raise PresetError(f"tensors shall go to {name}, but there are {len(gpus)} GPUs, from 0 on")
+    return gpus[int(digits)]
+
+
+def _used_gpus(configuration: Configuration, gpus: tuple[Device, ...]) -> tuple[Device, ...]:
+    if configuration.split_mode == "layer" or not gpus:
+        return gpus
+    if configuration.main_gpu >= len(gpus):
+        raise PresetError(
+            f"main_gpu is {configuration.main_gpu}, but there are {len(gpus)} GPUs, from 0 on"
+        )
+    return (gpus[configuration.main_gpu],)
+
+
+def _bounds(configuration: Configuration, gpus: tuple[Device, ...]) -> list[float]:
+    """Give the end of each GPU's share, from 0 to 1."""
+    shares = [float(gpu.free_bytes) for gpu in gpus]
+    if configuration.tensor_split and len(gpus) > 1:
+        if len(configuration.tensor_split) > len(gpus):
+            raise PresetError(
+                f"tensor_split names {len(configuration.tensor_split)} shares for {len(gpus)} GPUs"
+            )
+        missing = len(gpus) - len(configuration.tensor_split)
+        given = [*configuration.tensor_split, *[0.0] * missing]
+        shares = given if any(given) else shares
+    total = sum(shares)
+    return [part / total for part in accumulate(shares)] if total else [1.0] * len(gpus)
+
+
+def _share(index: int, n_offloaded: int, bounds: list[float]) -> int:
+    return min(bisect_right(bounds, index / n_offloaded), len(bounds) - 1)

@@ -1,13 +1,25 @@
-"""Where the tensors of a model go: input, layers, output; and what they weigh there."""
+"""What the tensors of a model weigh, by the part of the model that they belong to.
+
+Parts as in llama.cpp 0c1e57098 (`llm_tensor_info_for`, `src/llama-arch.cpp`); overrides as in
+`create_tensor` of `src/llama-model-loader.cpp`.
+"""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 
+from engine.configuration import TensorOverride
+from engine.errors import PresetError
 from engine.model.gguf import GgufFile, TensorInfo
 
 LAYER = re.compile(r"^blk\.(\d+)\.")
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
+OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
+FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 PADDING = 32
+CPU = "CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,34 +33,86 @@ class Weights:
     """The output layer without tied embeddings."""
     tied_bytes: int
     """Embeddings that are the output layer too: a GPU gets a copy of them; 0 where none are."""
+    moved_bytes: tuple[tuple[str, int], ...] = ()
+    """Tensors that overrides put on a device of their own, by its name."""
 
     @property
     def total_bytes(self) -> int:
-        """All tensors of the file."""
-        return self.input_bytes + sum(self.layer_bytes) + self.output_bytes
+        """All tensors that are loaded."""
+        moved = sum(nbytes for _, nbytes in self.moved_bytes)
+        return self.input_bytes + sum(self.layer_bytes) + self.output_bytes + moved
 
 
-@lru_cache(maxsize=16)
-def weights_of(file: GgufFile) -> Weights:
-    """Sum the tensor table of a model, once for each header that was read.
+@lru_cache(maxsize=256)
+def weights_of(
+    file: GgufFile, overrides: tuple[TensorOverride, ...] = (), n_cpu_moe: int = 0
+) -> Weights:
+    """Sum the tensor table of a model, once for each header and set of overrides.
 
     The layers of a next-token head are there, for `n_gpu_layers` counts them, and weigh nothing:
     llama.cpp does not load them into a main context.
+
+    Raises:
+        PresetError: the pattern of an override is no regular expression.
     """
     n_blocks = file.integer(f"{file.architecture}.block_count") or 0
     n_trunk = n_blocks - (file.integer(f"{file.architecture}.nextn_predict_layers") or 0)
+    rules = override_rules(overrides, n_cpu_moe)
     layers = [0] * n_blocks
+    moved: dict[str, int] = defaultdict(int)
     inputs = outputs = 0
     for tensor in file.tensors:
-        match = LAYER.match(tensor.name)
-        if match and int(match[1]) < n_blocks:
-            index = int(match[1])
-            layers[index] += _padded(tensor) if index < n_trunk else 0
-        elif tensor.name.startswith("output"):
-            outputs += _padded(tensor)
+        index = layer_of(tensor.name, n_blocks)
+        if index is not None and index >= n_trunk:
+            continue
+        nbytes = _padded(tensor)
+        device = overridden(tensor.name, rules)
+        if device is not None:
+            moved[device] += nbytes
+        elif index is not None:
+            layers[index] += nbytes
+        elif tensor.name.startswith(OUTPUT_PREFIXES):
+            outputs += nbytes
         else:
-            inputs += _padded(tensor)
-    return Weights(inputs, tuple(layers), outputs, _tied_bytes(file))
+            inputs += nbytes
+    return Weights(inputs, tuple(layers), outputs, _tied_bytes(file), tuple(sorted(moved.items())))
+
+
+def override_rules(
+    overrides: tuple[TensorOverride, ...], n_cpu_moe: int
+) -> list[tuple[re.Pattern[str], str]]:
+    """Give the patterns in the order in which llama.cpp tries them, each with its device.
+
+    Raises:
+        PresetError: a pattern is no regular expression.
+    """
+    rules = [(_compiled(override.pattern), override.device) for override in overrides]
+    if n_cpu_moe < 0:
+        rules.append((re.compile(EXPERTS), CPU))
+    rules += [(re.compile(rf"blk\.{i}{EXPERTS}"), CPU) for i in range(max(0, n_cpu_moe))]
+    return rules
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise PresetError(
+            f"the tensor override {pattern!r} is no regular expression: {error}"
+        ) from error
+
+
+def overridden(name: str, rules: list[tuple[re.Pattern[str], str]]) -> str | None:
+    """Give the device that the first matching rule names; None where none matches."""
+    return next((device for pattern, device in rules if pattern.search(name)), None)
+
+
+def layer_of(name: str, n_blocks: int) -> int | None:
+    """Give the layer whose device a tensor follows; None for those of input and output."""
+    match = LAYER.match(name)
+    if match and int(match[1]) < n_blocks:
+        return int(match[1])
+    return 0 if n_blocks and name.startswith(FIRST_LAYER_PREFIXES) else None
 
 
 def _tied_bytes(file: GgufFile) -> int:

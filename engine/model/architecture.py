@@ -1,95 +1,37 @@
 """What a model's layers keep, by llama.cpp's rules for each architecture."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.model.attention import (
+    HeadDims,
+    Layer,
+    indexer_widths,
+    n_layers_with_cache,
+    windows,
+)
+from engine.model.families import DOUBTFUL, EXACT, NO_CACHE, NO_FLASH_ATTENTION, NOT_ALONE
 from engine.model.gguf import GgufFile, read_gguf
+from engine.model.header_keys import MAX_LAYERS, HeaderKeys
+from engine.model.recurrent import LayerKinds, StateRow, layer_kinds, state_row
 
-MAX_LAYERS = 10_000
-"""More than llama.cpp takes (512) by far, and few enough to count."""
-
-FULL_ATTENTION = frozenset(
-    {
-        "apertus", "arcee", "arctic", "baichuan", "bitnet", "bloom", "chatglm", "codeshell",
-        "command-r", "dbrx", "deci", "deepseek", "ernie4_5", "ernie4_5-moe", "exaone", "falcon",
-        "gemma", "glm4", "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "grok",
-        "hunyuan-dense", "hunyuan-moe", "internlm2", "jais", "llama", "minicpm", "minicpm3",
-        "mistral3", "mpt", "nemotron", "olmo", "olmoe", "orion", "phi2", "phi3", "phimoe", "qwen",
-        "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "refact",
-        "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "xverse",
-    }
-)  # fmt: skip
-"""Architectures whose cache is keys and values of every token in every layer; a `sliding_window`
-key of theirs is not read by llama.cpp."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowRule:
-    """Which layers slide: period, phase, and the window where the file names none."""
-
-    period: int | None
-    """Every period-th layer is dense; None where the file must hold the pattern."""
-    dense_first: bool = False
-    default_window: int | None = None
-    needs_key: bool = False
-    """Whether the model is dense when the file names no window."""
-    fixed_window: int | None = None
-    """Window that counts whatever the file names."""
-    only_n_layers: int | None = None
-    """Number of layers of the only model of the family that slides."""
-
-
-SLIDING = {
-    "gemma2": WindowRule(2, default_window=4096),
-    "gemma3": WindowRule(6, needs_key=True),
-    "gemma3n": WindowRule(5),
-    "gemma4": WindowRule(None),
-    "cohere2": WindowRule(4),
-    "cohere2moe": WindowRule(4, dense_first=True),
-    "gpt-oss": WindowRule(2),
-    "llama4": WindowRule(4, default_window=8192),
-    "olmo2": WindowRule(4, needs_key=True),
-    "exaone4": WindowRule(4, default_window=4096, only_n_layers=64),
-    "exaone-moe": WindowRule(4, default_window=128),
-    "smallthinker": WindowRule(4, dense_first=True, needs_key=True, fixed_window=4096),
-    "afmoe": WindowRule(4, needs_key=True),
-    "plamo3": WindowRule(8, needs_key=True),
-    "mellum": WindowRule(4, needs_key=True),
-}
-"""Rules of llama.cpp 0c1e57098 (`src/models/*.cpp`, `load_arch_hparams`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer's share of the cache."""
-
-    n_kv_heads: int
-    k_head_dim: int
-    v_head_dim: int
-    window: int | None = None
-    """Tokens that a sliding-window layer keeps; None keeps all."""
-
-    @property
-    def k_width(self) -> int:
-        """Key elements of one token."""
-        return self.n_kv_heads * self.k_head_dim
-
-    @property
-    def v_width(self) -> int:
-        """Value elements of one token."""
-        return self.n_kv_heads * self.v_head_dim
+__all__ = ["Architecture", "Layer", "Model", "StateRow", "architecture_of", "read_model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """What the memory of a model depends on.
 
-    `layers` are those that own a cache, by their index. `doubts` says why figures are estimates.
+    `layers` are those that own a cache and `states` those that keep a recurrent state, by their
+    index. `doubts` says why figures are estimates.
     """
 
     name: str
     n_layers: int
+    """Layers that a main context runs."""
+    n_blocks: int
+    """Layers in the file, with those of a next-token head: what layers on the GPU count."""
     n_ctx_train: int
     d_hidden: int
     n_heads: int
@@ -98,11 +40,25 @@ class Architecture:
     n_experts: int
     n_experts_used: int
     layers: dict[int, Layer]
+    states: dict[int, StateRow] = field(default_factory=dict)
+    is_latent: bool = False
+    """Whether keys alone are kept (MLA): K and V must then have one type."""
+    v_width_max: int = 0
+    """Value elements of the widest layer, by which transposed values are padded."""
+    k_head_dims: tuple[int, ...] = ()
+    """Sizes of the heads of all layers: what blocks of a quantised cache must divide."""
+    v_head_dims: tuple[int, ...] = ()
+    has_flash_attention: bool = True
     doubts: tuple[str, ...] = ()
 
     @property
     def is_moe(self) -> bool:
         return self.n_experts > 0
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some layer keeps a state."""
+        return bool(self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,151 +85,99 @@ def architecture_of(file: GgufFile) -> Architecture:
     Raises:
         ModelFileError: a key is missing without which no figure can be given.
     """
-    name = file.architecture
-    if not name:
-        raise ModelFileError(
-            f"{file.path.name} names no architecture (general.architecture): it is no model"
-        )
-    reader = _Reader(file, name)
-    n_layers = reader.n_trunk_layers()
-    d_hidden = reader.needed("embedding_length")
-    heads = reader.per_layer("attention.head_count", n_layers, default=[0] * n_layers)
-    kv_heads = reader.per_layer("attention.head_count_kv", n_layers, default=heads)
-    windows, doubts = _windows(reader, n_layers)
-    head_dim = d_hidden // heads[0] if heads[0] else 0
-    widths = _HeadDims(reader, head_dim)
-    n_owning = n_layers - reader.optional("attention.shared_kv_layers", 0)
-    if name == "gemma3n":
-        n_owning = min(20, n_layers)
-    layers = {
-        index: widths.layer(kv_heads[index], windows[index])
-        for index in range(n_owning)
-        if kv_heads[index]
-    }
+    _check_is_model(file)
+    keys = HeaderKeys(file)
+    n_blocks, n_layers = _n_layers(keys)
+    d_hidden = keys.needed("embedding_length")
+    nothing = [0] * n_blocks
+    heads, kv_heads = _heads(keys, n_blocks)
+    dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
+    spans, doubts = windows(keys, n_blocks)
+    kinds = layer_kinds(keys, n_blocks, n_layers, kv_heads)
+    row = state_row(keys, d_hidden, heads[0])
     return Architecture(
-        name=name,
+        name=keys.name,
         n_layers=n_layers,
-        n_ctx_train=reader.needed("context_length"),
+        n_blocks=n_blocks,
+        n_ctx_train=keys.needed("context_length"),
         d_hidden=d_hidden,
         n_heads=max(heads),
-        n_vocab=file.n_vocab or 0,
-        d_feed_forward=max(
-            reader.per_layer("feed_forward_length", n_layers, default=[0] * n_layers)
-        ),
-        n_experts=reader.optional("expert_count", 0),
-        n_experts_used=reader.optional("expert_used_count", 0),
-        layers=layers,
-        doubts=(*doubts, *_doubts(reader)),
+        n_vocab=file.n_vocab or keys.optional("vocab_size", 0),
+        d_feed_forward=max(keys.per_layer("feed_forward_length", n_blocks, default=nothing)),
+        n_experts=keys.optional("expert_count", 0),
+        n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
+        layers=_cached_layers(keys, kinds, dims, kv_heads, spans, n_layers),
+        states=dict.fromkeys(sorted(kinds.recurrent), row),
+        is_latent=dims.is_latent,
+        v_width_max=max(map(dims.v_width, kv_heads, spans)),
+        k_head_dims=dims.k_dims(spans),
+        v_head_dims=dims.v_dims(spans),
+        has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
+        doubts=(*doubts, *_doubts(keys)),
     )
 
 
-class _Reader:
-    """Keys of one architecture."""
+def _check_is_model(file: GgufFile) -> None:
+    if not file.architecture:
+        raise ModelFileError(
+            f"{file.path.name} names no architecture (general.architecture): it is no model"
+        )
+    if file.architecture in NOT_ALONE:
+        raise ModelFileError(f"{file.path.name} is {NOT_ALONE[file.architecture]}")
 
-    def __init__(self, file: GgufFile, name: str) -> None:
-        self.file = file
-        self.name = name
 
-    def has(self, key: str) -> bool:
-        return f"{self.name}.{key}" in self.file.values
-
-    def optional(self, key: str, default: int) -> int:
-        value = self.file.integer(f"{self.name}.{key}")
-        return default if value is None else max(0, value)
-
-    def needed(self, key: str) -> int:
-        value = self.file.integer(f"{self.name}.{key}")
-        if value is None or value <= 0:
-            raise ModelFileError(
-                f"{self.file.path.name} has no usable {self.name}.{key} (found {value}): "
-                "the header is incomplete, or this is no language model"
-            )
-        return value
-
-    def n_trunk_layers(self) -> int:
-        """Give the layers that a main context runs, without those of a next-token head."""
-        n_blocks = self.needed("block_count")
+def _n_layers(keys: HeaderKeys) -> tuple[int, int]:
+    """Give the layers in the file, and those that a main context runs."""
+    n_blocks = keys.n_blocks()
+    if keys.name == "graniteswitch":
+        return n_blocks + 1, n_blocks
+    if keys.name == "nanbeige":
+        n_blocks *= max(1, keys.optional("num_loops", 1))
         if n_blocks > MAX_LAYERS:
-            raise ModelFileError(
-                f"{self.file.path.name} claims {n_blocks} layers; at most {MAX_LAYERS} are believed"
-            )
-        n_layers = n_blocks - self.optional("nextn_predict_layers", 0)
-        if n_layers < 1:
-            raise ModelFileError(
-                f"{self.file.path.name} holds {n_blocks} layers of a next-token head and no model: "
-                "choose the file of the model itself"
-            )
-        return n_layers
-
-    def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
-        """Give a scalar or per-layer key for each layer."""
-        array = self.file.integers(f"{self.name}.{key}")
-        if array is not None:
-            if len(array) < n_layers:
-                raise ModelFileError(
-                    f"{self.file.path.name} has {len(array)} values of {self.name}.{key} for "
-                    f"{n_layers} layers: the header is damaged"
-                )
-            return list(array[:n_layers])
-        if default is not None and not self.has(key):
-            return default
-        return [self.needed(key)] * n_layers
+            raise ModelFileError(f"{keys.file.path.name} claims {n_blocks} looped layers")
+    n_layers = n_blocks - keys.optional("nextn_predict_layers", 0)
+    if n_layers < 1:
+        raise ModelFileError(
+            f"{keys.file.path.name} holds {n_blocks} layers of a next-token head and no model: "
+            "choose the file of the model itself"
+        )
+    return n_blocks, n_layers
 
 
-class _HeadDims:
-    """Head sizes of dense and sliding layers."""
-
-    def __init__(self, reader: _Reader, head_dim: int) -> None:
-        self._k = reader.optional("attention.key_length", head_dim)
-        self._v = reader.optional("attention.value_length", head_dim)
-        self._k_swa = reader.optional("attention.key_length_swa", self._k)
-        self._v_swa = reader.optional("attention.value_length_swa", self._v)
-
-    def layer(self, n_kv_heads: int, window: int | None) -> Layer:
-        if window is None:
-            return Layer(n_kv_heads, self._k, self._v)
-        return Layer(n_kv_heads, self._k_swa, self._v_swa, window)
+def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
+    """Give the heads and key-value heads of each layer; a router's layer has one of each."""
+    n_named = n_blocks - 1 if keys.name == "graniteswitch" else n_blocks
+    heads = keys.per_layer("attention.head_count", n_named, default=[0] * n_named)
+    kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
+    routers = [1] * (n_blocks - n_named)
+    return [*heads, *routers], [*kv_heads, *routers]
 
 
-def _windows(reader: _Reader, n_layers: int) -> tuple[list[int | None], tuple[str, ...]]:
-    """Give each layer's window, and doubts about them."""
-    dense: list[int | None] = [None] * n_layers
-    rule = SLIDING.get(reader.name)
-    if rule is None or rule.only_n_layers not in (None, n_layers):
-        return dense, ()
-    window = reader.optional("attention.sliding_window", 0)
-    if reader.name == "llama4":
-        window = 8192 if window or not reader.has("attention.sliding_window") else 0
-    if not window and not rule.needs_key:
-        window = rule.default_window or 0
-    if not window:
-        return dense, ()
-    window = rule.fixed_window or window
-    flags = reader.file.integers(f"{reader.name}.attention.sliding_window_pattern")
-    if flags is not None and len(flags) >= n_layers:
-        return [window if flag else None for flag in flags[:n_layers]], ()
-    period = reader.optional("attention.sliding_window_pattern", rule.period or 0)
-    if not period:
-        return dense, ("the file does not say which layers slide: all are counted as dense",)
-    return [_slides(i, period, rule, window) for i in range(n_layers)], ()
+def _cached_layers(
+    keys: HeaderKeys,
+    kinds: LayerKinds,
+    dims: HeadDims,
+    kv_heads: list[int],
+    spans: list[int | None],
+    n_layers: int,
+) -> dict[int, Layer]:
+    if keys.name in NO_CACHE:
+        return {}
+    n_owning = n_layers_with_cache(keys, len(kv_heads))
+    found = {}
+    for index in sorted(kinds.attending):
+        if index >= n_owning or not kv_heads[index]:
+            continue
+        k_width, v_width = indexer_widths(keys, index, n_layers)
+        layer = dims.layer(kv_heads[index], spans[index])
+        found[index] = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
+    return found
 
 
-def _slides(index: int, period: int, rule: WindowRule, window: int) -> int | None:
-    if rule.dense_first:
-        return window if index % period else None
-    return window if index % period < period - 1 else None
-
-
-def _doubts(reader: _Reader) -> list[str]:
+def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
     """Say why the cache of an architecture is not known exactly."""
-    doubts = []
-    if reader.has("attention.key_length_mla") or reader.has("attention.kv_lora_rank"):
-        doubts.append("latent attention (MLA): counted as plain keys and values, so too high")
-    if reader.has("ssm.state_size") or reader.has("wkv.head_size") or reader.has("kda.head_dim"):
-        doubts.append("recurrent layers: their state is not counted, attention is counted in all")
-    if reader.has("shortconv.l_cache"):
-        doubts.append("convolution layers: their small state is not counted")
-    known = reader.name in FULL_ATTENTION or reader.name in SLIDING
-    if not known and not doubts:
-        doubts.append(f"{reader.name} is an architecture that kvchat has no rule for")
-    return doubts
+    if keys.name in DOUBTFUL:
+        return (DOUBTFUL[keys.name],)
+    if keys.name not in EXACT:
+        return (f"{keys.name} is an architecture that kvchat has no rule for",)
+    return ()

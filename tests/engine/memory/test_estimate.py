@@ -118,8 +118,10 @@ def test_a_draft_model_is_counted_with_its_context(model: Model) -> None:
     alone = estimate(model, configuration(model), (CPU,)).devices[0]
     draft = DraftConfiguration(model.file.path, n_ctx=512)
     both = estimate(model, configuration(model, draft=draft), (CPU,), draft=model).devices[0]
-    assert both.term(TermKind.KV).nbytes == kv(model) + kv(model, n_ctx=512)
-    assert both.term(TermKind.WEIGHTS).nbytes == 2 * alone.term(TermKind.WEIGHTS).nbytes
+    added = both.term(TermKind.DRAFT).nbytes
+    assert both.term(TermKind.KV).nbytes == kv(model)
+    assert added > kv(model, n_ctx=512) + alone.term(TermKind.WEIGHTS).nbytes
+    assert both.total_bytes == alone.total_bytes + added
 
 
 def test_the_largest_context_fits_and_the_next_does_not(model: Model) -> None:

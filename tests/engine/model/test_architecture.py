@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelFileError
-from engine.model.architecture import Architecture, read_model
+from engine.model.architecture import Architecture, StateRow, read_model
 from tests.gguf_files import header, llama_values, write
 
 
@@ -75,18 +75,6 @@ def test_shared_layers_own_no_cache(tmp_path: Path) -> None:
     assert set(found.layers) == {0}
 
 
-@pytest.mark.parametrize(
-    ("key", "word"),
-    [
-        ("llama.attention.kv_lora_rank", "MLA"),
-        ("llama.ssm.state_size", "recurrent"),
-        ("llama.shortconv.l_cache", "convolution"),
-    ],
-)
-def test_what_is_not_counted_exactly_is_said(tmp_path: Path, key: str, word: str) -> None:
-    assert any(word in doubt for doubt in architecture(tmp_path, **{key: 16}).doubts)
-
-
 def test_an_unknown_architecture_is_marked(tmp_path: Path) -> None:
     assert "no rule" in architecture(tmp_path, "shinynew").doubts[0]
 
@@ -118,14 +106,79 @@ def test_absurd_numbers_of_layers_are_not_believed(tmp_path: Path) -> None:
         architecture(tmp_path, **{"llama.block_count": 400_000_000})
 
 
-def test_a_model_without_attention_is_read_and_marked(tmp_path: Path) -> None:
+def test_a_model_without_attention_keeps_states_alone(tmp_path: Path) -> None:
     values = {
         "general.architecture": "mamba",
         "mamba.block_count": 2,
         "mamba.context_length": 4096,
         "mamba.embedding_length": 64,
         "mamba.ssm.state_size": 16,
+        "mamba.ssm.inner_size": 128,
+        "mamba.ssm.conv_kernel": 4,
     }
     found = read_model(write(tmp_path / "m.gguf", header(values))).architecture
     assert found.layers == {}
-    assert "recurrent" in found.doubts[0]
+    assert found.states == dict.fromkeys(range(2), StateRow(3 * 128, 16 * 128))
+    assert found.doubts == ()
+
+
+def test_latent_attention_keeps_keys_alone(tmp_path: Path) -> None:
+    latent = {
+        "llama.attention.key_length": 576,
+        "llama.attention.value_length": 512,
+        "llama.attention.key_length_mla": 192,
+        "llama.attention.value_length_mla": 128,
+        "llama.attention.head_count_kv": 1,
+    }
+    found = architecture(tmp_path, "deepseek2", **latent)
+    assert found.is_latent
+    assert (found.layers[0].k_width, found.layers[0].v_width) == (576, 0)
+    old = {key: value for key, value in latent.items() if "mla" not in key}
+    assert architecture(tmp_path, "deepseek2", **old).layers[0].v_width == 512
+
+
+def test_every_fourth_layer_of_an_interval_hybrid_attends(tmp_path: Path) -> None:
+    state = {
+        "llama.block_count": 9,
+        "llama.nextn_predict_layers": 1,
+        "llama.ssm.conv_kernel": 4,
+        "llama.ssm.state_size": 128,
+        "llama.ssm.inner_size": 4096,
+        "llama.ssm.group_count": 16,
+    }
+    found = architecture(tmp_path, "qwen35", **state)
+    assert set(found.layers) == {3, 7}
+    assert set(found.states) == {0, 1, 2, 4, 5, 6}
+    assert found.states[0] == StateRow(3 * (4096 + 2 * 16 * 128), 128 * 4096)
+    other = architecture(tmp_path, "qwen35", **state, **{"llama.full_attention_interval": 2})
+    assert set(other.layers) == {1, 3, 5, 7}
+
+
+def test_a_layer_without_key_value_heads_is_recurrent_in_a_hybrid(tmp_path: Path) -> None:
+    heads = {"llama.attention.head_count_kv": [0, 2], "llama.shortconv.l_cache": 3}
+    found = architecture(tmp_path, "lfm2", **heads)
+    assert set(found.layers) == {1}
+    assert found.states == {0: StateRow(2 * found.d_hidden, 0)}
+
+
+def test_an_indexer_keeps_keys_of_its_own(tmp_path: Path) -> None:
+    keys = {
+        "llama.attention.key_length": 576,
+        "llama.attention.value_length": 512,
+        "llama.attention.key_length_mla": 192,
+        "llama.attention.value_length_mla": 128,
+        "llama.attention.head_count_kv": 1,
+        "llama.attention.indexer.key_length": 128,
+    }
+    layer = architecture(tmp_path, "deepseek32", **keys).layers[0]
+    assert (layer.indexer_k_width, layer.indexer_v_width) == (128, 0)
+
+
+def test_encoders_keep_nothing(tmp_path: Path) -> None:
+    found = architecture(tmp_path, "bert")
+    assert (found.layers, found.states, found.doubts) == ({}, {}, ())
+
+
+def test_a_file_that_runs_beside_a_model_only_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="beside a language model"):
+        architecture(tmp_path, "clip")

@@ -1,0 +1,123 @@
+"""The buffers of the graph, device by device.
+
+llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
+(`sched_reserve`, `src/llama-context.cpp`); the scheduler adds copies of what crosses devices
+(`ggml/src/ggml-backend.cpp`).
+"""
+
+from engine.configuration import Configuration
+from engine.memory.compute import (
+    FLOAT_BYTES,
+    compute_bytes,
+    layers_bytes,
+    mask_bytes,
+    output_bytes,
+    relative_spread,
+)
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import CacheShape
+from engine.memory.kv_types import is_quantized
+from engine.memory.ledger import Ledger
+from engine.memory.offload import offloaded_tensor_bytes
+from engine.memory.placement import Placement
+from engine.memory.terms import Source, TermKind
+from engine.model.architecture import Architecture, Model
+
+PIPELINE_COPIES = 4
+"""`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
+
+
+def add_graph(
+    ledger: Ledger,
+    model: Model,
+    configuration: Configuration,
+    shape: CacheShape,
+    where: Placement,
+    n_outputs: int,
+) -> None:
+    """Add the compute buffers of every device that runs a part of the model."""
+    architecture = model.architecture
+    spread = relative_spread(architecture)
+    for device in dict.fromkeys((*where.layer_devices, where.output_device)):
+        has_output = device == where.output_device
+        n_rows = n_outputs if has_output else 0
+        size = compute_bytes if device in where.layer_devices else logits_only
+        note = "formula"
+        nbytes = size(architecture, shape, n_rows)
+        if device.kind == "gpu":
+            note = "formula, not measured on this GPU"
+            nbytes += gpu_extra_bytes(model, configuration, shape, where, device)
+        ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
+    _add_host_buffers(ledger, architecture, shape, where, n_outputs)
+
+
+def logits_only(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
+    """Give the buffer of a device that holds the output layer alone."""
+    return compute_bytes(architecture, shape, n_outputs) - layers_bytes(architecture, shape)
+
+
+def gpu_extra_bytes(
+    model: Model,
+    configuration: Configuration,
+    shape: CacheShape,
+    where: Placement,
+    device: Device,
+) -> int:
+    """Give what a GPU needs beyond the graph itself."""
+    nbytes = f16_copy_bytes(model.architecture, shape)
+    if is_pipelined(configuration, where):
+        nbytes += (PIPELINE_COPIES - 1) * input_bytes(model.architecture, shape)
+    if device == where.gpus[0]:
+        nbytes += offloaded_tensor_bytes(model, configuration, shape, where)
+    return nbytes
+
+
+def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the f16 copy of one layer's cache that CUDA's prefill makes of quantised types.
+
+    The largest layer, keys and values (latent keys once); since llama.cpp pull request 23907.
+    """
+    if not shape.flash_attention:
+        return 0
+    k = is_quantized(shape.type_k)
+    v = is_quantized(shape.type_v)
+    return max(
+        (
+            2 * shape.cells(layer) * (k * layer.k_width + v * layer.v_width) * shape.n_streams
+            for layer in architecture.layers.values()
+        ),
+        default=0,
+    )
+
+
+def is_pipelined(configuration: Configuration, where: Placement) -> bool:
+    """Whether several GPUs work on different micro-batches at once, which multiplies inputs."""
+    return (
+        len(where.gpus) > 1
+        and configuration.split_mode == "layer"
+        and configuration.offload_kqv
+        and not configuration.tensor_overrides
+        and not configuration.n_cpu_moe
+        and all(device.kind == "gpu" for device in (*where.layer_devices, where.output_device))
+    )
+
+
+def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the inputs of the graph: embedded tokens and masks."""
+    embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
+    return embedded + mask_bytes(architecture, shape)
+
+
+def _add_host_buffers(
+    ledger: Ledger,
+    architecture: Architecture,
+    shape: CacheShape,
+    where: Placement,
+    n_outputs: int,
+) -> None:
+    if ledger.cpu not in where.layer_devices and where.output_device != ledger.cpu:
+        inputs = input_bytes(architecture, shape)
+        note = "inputs of the graph"
+        ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)
+    rows = output_bytes(architecture, n_outputs)
+    ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")

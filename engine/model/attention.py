@@ -1,0 +1,144 @@
+"""Which layers attend, over what span, and what each keeps of a token."""
+
+from dataclasses import dataclass
+
+from engine.model.families import INDEXED, LATENT, SLIDING, WindowRule
+from engine.model.header_keys import HeaderKeys
+
+GEMMA3N_LAYERS_WITH_CACHE = 20
+GLM_5_2_CONTEXT = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's share of the cache."""
+
+    n_kv_heads: int
+    k_head_dim: int
+    v_head_dim: int
+    """0 where values are views of the keys (latent attention)."""
+    window: int | None = None
+    """Tokens that a sliding-window layer keeps; None keeps all."""
+    indexer_k_width: int = 0
+    """Key elements of one token in a sparse-attention indexer; 0 where there is none."""
+    indexer_v_width: int = 0
+
+    @property
+    def k_width(self) -> int:
+        """Key elements of one token."""
+        return self.n_kv_heads * self.k_head_dim
+
+    @property
+    def v_width(self) -> int:
+        """Value elements of one token."""
+        return self.n_kv_heads * self.v_head_dim
+
+
+class HeadDims:
+    """Head sizes of dense and sliding layers; values are gone where attention is latent."""
+
+    def __init__(self, keys: HeaderKeys, head_dim: int) -> None:
+        self.k = keys.optional("attention.key_length", head_dim)
+        self.v = keys.optional("attention.value_length", head_dim)
+        self._k_swa = keys.optional("attention.key_length_swa", self.k)
+        self._v_swa = keys.optional("attention.value_length_swa", self.v)
+        self.is_latent = is_latent(keys)
+
+    def layer(self, n_kv_heads: int, window: int | None) -> Layer:
+        k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
+        return Layer(n_kv_heads, k, 0 if self.is_latent else v, window)
+
+    def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
+        """Give the sizes of key heads that occur, dense ones first."""
+        return tuple(dict.fromkeys(self.k if span is None else self._k_swa for span in spans))
+
+    def v_dims(self, spans: list[int | None]) -> tuple[int, ...]:
+        """Give the sizes of value heads that occur."""
+        return tuple(dict.fromkeys(self.v if span is None else self._v_swa for span in spans))
+
+    def v_width(self, n_kv_heads: int, window: int | None) -> int:
+        """Give the value elements by which llama.cpp pads transposed values."""
+        return n_kv_heads * (self.v if window is None else self._v_swa)
+
+
+def is_latent(keys: HeaderKeys) -> bool:
+    """Whether the cache holds latent keys alone: both `*_mla` sizes are in the file."""
+    hybrids = ("bailingmoe3", "glm5-next", "kimi-k3", "kimi-linear")
+    if keys.name not in LATENT and keys.name not in hybrids:
+        return False
+    return all(keys.optional(f"attention.{key}_length_mla", 0) for key in ("key", "value"))
+
+
+def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
+    """Give the first layers that own a cache; the others reuse one of theirs."""
+    if keys.name == "gemma3n":
+        return min(GEMMA3N_LAYERS_WITH_CACHE, n_blocks)
+    if keys.name == "gemma4":
+        return max(0, n_blocks - keys.optional("attention.shared_kv_layers", 0))
+    return n_blocks
+
+
+def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[str, ...]]:
+    """Give each layer's window, and doubts about them."""
+    dense: list[int | None] = [None] * n_blocks
+    window = keys.optional("attention.sliding_window", 0)
+    if keys.name == "lfm2" and window:
+        return [window] * n_blocks, ()
+    rule = SLIDING.get(keys.name)
+    if rule is None or rule.only_n_layers not in (None, n_blocks):
+        return dense, ()
+    window = _window_of(rule, keys, window)
+    if not window:
+        return dense, ()
+    flags = keys.flags("attention.sliding_window_pattern", n_blocks)
+    if flags is not None:
+        return [window if flag else None for flag in flags], ()
+    named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
+    period = rule.period if named is None else max(0, named)
+    if period is None:
+        return dense, ("the file does not say which layers slide: all are counted as dense",)
+    return [_slides(i, period, window, dense_first=rule.dense_first) for i in range(n_blocks)], ()
+
+
+def _window_of(rule: WindowRule, keys: HeaderKeys, window: int) -> int:
+    if keys.name == "llama4":
+        return 8192 if window or not keys.has("attention.sliding_window") else 0
+    if not window and not rule.needs_key:
+        window = rule.default_window or 0
+    return window and (rule.fixed_window or window)
+
+
+def _slides(index: int, period: int, window: int, *, dense_first: bool) -> int | None:
+    if period == 0:
+        return window
+    if dense_first:
+        return window if index % period else None
+    return window if index % period < period - 1 else None
+
+
+def indexer_widths(keys: HeaderKeys, index: int, n_layers: int) -> tuple[int, int]:
+    """Give the key and value elements that a layer's indexer keeps of a token."""
+    k_dim = keys.optional("attention.indexer.key_length", 0)
+    if keys.name not in INDEXED or not k_dim or index >= n_layers:
+        return 0, 0
+    match keys.name:
+        case "minimax-m3":
+            is_dense = index < keys.optional("leading_dense_block_count", 0)
+            v_dim = keys.optional("attention.value_length", 0)
+            return (0, 0) if is_dense else (k_dim, v_dim)
+        case "hy_v4" if not keys.optional("attention.indexer.top_k", 0):
+            return 0, 0
+        case "glm5-next":
+            k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
+    return (k_dim, 0) if _has_full_indexer(keys, index, n_layers) else (0, 0)
+
+
+def _has_full_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
+    if keys.name in ("deepseek32", "qwen4exp"):
+        return True
+    flags = keys.flags("attention.indexer.types", n_layers)
+    if flags is not None:
+        return flags[index]
+    if keys.name == "glm-dsa" and keys.optional("context_length", 0) >= GLM_5_2_CONTEXT:
+        return index < 2 or (index - 2) % 4 == 0
+    return keys.name in ("glm-dsa", "glm5-next")

@@ -1,0 +1,82 @@
+"""Which layers keep a state instead of a cache, and how large its rows are.
+
+Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams.cpp`, layer filters
+in `create_memory` of `src/llama-model.cpp`.
+"""
+
+from dataclasses import dataclass
+
+from engine.model.families import HEADLESS_HYBRIDS, INTERVAL_HYBRIDS, RECURRENT
+from engine.model.header_keys import HeaderKeys
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """Elements (float32) that a recurrent layer keeps of one sequence."""
+
+    n_convolution: int
+    """The last inputs of a convolution, or of a token shift (R in llama.cpp's log)."""
+    n_state: int
+    """The state itself (S in llama.cpp's log)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKinds:
+    """Which layers attend and which are recurrent, by index; some are both or neither."""
+
+    attending: frozenset[int]
+    recurrent: frozenset[int]
+
+
+def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[int]) -> LayerKinds:
+    """Say what each layer is; `n_layers` leaves out those of a next-token head."""
+    blocks, trunk = frozenset(range(n_blocks)), frozenset(range(n_layers))
+    name = keys.name
+    if name in RECURRENT:
+        return LayerKinds(frozenset(), blocks)
+    if name == "falcon-h1":
+        return LayerKinds(blocks, blocks)
+    if name in INTERVAL_HYBRIDS:
+        recurrent = _by_interval(keys, n_blocks, n_layers)
+        return LayerKinds(trunk - recurrent, recurrent & trunk)
+    if name in ("nemotron_h", "nemotron_h_moe"):
+        n_ff = keys.per_layer("feed_forward_length", n_blocks, default=[0] * n_blocks)
+        without = frozenset(i for i in blocks if n_ff[i] == 0)
+        recurrent = frozenset(i for i in trunk & without if kv_heads[i] == 0)
+        return LayerKinds(without - recurrent, recurrent)
+    if name in HEADLESS_HYBRIDS:
+        reach = trunk if name == "glm5-next" else blocks
+        marked = blocks if name == "bailingmoe3" else trunk
+        recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
+        return LayerKinds(reach - recurrent, recurrent)
+    return LayerKinds(blocks if name == "graniteswitch" else trunk, frozenset())
+
+
+def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[int]:
+    if keys.has("attention.recurrent_layers"):
+        flags = keys.per_layer("attention.recurrent_layers", n_blocks, default=[0] * n_blocks)
+        return frozenset(i for i in range(n_blocks) if flags[i])
+    interval = keys.optional("full_attention_interval", INTERVAL_HYBRIDS[keys.name]) or 1
+    return frozenset(i for i in range(n_layers) if (i + 1) % interval)
+
+
+def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
+    """Give the row of a model's recurrent layers."""
+    n_kernel = keys.optional("ssm.conv_kernel", 0)
+    inner = keys.optional("ssm.inner_size", 0)
+    d_state = keys.optional("ssm.state_size", 0)
+    groups = keys.optional("ssm.group_count", 0)
+    state = d_state * inner
+    if keys.name == "minimax-01":
+        state = keys.optional("attention.key_length", d_hidden // n_heads if n_heads else 0)
+        state = state * state * n_heads
+    if wkv := keys.optional("wkv.head_size", 0):
+        return StateRow(keys.optional("token_shift_count", 2) * d_hidden, d_hidden * wkv)
+    kda = keys.optional("kda.head_dim", 0)
+    if kda:
+        state = kda * kda * n_heads
+    if n_shortconv := keys.optional("shortconv.l_cache", 0):
+        return StateRow(d_hidden * (n_shortconv - 1), state)
+    if kda:
+        return StateRow(3 * (n_kernel - 1 if n_kernel else 3) * n_heads * kda, state)
+    return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), state)
