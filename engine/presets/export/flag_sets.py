@@ -30,7 +30,7 @@ class FlagSet:
 CURRENT = FlagSet(
     name="current",
     title="current",
-    builds="llama.cpp from May 2026 on (b8950 and newer; checked with b11434)",
+    builds="llama.cpp from May 2026 on (checked with b11434 and commit 0c1e57098)",
     all_layers="all",
     has_fit=True,
     has_swa_full=True,
@@ -42,13 +42,14 @@ CURRENT = FlagSet(
 LEGACY = FlagSet(
     name="legacy",
     title="legacy",
-    builds="llama.cpp from September 2025 to April 2026 (b6343 to b8949)",
+    builds="llama.cpp from February to April 2026 (checked with the sources in llama-cpp-python "
+    "0.3.18 and 0.3.20)",
     all_layers="999",
-    has_fit=False,
+    has_fit=True,
     has_swa_full=True,
     has_unified=True,
     has_repack=True,
-    joins_adapters=False,
+    joins_adapters=True,
 )
 
 IK = FlagSet(

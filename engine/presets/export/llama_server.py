@@ -9,7 +9,7 @@ from engine.configuration import Configuration
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import CURRENT, FlagSet
 from engine.presets.export.options import options
-from engine.presets.export.request import Exported, ExportRequest
+from engine.presets.export.request import Exported, ExportRequest, slug, writable
 from engine.presets.export.unsaid import unsaid
 
 PROGRAM = "llama-server"
@@ -36,23 +36,37 @@ def remarks(
     return list(unsaid(configuration, model, flags))
 
 
-def serving(request: ExportRequest, host: str | None = None) -> list[str]:
-    """Give program and arguments with the address to listen on."""
-    address = ["--host", host or request.host, "--port", str(request.port)]
-    return [PROGRAM, *arguments(request.configuration, request.flag_set), *address]
+def serving(
+    request: ExportRequest, *, host: str | None = None, port: str | None = None
+) -> list[str]:
+    """Give program and arguments with the address to listen on; raises as `arguments` does."""
+    address = ["--host", host or request.host, "--port", port or str(request.port)]
+    given = arguments(request.configuration, request.flag_set)
+    return [writable(request.program), *given, *address]
 
 
-def file_name(request: ExportRequest) -> str:
-    """Give a name for a file with the command."""
-    return f"{request.name}.txt"
-
-
-def render(request: ExportRequest) -> Exported:
-    """Give the command on one line."""
-    text = command_line(request.configuration, request.flag_set) + "\n"
-    return Exported(text, request_remarks(request))
+def heading(request: ExportRequest, remarks: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the lines that a commented format starts with."""
+    return (
+        f"{request.name}, planned by kvchat for {request.flag_set.builds}",
+        *remarks,
+        *request.warnings,
+    )
 
 
 def request_remarks(request: ExportRequest) -> tuple[str, ...]:
     """Give the remarks of a request that a llama-server will run."""
     return tuple(remarks(request.configuration, request.model, request.flag_set))
+
+
+def file_name(request: ExportRequest) -> str:
+    """Give a name for a file with the command."""
+    return f"{slug(request.name)}.txt"
+
+
+def render(request: ExportRequest) -> Exported:
+    """Give the command on one line."""
+    line = [
+        writable(request.program), *arguments(request.configuration, request.flag_set)
+    ]  # fmt: skip
+    return Exported(shlex.join(line) + "\n", request_remarks(request))

@@ -1,6 +1,8 @@
 """What an export is asked for, and what it gives."""
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.configuration import Configuration
@@ -28,6 +30,10 @@ class ExportRequest:
     """The model's header, where it was read: layers and the chat template come from it."""
     name: str = "kvchat"
     """How the target shall call the model."""
+    program: str = "llama-server"
+    """Path or name of llama-server, for the formats that start one."""
+    uses_gpu: bool = True
+    """Whether the plan lays anything on a GPU."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     flag_set: FlagSet = CURRENT
@@ -56,6 +62,31 @@ class Exported:
     install_path: Path | None = None
     """Where the target looks for this text, where there is one such place."""
     companions: tuple[Companion, ...] = field(default=())
+
+
+def slug(name: str) -> str:
+    """Give a name that files, services and sections can have: letters, digits and `._-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+
+
+def comments(lines: Iterable[str], mark: str = "#") -> str:
+    """Give each line as a comment, with its line break; inner line breaks become spaces."""
+    return "".join(f"{mark} {' '.join(line.split())}\n" for line in lines)
+
+
+def with_absolute_paths(request: ExportRequest) -> ExportRequest:
+    """Give the request with paths that do not depend on where the target is started."""
+    configuration = request.configuration
+    draft = configuration.draft
+    mmproj = configuration.mmproj_path
+    placed = replace(
+        configuration,
+        model_path=configuration.model_path.absolute(),
+        mmproj_path=None if mmproj is None else mmproj.absolute(),
+        lora_paths=tuple(path.absolute() for path in configuration.lora_paths),
+        draft=None if draft is None else replace(draft, model_path=draft.model_path.absolute()),
+    )
+    return replace(request, configuration=placed)
 
 
 def writable(text: str) -> str:

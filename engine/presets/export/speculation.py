@@ -45,7 +45,10 @@ def _lookup(speculation: SpeculationSettings, flags: FlagSet) -> Iterator[Option
             stage = f"ngram-simple:n_max={length},ngram_size_n={pattern},ngram_size_m={length}"
             yield Option("spec-type", stage)
         case "legacy":
-            return
+            yield Option("spec-type", "ngram-simple")
+            yield Option("spec-ngram-size-n", pattern)
+            yield Option("spec-ngram-size-m", length)
+            yield Option("draft-max", length)
 
 
 def _draft(

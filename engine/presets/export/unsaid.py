@@ -11,7 +11,7 @@ from engine.presets.export.speculation import lookup_length
 def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
     """Name each setting that does not arrive, with its value and what happens there."""
     yield from _flags(configuration, flags)
-    yield from _speculation(configuration, flags)
+    yield from _speculation(configuration)
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
             "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
@@ -30,15 +30,13 @@ def _flags(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
         yield f"use_extra_buffers is off: {flags.title} has none, and needs no flag for it"
     if flags.name == "ik" and configuration.flash_attention == "auto":
         yield "flash_attention is auto: ik_llama.cpp reads that as on"
-    if flags.name == "legacy" and len(configuration.lora_paths) > 1:
-        yield "each adapter has a --lora of its own: builds after March 2026 keep the last only"
 
 
-def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+def _speculation(configuration: Configuration) -> Iterator[str]:
     speculation, draft = configuration.speculation, configuration.draft
     match speculation.predictor:
         case PredictorName.LOOKUP:
-            yield from _lookup(configuration, flags)
+            yield from _lookup(configuration)
         case PredictorName.DRAFT if draft is not None:
             if draft.n_ctx != configuration.n_ctx:
                 yield (
@@ -57,11 +55,8 @@ def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
         )
 
 
-def _lookup(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+def _lookup(configuration: Configuration) -> Iterator[str]:
     speculation = configuration.speculation
-    if flags.name == "legacy":
-        yield "the look-up stays behind: these builds have none, or under names that changed"
-        return
     length = lookup_length(speculation)
     if speculation.controller is ControllerName.BAND:
         yield (

@@ -1,0 +1,104 @@
+"""What programs without llama-server's flags leave behind, said in one way."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from engine.configuration import Configuration, ControllerName, PredictorName, TensorOverride
+
+KV_BITS: dict[str, float] = {
+    "f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q5_1": 6.0,
+    "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5, "iq4_nl": 4.5,
+}  # fmt: skip
+"""Bits of one cached element: bytes of a block over its elements (llama.cpp `ggml.c`)."""
+
+_PLAIN = Configuration(Path("model.gguf"), 1)
+
+
+def left_behind(
+    configuration: Configuration, program: str, consequences: Mapping[str, str]
+) -> Iterator[str]:
+    """Name each field that is not as usual, its value, and what happens in the program.
+
+    `consequences` has an entry for every field that the program has no setting for.
+    """
+    for name, consequence in consequences.items():
+        value: object = getattr(configuration, name)
+        if value != getattr(_PLAIN, name):
+            yield f"{name} is {_shown(value)}: {program} has no setting for it, {consequence}"
+
+
+def least_type(wanted: str, offered: tuple[str, ...]) -> str:
+    """Give the smallest offered KV type that keeps as many bits as the wanted one."""
+    if wanted in offered:
+        return wanted
+    enough = [name for name in offered if KV_BITS[name] >= KV_BITS[wanted]]
+    if enough:
+        return min(enough, key=lambda name: KV_BITS[name])
+    return max(offered, key=lambda name: KV_BITS[name])
+
+
+def one_type(
+    configuration: Configuration, program: str, offered: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """Give the KV type for a program that has one for keys and values, and what that changes."""
+    k, v = configuration.type_k, configuration.type_v
+    kept = least_type(k if KV_BITS[k] >= KV_BITS[v] else v, offered)
+    if k == v == kept:
+        return kept, ()
+    change = "larger" if 2 * KV_BITS[kept] > KV_BITS[k] + KV_BITS[v] else "smaller"
+    if 2 * KV_BITS[kept] == KV_BITS[k] + KV_BITS[v]:
+        change = "no larger"
+    return kept, (
+        f"type_k is {k} and type_v is {v}: {program} has one KV type for both, out of "
+        f"{', '.join(offered)}; it gets {kept}, and the cache is {change} than planned",
+    )
+
+
+def no_draft(configuration: Configuration, program: str) -> Iterator[str]:
+    """Say that a draft model does not arrive."""
+    if configuration.draft is not None:
+        yield (
+            f"the draft model is {configuration.draft.model_path.name}: {program} takes none, and "
+            "decodes without speculation"
+        )
+
+
+def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
+    """Say that the look-up does not arrive."""
+    if configuration.speculation.predictor is PredictorName.LOOKUP:
+        yield f"the predictor is lookup: {program} has none, and decodes without speculation"
+
+
+def no_band(configuration: Configuration, program: str) -> Iterator[str]:
+    """Say that drafts have one length there."""
+    speculation = configuration.speculation
+    if speculation.controller is ControllerName.BAND:
+        yield (
+            f"the controller is band: {program} drafts up to {speculation.n_draft} tokens in "
+            "every round"
+        )
+
+
+def no_sampling(configuration: Configuration, program: str) -> str:
+    """Say that sampling is not in the file."""
+    sampling = configuration.sampling
+    return (
+        f"sampling (temperature {sampling.temperature:g}, top_k {sampling.top_k}, top_p "
+        f"{sampling.top_p:g}, min_p {sampling.min_p:g}): {program} takes it with each request"
+    )
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case Path():
+            return value.name
+        case TensorOverride():
+            return f"{value.pattern}={value.device}"
+        case tuple():
+            return ", ".join(map(_shown, value))
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

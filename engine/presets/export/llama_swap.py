@@ -1,0 +1,35 @@
+"""A model of llama-swap's configuration (schema of August 2026, commit 0bdb3720)."""
+
+from engine.presets.export.llama_server import heading, request_remarks, serving
+from engine.presets.export.quoting import lines_of, swap_words, yaml_text
+from engine.presets.export.request import (
+    Exported,
+    ExportRequest,
+    comments,
+    slug,
+    with_absolute_paths,
+)
+
+PORT = "${PORT}"  # llama-swap gives each model a port
+
+
+def file_name(request: ExportRequest) -> str:
+    """Give a name for the configuration."""
+    return f"{slug(request.name)}.llama-swap.yaml"
+
+
+def render(request: ExportRequest) -> Exported:
+    """Give a whole configuration with one model, or an entry to copy into one that is there."""
+    remarks = request_remarks(request)
+    words = serving(with_absolute_paths(request), port="PORT")
+    given = lines_of(words[:-1])
+    command = [*(swap_words(line) for line in given[:-1]), f"--port {PORT}"]
+    lines = [
+        "healthCheckTimeout: 600",
+        "models:",
+        f"  {yaml_text(slug(request.name))}:",
+        f"    name: {yaml_text(request.name)}",
+        "    cmd: |",
+        *(f"      {line}" for line in command),
+    ]
+    return Exported(comments(heading(request, remarks)) + "\n".join(lines) + "\n", remarks)

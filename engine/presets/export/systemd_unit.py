@@ -1,0 +1,49 @@
+"""A systemd user service that keeps llama-server running."""
+
+from pathlib import Path
+
+from engine.presets.export.llama_server import heading, request_remarks, serving
+from engine.presets.export.quoting import lines_of, systemd_word
+from engine.presets.export.request import (
+    Exported,
+    ExportRequest,
+    comments,
+    slug,
+    with_absolute_paths,
+    writable,
+)
+
+UNITS = Path("~/.config/systemd/user")
+
+
+def file_name(request: ExportRequest) -> str:
+    """Give the name of the service."""
+    return f"{slug(request.name)}.service"
+
+
+def render(request: ExportRequest) -> Exported:
+    """Give a unit for `systemctl --user`."""
+    remarks = request_remarks(request)
+    if "/" not in request.program:
+        remarks = (
+            *remarks,
+            f"systemd looks for {request.program} in its own path (/usr/local/bin, /usr/bin): "
+            "write the whole path if it lies elsewhere",
+        )
+    words = serving(with_absolute_paths(request))
+    command = " \\\n    ".join(" ".join(map(systemd_word, line)) for line in lines_of(words))
+    name = writable(request.name).replace("%", "%%")
+    text = (
+        f"{comments(heading(request, remarks))}"
+        "[Unit]\n"
+        f"Description=llama-server with {name}\n"
+        "\n"
+        "[Service]\n"
+        f"ExecStart={command}\n"
+        "Restart=on-failure\n"
+        "RestartSec=5\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=default.target\n"
+    )
+    return Exported(text, remarks, install_path=UNITS.expanduser() / file_name(request))
