@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 from accuracy_cases import Case, cases
 from accuracy_report import write_report, write_worst
@@ -30,6 +31,7 @@ CPU = Device("CPU", "cpu", 4096 * GIB, 4096 * GIB)
 STATE_LIMIT_BYTES = 2 * GIB
 """Recurrent state is really allocated in a dry run; larger ones are left out and said."""
 TRUTH = (sys.executable, str(Path(__file__).with_name("accuracy_truth.py")))
+TRUTH_VERSION = crc32(Path(TRUTH[1]).read_bytes())
 
 Answer = dict[str, object]
 
@@ -154,7 +156,8 @@ def _request(row: Answer) -> Answer:
 
 def _key(path: Path, request: object) -> str:
     stat = path.stat()
-    return json.dumps([str(path), stat.st_mtime_ns, stat.st_size, request], sort_keys=True)
+    asked = [str(path), stat.st_mtime_ns, stat.st_size, request, TRUTH_VERSION]
+    return json.dumps(asked, sort_keys=True)
 
 
 def _known(rows: Path) -> dict[str, Answer]:

@@ -64,7 +64,7 @@ def comparison(row: Row) -> Comparison:
         state = int(formula["state"])  # type: ignore[call-overload]
     if not truth["kv_logged"]:
         state = context
-    compute = sum(sizes["compute"] for sizes in buffers) + int(truth["output"])  # type: ignore[call-overload]
+    compute = sum(sizes["compute"] for sizes in buffers) + int(truth["output_grown"])  # type: ignore[call-overload]
     weights = sum(sizes["model"] for sizes in buffers)
     measured = {"weights": weights, "kv": context - state, "state": state, "compute": compute}
     planned = {name: int(formula[name]) for name in measured}  # type: ignore[call-overload]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from engine.backends.llama_cpp_dry_run import DryRunner, limit_memory
+from engine.backends.llama_cpp_dry_run import DryRunner, Request, limit_memory
 from engine.errors import EngineError
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
@@ -82,12 +82,18 @@ def _name_of(buffer_type: int) -> str:
 class Truth(DryRunner):
     """The dry run with its figures to the byte."""
 
-    def figures(self, request: dict[str, str | int | bool]) -> dict[str, object]:
-        """Give weights, cache, state and compute by buffer type; state and output as logged."""
+    def figures(self, request: Request) -> dict[str, object]:
+        """Give weights, cache, state and compute by buffer type; state and output as logged.
+
+        `output_grown` has as many rows of logits as one batch may ask for; it starts with fewer.
+        """
         with self.context(request) as context:
             sizes = breakdown(context)
             logged = self._log.buffers("target")
             lines = [SIZE_LINE.search(line) for line in self._log._lines]
+        asked = request["context"]
+        n_rows = asked["n_outputs_max"]
+        output = sum(b.nbytes for b in logged if b.kind == "output")
         caches = {"llama_kv_cache": 0, "llama_memory_recurrent": 0}
         for match in filter(None, lines):
             caches[match[1]] += round(float(match["mib"]) * 1024**2)
@@ -99,7 +105,8 @@ class Truth(DryRunner):
             "buffers": sizes,
             "kv_logged": caches["llama_kv_cache"],
             "state_logged": caches["llama_memory_recurrent"],
-            "output": sum(b.nbytes for b in logged if b.kind == "output"),
+            "output": output,
+            "output_grown": round(output * max(n_rows / asked["n_seq_max"], 1)),
         }
 
 

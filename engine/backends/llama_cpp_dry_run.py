@@ -2,8 +2,8 @@
 
 `python -m engine.backends.llama_cpp_dry_run` reads one JSON request a line and answers with one
 JSON line. With `no_alloc` llama.cpp reads the header only and lays out cache and graph without
-memory for them, 3 to 8 ms a configuration; the model stays open between requests of one file.
-Recurrent state is really allocated, so the process limits its own memory.
+memory for them, 3 to 8 ms a configuration; the model stays open between requests of one file and
+placement. Recurrent state is really allocated, so the process limits its own memory.
 """
 
 import json
@@ -11,33 +11,62 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import cast
+from typing import TypedDict
 
 import llama_cpp
+import psutil
 
-from engine.backends.llama_cpp.backend import ALL_LAYERS, FLASH_ATTENTION, GGML_TYPES
+from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
 from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp_placement import Placement, PlacementRequest
 from engine.configuration import FlashAttention, KVTypeName
 from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
-MEMORY_LIMIT_BYTES = 8 * 1024**3
+MEMORY_LIMIT_BYTES = 4 * 1024**3
+OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
+"""What llama.cpp 0c1e57098 logs where memory ends."""
 
-Request = dict[str, str | int | bool]
+
+class ContextRequest(TypedDict):
+    """The context: llama.cpp's own parameters, by their names."""
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_seq_max: int
+    n_outputs_max: int
+    n_rs_seq: int
+    type_k: KVTypeName
+    type_v: KVTypeName
+    flash_attention: FlashAttention
+    kv_unified: bool
+    swa_full: bool
+    offload_kqv: bool
+
+
+class Request(TypedDict):
+    """One question: a model where it lies, and a context of it."""
+
+    model: PlacementRequest
+    context: ContextRequest
 
 
 class DryRunner:
     """Holds the model of the last request and measures contexts of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
         self._log = NativeLog()
+        self._limit_bytes = limit_bytes
         self._model: object | None = None
-        self._opened: tuple[str, int] | None = None
+        self._opened: PlacementRequest | None = None
         llama_cpp.llama_backend_init()
 
     def buffers(self, request: Request) -> list[dict[str, str | int]]:
         """Give the buffers of one context.
+
+        The output buffer starts with a row for each slot and grows with the first batch that asks
+        for more (`output_reserve` in llama.cpp 0c1e57098): it is told with its most rows.
 
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
@@ -45,7 +74,16 @@ class DryRunner:
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind != "KV"]
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
-        return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in found]
+        asked = request["context"]
+        growth = max(asked["n_outputs_max"] / asked["n_seq_max"], 1.0)
+        return [
+            {
+                "device": b.device,
+                "kind": b.kind,
+                "nbytes": round(b.nbytes * growth) if b.kind == "output" else b.nbytes,
+            }
+            for b in found
+        ]
 
     @contextmanager
     def context(self, request: Request) -> Iterator[object]:
@@ -54,59 +92,73 @@ class DryRunner:
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
-        self._open(str(request["model_path"]), int(request["n_gpu_layers"]))
+        self._open(request["model"])
         self._log.clear()
-        context = llama_cpp.llama_init_from_model(self._model, _params(request))
+        context = llama_cpp.llama_init_from_model(self._model, _params(request["context"]))
         if context is None:
-            raise ModelLoadError(f"llama.cpp refuses this context: {self._log.errors()}")
+            raise ModelLoadError(self._refusal())
         try:
             yield context
         finally:
             llama_cpp.llama_free(context)
 
-    def _open(self, path: str, n_gpu_layers: int) -> None:
-        if self._opened == (path, n_gpu_layers):
+    def _refusal(self) -> str:
+        errors = self._log.errors()
+        if any(text in errors for text in OUT_OF_MEMORY):
+            return (
+                "llama.cpp's dry run really allocates recurrent state, and this one needs more "
+                f"than the {self._limit_bytes / 1024**3:.1f} GiB that it may use here: ask for "
+                "fewer slots or shorter drafts, or trust the formula"
+            )
+        return f"llama.cpp refuses this context: {errors}"
+
+    def _open(self, asked: PlacementRequest) -> None:
+        if self._opened == asked:
             return
         if self._model is not None:
             llama_cpp.llama_model_free(self._model)
             self._model = self._opened = None
-        params = llama_cpp.llama_model_default_params()
-        params.no_alloc = True
-        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
-        params.n_gpu_layers = ALL_LAYERS if n_gpu_layers < 0 else n_gpu_layers
-        if not Path(path).is_file():
-            raise ModelLoadError(f"{path} does not exist: check the path")
-        self._model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+        placement = Placement(asked)
+        self._log.clear()
+        path = asked["model_path"]
+        self._model = llama_cpp.llama_model_load_from_file(path.encode(), placement.params)
         if self._model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
-        self._opened = (path, n_gpu_layers)
+        self._opened = asked
 
 
-def _params(request: Request) -> object:
+def _params(request: ContextRequest) -> object:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = int(request["n_ctx"])
-    params.n_batch = int(request["n_batch"])
-    params.n_ubatch = int(request["n_ubatch"])
-    params.n_seq_max = int(request["n_seq_max"])
-    params.n_outputs_max = int(request["n_outputs_max"])
-    params.type_k = GGML_TYPES[cast(KVTypeName, request["type_k"])]
-    params.type_v = GGML_TYPES[cast(KVTypeName, request["type_v"])]
-    params.flash_attn_type = FLASH_ATTENTION[cast(FlashAttention, request["flash_attention"])]
-    params.kv_unified = bool(request["kv_unified"])
-    params.swa_full = bool(request["swa_full"])
-    params.offload_kqv = bool(request["offload_kqv"])
+    params.n_ctx = request["n_ctx"]
+    params.n_batch = request["n_batch"]
+    params.n_ubatch = request["n_ubatch"]
+    params.n_seq_max = request["n_seq_max"]
+    params.n_outputs_max = request["n_outputs_max"]
+    params.n_rs_seq = request["n_rs_seq"]
+    params.type_k = GGML_TYPES[request["type_k"]]
+    params.type_v = GGML_TYPES[request["type_v"]]
+    params.flash_attn_type = FLASH_ATTENTION[request["flash_attention"]]
+    params.kv_unified = request["kv_unified"]
+    params.swa_full = request["swa_full"]
+    params.offload_kqv = request["offload_kqv"]
     return params
 
 
-def limit_memory() -> None:
-    """Let this process allocate no more than `MEMORY_LIMIT_BYTES`."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+def limit_memory() -> int:
+    """Let this process allocate 4 GiB at most, or a quarter of a small machine, and say how much.
+
+    Data of the process only: files that are mapped do not count.
+    """
+    limit = min(MEMORY_LIMIT_BYTES, psutil.virtual_memory().total // 4)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return limit
 
 
 def main() -> None:
     """Answer requests until standard input closes."""
-    limit_memory()
-    runner = DryRunner()
+    runner = DryRunner(limit_memory())
     for line in sys.stdin:
         try:
             answer: dict[str, object] = {"buffers": runner.buffers(json.loads(line))}

@@ -5,33 +5,20 @@ import select
 import subprocess
 import sys
 import threading
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from engine.configuration import Configuration
 from engine.errors import WorkerError
-from engine.memory.estimate import (
-    DeviceEstimate,
-    Estimate,
-    Source,
-    Target,
-    Term,
-    TermKind,
-    cache_shape,
-    n_outputs,
-)
+from engine.memory.estimate import cache_shape, n_outputs
+from engine.memory.terms import Target
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_dry_run")
 ANSWER_LIMIT_S = 20.0
-KINDS = {
-    "KV": TermKind.KV,
-    "RS": TermKind.STATE,
-    "compute": TermKind.COMPUTE,
-    "output": TermKind.COMPUTE,
-}
+
+Values = dict[str, str | int | bool | list[float] | list[list[str]]]
+Request = dict[str, Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +26,12 @@ class MeasuredBuffer:
     """One buffer that llama.cpp would allocate."""
 
     device: str
+    """As llama.cpp names it: `CPU`, `CUDA0`, `CUDA_Host`; empty for a cache of unknown place."""
     kind: str
+    """`model`, `KV`, `RS`, `compute` or `output`."""
     nbytes: int
+    owner: str = "target"
+    """`target` or `draft`."""
 
 
 class DryRun:
@@ -68,19 +59,27 @@ class DryRun:
     def measure(
         self, configuration: Configuration, target: Target = "kvchat"
     ) -> tuple[MeasuredBuffer, ...]:
-        """Give what llama.cpp would allocate for cache and graph of the target model.
+        """Give what llama.cpp would allocate for cache and graph of the model and of its draft.
 
         Raises:
             WorkerError: llama.cpp refuses the configuration, is not installed, crashed, or was
                 silent too long; the message says which.
         """
+        found = self._buffers(request_of(configuration, target), "target")
+        alone = draft_alone(configuration, target)
+        if alone is None:
+            return found
+        n_rows = 1 if target == "kvchat" else configuration.n_slots
+        return found + self._buffers(request_of(alone, target, n_rows), "draft")
+
+    def _buffers(self, request: Request, owner: str) -> tuple[MeasuredBuffer, ...]:
         with self._lock:
-            answer = self._ask(json.dumps(request_of(configuration, target)))
+            answer = self._ask(json.dumps(request))
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
         buffers = answer["buffers"]
         assert isinstance(buffers, list)
-        return tuple(MeasuredBuffer(**buffer) for buffer in buffers)
+        return tuple(MeasuredBuffer(**buffer, owner=owner) for buffer in buffers)
 
     def close(self) -> None:
         """End the process."""
@@ -127,68 +126,59 @@ class DryRun:
         )
 
 
-def with_measured(estimate: Estimate, buffers: tuple[MeasuredBuffer, ...]) -> Estimate:
-    """Put measured numbers in the place of formulas.
+def draft_alone(configuration: Configuration, target: Target) -> Configuration | None:
+    """Give the draft model's own configuration, or None where none is asked for.
 
-    Only where the estimate is for this machine's own devices and has no draft model: llama.cpp
-    measures the devices that it finds, one model at a time. Otherwise the estimate stays.
+    llama-server opens the draft with the context of the target.
     """
-    if estimate.configuration.draft is not None:
-        return estimate
-    found: dict[tuple[str, TermKind], int] = defaultdict(int)
-    for buffer in buffers:
-        device = _device_of(buffer, estimate.devices)
-        if buffer.kind in KINDS and device is not None:
-            found[device, KINDS[buffer.kind]] += buffer.nbytes
-    return replace(estimate, devices=tuple(_measured_device(d, found) for d in estimate.devices))
+    draft = configuration.draft
+    if draft is None:
+        return None
+    return replace(
+        configuration,
+        model_path=draft.model_path,
+        n_ctx=draft.n_ctx if target == "kvchat" else configuration.n_ctx,
+        n_gpu_layers=draft.n_gpu_layers,
+        type_k=draft.type_k,
+        type_v=draft.type_v,
+        n_cpu_moe=0,
+        tensor_overrides=(),
+        lora_paths=(),
+        mmproj_path=None,
+        draft=None,
+    )
 
 
-def _measured_device(
-    device: DeviceEstimate, found: Mapping[tuple[str, TermKind], int]
-) -> DeviceEstimate:
-    terms = dict(device.terms)
-    for kind in (TermKind.KV, TermKind.STATE, TermKind.COMPUTE):
-        nbytes = found.get((device.device.name, kind))
-        if nbytes is not None:
-            terms[kind] = _measured_term(terms.get(kind), nbytes)
-    return replace(device, terms=terms)
+def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
+    """Give what the process is asked: plain values, named as llama.cpp names its parameters.
 
-
-def _measured_term(before: Term | None, nbytes: int) -> Term:
-    """Keep an exact number that the rounded measurement confirms."""
-    rounding = 16 * 1024
-    if before and before.source is Source.EXACT and abs(before.nbytes - nbytes) <= rounding:
-        return before
-    return Term(nbytes, Source.MEASURED, "llama.cpp's dry run")
-
-
-def _device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> str | None:
-    """Give the device of a buffer; a cache, told without one, is placed where only one has any."""
-    if buffer.kind == "KV":
-        holders = [d.device.name for d in devices if d.term(TermKind.KV).nbytes]
-        return holders[0] if len(holders) == 1 else None
-    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
-        return next(d.device.name for d in devices if d.device.kind == "cpu")
-    digits = "".join(character for character in buffer.device if character.isdigit())
-    gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
-    return gpus[int(digits)] if digits and int(digits) < len(gpus) else None
-
-
-def request_of(configuration: Configuration, target: Target) -> dict[str, str | int | bool]:
-    """Give what the process is asked: plain values, named as llama.cpp names its parameters."""
+    Args:
+        configuration: What is planned; its draft is not asked for.
+        target: The program, which sets slots, batch and rows.
+        n_rows: Rows of logits in one batch; None is what the target reserves.
+    """
     shape = cache_shape(configuration, target)
-    return {
+    model: Values = {
         "model_path": str(configuration.model_path),
+        "n_gpu_layers": configuration.n_gpu_layers,
+        "split_mode": configuration.split_mode,
+        "main_gpu": configuration.main_gpu,
+        "tensor_split": list(configuration.tensor_split),
+        "n_cpu_moe": configuration.n_cpu_moe,
+        "overrides": [[rule.pattern, rule.device] for rule in configuration.tensor_overrides],
+    }
+    context: Values = {
         "n_ctx": configuration.n_ctx,
         "n_batch": shape.n_ubatch if target == "kvchat" else configuration.n_batch,
         "n_ubatch": shape.n_ubatch,
         "n_seq_max": shape.n_slots,
-        "n_outputs_max": n_outputs(configuration, target),
+        "n_outputs_max": n_outputs(configuration, target) if n_rows is None else n_rows,
+        "n_rs_seq": shape.n_rollback,
         "type_k": configuration.type_k,
         "type_v": configuration.type_v,
         "flash_attention": configuration.flash_attention,
         "kv_unified": shape.kv_unified,
         "swa_full": configuration.swa_full,
         "offload_kqv": configuration.offload_kqv,
-        "n_gpu_layers": configuration.n_gpu_layers,
     }
+    return {"model": model, "context": context}

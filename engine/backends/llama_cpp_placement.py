@@ -1,0 +1,123 @@
+"""Parameters of a model that is laid out but not loaded: which tensor would lie where."""
+
+import ctypes
+import re
+from pathlib import Path
+from typing import TypedDict
+
+import llama_cpp
+
+from engine.backends.llama_cpp.backend import ALL_LAYERS
+from engine.configuration import SplitMode
+from engine.errors import ModelLoadError
+
+SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
+DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""Tensors of `--n-cpu-moe` and `--cpu-moe` in llama.cpp 0c1e57098 (`common/common.h`)."""
+
+
+class PlacementRequest(TypedDict):
+    """A model and where its layers go, as plain values."""
+
+    model_path: str
+    n_gpu_layers: int
+    split_mode: SplitMode
+    main_gpu: int
+    tensor_split: list[float]
+    n_cpu_moe: int
+    overrides: list[list[str]]
+    """Pairs of pattern and device, `CPU` or the number of a GPU in any spelling."""
+
+
+class Placement:
+    """`params` as llama.cpp wants them; what they point to lives as long as this object.
+
+    Raises:
+        ModelLoadError: there is no such file or device.
+    """
+
+    def __init__(self, request: PlacementRequest) -> None:
+        if not Path(request["model_path"]).is_file():
+            raise ModelLoadError(f"{request['model_path']} does not exist: check the path")
+        n_layers = request["n_gpu_layers"]
+        params = llama_cpp.llama_model_default_params()
+        params.no_alloc = True
+        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+        params.n_gpu_layers = ALL_LAYERS if n_layers < 0 else n_layers
+        params.split_mode = SPLIT_MODES[request["split_mode"]]
+        params.main_gpu = request["main_gpu"] if _gpus() else 0
+        self._split = _shares(request["tensor_split"])
+        if self._split is not None:
+            params.tensor_split = ctypes.cast(self._split, ctypes.POINTER(ctypes.c_float))
+        self._overrides = _overrides(request)
+        if self._overrides is not None:
+            params.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
+        self.params = params
+
+
+class _Override(ctypes.Structure):
+    """`llama_model_tensor_buft_override`."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def _shares(split: list[float]) -> "ctypes.Array[ctypes.c_float] | None":
+    if not split:
+        return None
+    n_devices = max(int(llama_cpp.llama_max_devices()), len(split))
+    return (ctypes.c_float * n_devices)(*split)
+
+
+def _overrides(request: PlacementRequest) -> "ctypes.Array[_Override] | None":
+    pairs = [(pattern, _buffer_type(device)) for pattern, device in request["overrides"]]
+    n_moe = request["n_cpu_moe"]
+    names = [EXPERTS] if n_moe < 0 else [rf"blk\.{index}{EXPERTS}" for index in range(n_moe)]
+    pairs += [(name, _buffer_type("CPU")) for name in names]
+    if not pairs:
+        return None
+    rows = [_Override(pattern.encode(), buffer_type) for pattern, buffer_type in pairs]
+    return (_Override * (len(rows) + 1))(*rows, _Override(None, None))
+
+
+def _buffer_type(name: str) -> int:
+    number = re.search(r"\d+", name)
+    gpus = _gpus()
+    if number is None or not gpus:
+        return _buffer_type_of(_cpu())
+    if int(number[0]) >= len(gpus):
+        raise ModelLoadError(f"tensors shall go to {name}, but llama.cpp finds {len(gpus)} GPUs")
+    return _buffer_type_of(gpus[int(number[0])])
+
+
+def _gpus() -> list[int]:
+    return [device for device in _devices() if _type_of(device) == DEVICE_TYPE_GPU]
+
+
+def _cpu() -> int:
+    return next(device for device in _devices() if _type_of(device) == DEVICE_TYPE_CPU)
+
+
+def _devices() -> list[int]:
+    library = _library()
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    get = library.ggml_backend_dev_get
+    get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
+    return [int(get(index)) for index in range(library.ggml_backend_dev_count())]
+
+
+def _type_of(device: int) -> int:
+    ask = _library("ggml-base").ggml_backend_dev_type
+    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_int
+    return int(ask(device))
+
+
+def _buffer_type_of(device: int) -> int:
+    ask = _library("ggml-base").ggml_backend_dev_buffer_type
+    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_void_p
+    return int(ask(device))
+
+
+def _library(name: str = "ggml") -> ctypes.CDLL:
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    return ctypes.CDLL(str(min(folder.glob(f"*{name}.*"))))

@@ -1,0 +1,99 @@
+"""An estimate with measured numbers in the place of formulas."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.memory.dry_run import MeasuredBuffer, draft_alone
+from engine.memory.estimate import Estimate, estimate
+from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.model.architecture import Model
+
+KINDS = {
+    "KV": TermKind.KV,
+    "RS": TermKind.STATE,
+    "compute": TermKind.COMPUTE,
+    "output": TermKind.COMPUTE,
+}
+ROUNDING_BYTES = 16 * 1024
+"""The log prints 0.01 MiB, once for each of a few caches."""
+
+Found = Mapping[tuple[str, TermKind], int]
+
+
+def with_measured(
+    planned: Estimate, buffers: tuple[MeasuredBuffer, ...], draft: Model | None = None
+) -> Estimate:
+    """Put what llama.cpp laid out in the place of formulas; where it told nothing, those stay.
+
+    Only for an estimate of the devices that llama.cpp found. A cache is told as one number, so
+    where several devices hold it, the formula's shares stay if their sum is what was measured.
+
+    Args:
+        planned: What the formulas say.
+        buffers: Of the target and, where there is one, of the draft.
+        draft: The draft model of the configuration, for its weights.
+    """
+    own = _measured_devices(planned.devices, [b for b in buffers if b.owner == "target"])
+    alone = draft_alone(planned.configuration, planned.target)
+    if draft is None or alone is None:
+        return replace(planned, devices=own)
+    devices = tuple(device.device for device in planned.devices)
+    formula = estimate(draft, alone, devices, target=planned.target)
+    beside = _measured_devices(formula.devices, [b for b in buffers if b.owner == "draft"])
+    return replace(planned, devices=tuple(map(_with_draft, own, beside)))
+
+
+def _with_draft(device: DeviceEstimate, draft: DeviceEstimate) -> DeviceEstimate:
+    if TermKind.DRAFT not in device.terms:
+        return device
+    nbytes = draft.total_bytes - draft.term(TermKind.OVERHEAD).nbytes
+    term = Term(nbytes, Source.MEASURED, "llama.cpp's dry run, and the tensor table")
+    return replace(device, terms={**device.terms, TermKind.DRAFT: term})
+
+
+def _measured_devices(
+    devices: tuple[DeviceEstimate, ...], buffers: list[MeasuredBuffer]
+) -> tuple[DeviceEstimate, ...]:
+    found: dict[tuple[str, TermKind], int] = defaultdict(int)
+    for buffer in buffers:
+        device = device_of(buffer, devices)
+        if buffer.kind in KINDS and device is not None:
+            found[device, KINDS[buffer.kind]] += buffer.nbytes
+    return tuple(_measured_device(device, found) for device in devices)
+
+
+def _measured_device(device: DeviceEstimate, found: Found) -> DeviceEstimate:
+    terms = dict(device.terms)
+    for kind in (TermKind.KV, TermKind.STATE, TermKind.COMPUTE):
+        nbytes = found.get((device.device.name, kind))
+        if nbytes is not None:
+            terms[kind] = _measured_term(terms.get(kind), nbytes)
+    return replace(device, terms=terms)
+
+
+def _measured_term(before: Term | None, nbytes: int) -> Term:
+    """Keep an exact number that the rounded measurement confirms."""
+    if (
+        before is not None
+        and before.source is Source.EXACT
+        and abs(before.nbytes - nbytes) <= ROUNDING_BYTES
+    ):
+        return before
+    return Term(nbytes, Source.MEASURED, "llama.cpp's dry run")
+
+
+def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> str | None:
+    """Give the name of the device that a buffer lies on.
+
+    A cache that is told without one lies where only one device has any. Everything of the host,
+    pinned and repacked buffers too, lies on the CPU.
+    """
+    if not buffer.device:
+        holders = [d.device.name for d in devices if d.term(TermKind.KV).nbytes]
+        return holders[0] if len(holders) == 1 else None
+    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
+        return next(d.device.name for d in devices if d.device.kind == "cpu")
+    digits = "".join(character for character in buffer.device if character.isdigit())
+    gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
+    return gpus[int(digits or 0)] if int(digits or 0) < len(gpus) else None

@@ -1,0 +1,155 @@
+"""llama.cpp's dry run: what is asked, what is measured beside the target, and how it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration, DraftConfiguration, TensorOverride
+from engine.errors import WorkerError
+from engine.memory.dry_run import DryRun, MeasuredBuffer, draft_alone, request_of
+from tests import gguf_files
+
+F32 = 0
+
+
+@pytest.fixture(scope="module")
+def dry_run() -> Iterator[DryRun]:
+    with DryRun() as runner:
+        yield runner
+
+
+def recurrent_model(path: Path, *, d_inner: int, n_state: int) -> Path:
+    """A mamba of one layer, header only: its state is `d_inner * n_state` floats a slot."""
+    d_hidden, n_dt = d_inner // 2, 8
+    values = {
+        "general.architecture": "mamba",
+        "mamba.block_count": 1,
+        "mamba.context_length": 4096,
+        "mamba.embedding_length": d_hidden,
+        "mamba.feed_forward_length": 0,
+        "mamba.attention.head_count": 0,
+        "mamba.attention.layer_norm_rms_epsilon": 1e-5,
+        "mamba.ssm.conv_kernel": 4,
+        "mamba.ssm.inner_size": d_inner,
+        "mamba.ssm.state_size": n_state,
+        "mamba.ssm.time_step_rank": n_dt,
+        "mamba.vocab_size": 32,
+        "tokenizer.ggml.model": "no_vocab",
+    }
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("token_embd.weight", (d_hidden, 32)),
+        ("output_norm.weight", (d_hidden,)),
+        ("blk.0.attn_norm.weight", (d_hidden,)),
+        ("blk.0.ssm_in.weight", (d_hidden, 2 * d_inner)),
+        ("blk.0.ssm_conv1d.weight", (4, d_inner)),
+        ("blk.0.ssm_conv1d.bias", (d_inner,)),
+        ("blk.0.ssm_x.weight", (d_inner, n_dt + 2 * n_state)),
+        ("blk.0.ssm_dt.weight", (n_dt, d_inner)),
+        ("blk.0.ssm_dt.bias", (d_inner,)),
+        ("blk.0.ssm_a", (n_state, d_inner)),
+        ("blk.0.ssm_d", (d_inner,)),
+        ("blk.0.ssm_out.weight", (d_inner, d_hidden)),
+    ]
+    return with_tensors(path, values, shapes)
+
+
+def with_tensors(
+    path: Path, values: dict[str, object], shapes: list[tuple[str, tuple[int, ...]]]
+) -> Path:
+    tensors, offset = [], 0
+    for name, shape in shapes:
+        tensors.append((name, shape, F32, offset))
+        n_elements = 1
+        for dim in shape:
+            n_elements *= dim
+        offset += -(-n_elements * 4 // 32) * 32
+    return gguf_files.write(path, gguf_files.header(values, tensors), data_bytes=offset)
+
+
+def kinds_of(buffers: tuple[MeasuredBuffer, ...], owner: str) -> dict[str, int]:
+    return {b.kind: b.nbytes for b in buffers if b.owner == owner and b.nbytes}
+
+
+def test_a_request_names_what_llama_cpp_is_given() -> None:
+    configuration = Configuration(
+        model_path=Path("m.gguf"),
+        n_ctx=512,
+        n_slots=2,
+        tensor_split=(3.0, 1.0),
+        n_cpu_moe=4,
+        tensor_overrides=(TensorOverride("ffn", "GPU 1"),),
+    )
+    request = request_of(configuration, "llama-server")
+    assert request["model"]["tensor_split"] == [3.0, 1.0]
+    assert request["model"]["n_cpu_moe"] == 4
+    assert request["model"]["overrides"] == [["ffn", "GPU 1"]]
+    assert request["context"]["n_seq_max"] == 2
+    assert request_of(configuration, "kvchat")["context"]["n_seq_max"] == 1
+
+
+def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
+    draft = DraftConfiguration(Path("d.gguf"), n_ctx=1024, type_k="q8_0")
+    configuration = Configuration(Path("m.gguf"), n_ctx=4096, n_cpu_moe=2, draft=draft)
+    kvchat, server = (draft_alone(configuration, name) for name in ("kvchat", "llama-server"))
+    assert kvchat is not None
+    assert server is not None
+    assert (kvchat.n_ctx, server.n_ctx) == (1024, 4096)
+    assert (server.type_k, server.n_cpu_moe, server.draft) == ("q8_0", 0, None)
+    assert draft_alone(server, "llama-server") is None
+
+
+@pytest.mark.model
+def test_a_draft_is_laid_out_beside_its_target(dry_run: DryRun, starter_path: Path) -> None:
+    draft = DraftConfiguration(starter_path, n_ctx=1024, type_k="q8_0", type_v="q8_0")
+    configuration = Configuration(starter_path, n_ctx=2048, draft=draft)
+    buffers = dry_run.measure(configuration)
+    target, beside = kinds_of(buffers, "target"), kinds_of(buffers, "draft")
+    assert target["KV"] == 2048 * 30 * 2 * 192 * 2
+    assert beside["KV"] == pytest.approx(1024 * 30 * 2 * 192 * 34 / 32, abs=6000)
+    assert beside["compute"] < target["compute"]
+    assert target["output"] == pytest.approx(17 * 49152 * 4, rel=0.02), (
+        "grown to 16 drafted and one"
+    )
+    assert beside["output"] == pytest.approx(49152 * 4, rel=0.02)
+
+
+@pytest.mark.model
+def test_patterns_and_experts_on_the_cpu_are_understood(
+    dry_run: DryRun, starter_path: Path
+) -> None:
+    plain = Configuration(starter_path, n_ctx=512)
+    moved = Configuration(
+        starter_path,
+        n_ctx=512,
+        n_cpu_moe=-1,
+        tensor_split=(1.0,),
+        tensor_overrides=(TensorOverride(r"ffn_(up|down)", "CPU"),),
+    )
+    assert kinds_of(dry_run.measure(moved), "target") == kinds_of(dry_run.measure(plain), "target")
+
+
+@pytest.mark.model
+def test_a_pattern_that_is_none_is_refused_with_its_reason(
+    dry_run: DryRun, starter_path: Path
+) -> None:
+    broken = Configuration(
+        starter_path, n_ctx=512, tensor_overrides=(TensorOverride("ffn_(up", "CPU"),)
+    )
+    with pytest.raises(WorkerError, match="cannot read"):
+        dry_run.measure(broken)
+    assert dry_run.measure(Configuration(starter_path, n_ctx=512))
+
+
+@pytest.mark.model
+def test_state_beyond_the_memory_limit_is_refused_and_the_process_goes_on(
+    dry_run: DryRun, tmp_path: Path
+) -> None:
+    path = recurrent_model(tmp_path / "wide.gguf", d_inner=128 * 1024, n_state=128)
+    one = Configuration(path, n_ctx=512, n_slots=1)
+    state = kinds_of(dry_run.measure(one, "llama-server"), "target")["RS"]
+    assert state == pytest.approx(4 * 128 * 1024 * (128 + 3), abs=6000)
+    many = Configuration(path, n_ctx=65536, n_slots=256)
+    with pytest.raises(WorkerError, match=r"really allocates recurrent state.*GiB"):
+        dry_run.measure(many, "llama-server")
+    assert dry_run.measure(one, "llama-server")
