@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.configuration import Configuration
+from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Target, estimate
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
@@ -11,6 +12,12 @@ from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 Estimator = Callable[[Configuration], Estimate]
+
+
+class DoesNotFitError(PresetError):
+    """No configuration that was allowed fits; the message says what is short, and where."""
+
+    title = "It does not fit"
 
 
 def estimator(

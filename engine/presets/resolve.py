@@ -10,6 +10,7 @@ from engine.configuration import (
 )
 from engine.errors import PresetError
 from engine.memory.estimate import Target
+from engine.memory.fit import DoesNotFitError as DoesNotFitError
 from engine.memory.fit import Estimator, estimator, max_gpu_layers, max_n_ctx, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, format_bytes
@@ -18,12 +19,6 @@ from engine.presets.preset import Preset
 
 AUTO_N_CTX = 8192
 LEAST_N_CTX = 512
-
-
-class DoesNotFitError(PresetError):
-    """The model does not fit with any context."""
-
-    title = "It does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +72,15 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         kv_unified=rules.kv_unified,
         swa_full=rules.swa_full,
         offload_kqv=rules.offload_kqv,
+        split_mode=rules.split_mode,
+        main_gpu=rules.main_gpu,
+        tensor_split=rules.tensor_split,
+        n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
+        tensor_overrides=tuple(rule.override() for rule in rules.tensor_overrides),
+        mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
+        mmproj_offload=rules.mmproj_offload,
+        lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
+        use_extra_buffers=rules.use_extra_buffers,
         n_threads=rules.n_threads,
         draft=None if draft is None else _draft(rules, draft),
         speculation=speculation,

@@ -1,0 +1,108 @@
+"""What a search is for, and what it may not touch."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, get_args
+
+from engine.configuration import KVTypeName
+from engine.errors import PresetError
+from engine.memory.warnings import CUDA_PAIRS
+
+Pair = tuple[KVTypeName, KVTypeName]
+"""Types of the cached keys and of the cached values."""
+
+DraftChoice = Literal["auto", "always", "never"]
+
+FAST_PAIRS: tuple[Pair, ...] = (("f16", "f16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"))
+"""Pairs with a kernel in a default CUDA build, the best first. bf16 weighs what f16 does, so a
+search that does not start from it gains nothing by trying it."""
+
+MICRO_BATCHES = (512, 256, 128)
+"""Micro-batches from llama.cpp's default down: smaller ones free memory and read prompts slower."""
+
+USUAL_LEAST_N_CTX = 8192
+"""Least context of a slot where the user names none: a few pages and the turns about them."""
+
+BALANCED_N_CTX = 32768
+"""Context of a slot beyond which the balanced goal sees no gain."""
+
+
+class Goal(StrEnum):
+    """What is to be best; in this order of importance."""
+
+    CONTEXT = "context"
+    """Fastest class of placements, then most tokens, then finest cache."""
+    QUALITY = "quality"
+    """Finest cache, then fastest class of placements, then most tokens."""
+    SPEED = "speed"
+    """Fastest class of placements, then a draft model if one is given, finest cache, tokens."""
+    BALANCED = "balanced"
+    """Tokens up to 32,768 against speed and fineness, by the weights of `score`."""
+
+
+class Offload(StrEnum):
+    """How much of a model may lie in main memory though there is a GPU."""
+
+    NONE = "none"
+    """Nothing: it lies on the GPUs whole, or it does not fit."""
+    PARTIAL = "partial"
+    """What must, for the least context to fit; more only where it hardly costs speed."""
+    ANY = "any"
+    """As much as the goal gains from, such as a longer context."""
+    FULL = "full"
+    """All layers; the GPU only helps with prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a search has to keep to; the defaults are those of llama.cpp and of the model."""
+
+    min_n_ctx: int | None = None
+    """Least tokens of a slot; None is 8192, or training where that is less."""
+    max_n_ctx: int | None = None
+    """Most tokens of a slot; None is what the model was trained on, more only if said here."""
+    pairs: tuple[Pair, ...] | None = None
+    """Cache types to choose among, the best first; None is f16, q8_0 and q4_0, matched."""
+    offload: Offload = Offload.PARTIAL
+    draft: DraftChoice = "auto"
+    """Whether a draft model that is given must be used, may be, or is left out."""
+    can_shrink_batches: bool = True
+    """Whether micro-batches under 512 may be chosen to free memory."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("least", self.min_n_ctx), ("largest", self.max_n_ctx)):
+            if value is not None and value < 1:
+                raise PresetError(f"the {name} context is {value} tokens: write 1 or more")
+        if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
+            raise PresetError(
+                f"the least context of {self.min_n_ctx} tokens is above the largest of "
+                f"{self.max_n_ctx}: lower the first or raise the second"
+            )
+        if self.pairs == ():
+            raise PresetError("no cache type is allowed: name one, such as f16 or q8_0")
+
+
+def parse_pair(text: str) -> Pair:
+    """Read a pair of cache types: `q8_0` for both, `q8_0/q4_0` for keys and values.
+
+    Raises:
+        PresetError: one of them is no cache type.
+    """
+    known: tuple[KVTypeName, ...] = get_args(KVTypeName)
+    names = [part.strip().lower() for part in text.split("/")]
+    found = [name for part in names for name in known if name == part]
+    if len(found) != len(names) or len(names) > 2:
+        raise PresetError(
+            f"{text!r} is no cache type: write one of {', '.join(known)}, or two as in q8_0/q4_0"
+        )
+    return found[0], found[-1]
+
+
+def is_fast_pair(pair: Pair) -> bool:
+    """Whether a default CUDA build has a kernel for the pair."""
+    return pair[0] == pair[1] and pair[0] in CUDA_PAIRS
+
+
+def pair_label(pair: Pair) -> str:
+    """Write a pair as it is read."""
+    return pair[0] if pair[0] == pair[1] else f"{pair[0]}/{pair[1]}"

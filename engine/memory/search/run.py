@@ -1,0 +1,147 @@
+"""A search from start to end: the space, its best choice, and the reasons in words."""
+
+from dataclasses import dataclass, replace
+
+from engine.configuration import Configuration, DraftConfiguration
+from engine.errors import HardwareError, PresetError
+from engine.memory.estimate import Estimate, Target
+from engine.memory.fit import DoesNotFitError, estimator
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import PAD
+from engine.memory.rope import rope_warning
+from engine.memory.search.alternatives import Alternative, alternatives
+from engine.memory.search.best import best_choice
+from engine.memory.search.failure import why_nothing_fits
+from engine.memory.search.goals import (
+    BALANCED_N_CTX,
+    FAST_PAIRS,
+    MICRO_BATCHES,
+    USUAL_LEAST_N_CTX,
+    Goal,
+    Limits,
+    Pair,
+)
+from engine.memory.search.placements import placements
+from engine.memory.search.space import Space
+from engine.memory.search.steps import Step, steps_to
+from engine.model.architecture import Model
+
+USUAL_MARGIN_BYTES = 512 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best configuration for a goal, and why it is."""
+
+    goal: Goal
+    configuration: Configuration
+    estimate: Estimate
+    steps: tuple[Step, ...]
+    """What was chosen at each knob and what it buys, in the order of choosing."""
+    alternatives: tuple[Alternative, ...]
+    """What else fits, each better in something."""
+    warnings: tuple[str, ...]
+    """What the user should know before loading it."""
+
+
+def search(
+    model: Model,
+    devices: tuple[Device, ...],
+    goal: Goal,
+    *,
+    target: Target,
+    margin_bytes: int,
+    draft: Model | None = None,
+    base: Configuration | None = None,
+    limits: Limits | None = None,
+) -> Found:
+    """Give the best configuration of a model for a goal that fits the free memory of each device.
+
+    It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
+    `draft`, a model that could draft for this one. Everything else stays as in `base`. Contexts end
+    at what the model was trained on unless `limits` say otherwise.
+
+    Raises:
+        DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
+        PresetError: llama.cpp would refuse every choice, or the limits contradict each other.
+        HardwareError: there is no main memory among the devices, or the margin is negative.
+    """
+    _check(devices, margin_bytes)
+    limits = limits or Limits()
+    start = _start(model, base, draft)
+    n_slots = start.n_slots if target == "llama-server" else 1
+    space = Space(
+        start,
+        estimator(model, devices, target=target, draft=draft),
+        placements=placements(model, devices, limits.offload),
+        pairs=_pairs(start, limits),
+        micro_batches=_micro_batches(start, limits),
+        drafts=_drafts(draft, limits),
+        margin_bytes=margin_bytes,
+        n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
+    )
+    best = best_choice(space, goal, limits.offload)
+    if best is None:
+        raise space.refusal or DoesNotFitError(why_nothing_fits(space, model, limits))
+    knobs, steps = best
+    estimate = space.estimate(knobs, steps)
+    rope = rope_warning(model, steps * PAD // n_slots, target)
+    return Found(
+        goal,
+        estimate.configuration,
+        estimate,
+        steps_to(space, model, goal, best),
+        alternatives(space, model, best),
+        (*((rope,) if rope else ()), *estimate.warnings),
+    )
+
+
+def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
+    if not any(device.kind == "cpu" for device in devices):
+        raise HardwareError("no main memory is among the devices: a model always needs some")
+    if margin_bytes < 0:
+        raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
+
+
+def _start(model: Model, base: Configuration | None, draft: Model | None) -> Configuration:
+    start = base or Configuration(model_path=model.file.path, n_ctx=PAD)
+    if draft is not None and start.draft is None:
+        return replace(start, draft=DraftConfiguration(draft.file.path, PAD))
+    return start
+
+
+def _pairs(start: Configuration, limits: Limits) -> tuple[Pair, ...]:
+    if limits.pairs is not None:
+        return limits.pairs
+    if (start.type_k, start.type_v) == ("bf16", "bf16"):
+        return (("bf16", "bf16"), *FAST_PAIRS[1:])
+    return FAST_PAIRS
+
+
+def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:
+    if not limits.can_shrink_batches:
+        return (start.n_ubatch,)
+    return (start.n_ubatch, *(n for n in MICRO_BATCHES if n < start.n_ubatch))
+
+
+def _drafts(draft: Model | None, limits: Limits) -> tuple[bool, ...]:
+    if draft is None:
+        if limits.draft == "always":
+            raise PresetError("a draft model must be used but none is named: add --draft MODEL")
+        return (False,)
+    match limits.draft:
+        case "always":
+            return (True,)
+        case "never":
+            return (False,)
+        case "auto":
+            return (True, False)
+
+
+def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tuple[int, int]:
+    trained = model.architecture.n_ctx_train
+    least = limits.min_n_ctx or min(USUAL_LEAST_N_CTX, limits.max_n_ctx or trained, trained)
+    most = max(limits.max_n_ctx or trained, least)
+    if goal is Goal.BALANCED and limits.max_n_ctx is None:
+        most = max(min(most, BALANCED_N_CTX), least)
+    return least * n_slots, most * n_slots

@@ -1,0 +1,182 @@
+"""The configurations of a search, and what each costs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.configuration import Configuration, PredictorName
+from engine.errors import PresetError
+from engine.memory.estimate import Estimate
+from engine.memory.fit import Estimator, with_n_ctx
+from engine.memory.hardware import DeviceKind
+from engine.memory.kv_cache import PAD
+from engine.memory.search.goals import Pair
+from engine.memory.search.placements import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """One choice of everything but the context; `placement` and `pair` count from the best."""
+
+    placement: int
+    pair: int
+    n_ubatch: int
+    with_draft: bool
+
+
+class Space:
+    """All choices, with the cost of each that was asked for.
+
+    Every cost is computed once. What llama.cpp refuses fits nowhere; `refusal` keeps its reason.
+    Contexts count in steps of 256 tokens, from `least` to `most`.
+    """
+
+    def __init__(
+        self,
+        base: Configuration,
+        cost: Estimator,
+        *,
+        placements: tuple[Placement, ...],
+        pairs: tuple[Pair, ...],
+        micro_batches: tuple[int, ...],
+        drafts: tuple[bool, ...],
+        margin_bytes: int,
+        n_ctx_range: tuple[int, int],
+    ) -> None:
+        self.base, self.cost = base, cost
+        self.placements, self.pairs, self.drafts = placements, pairs, drafts
+        self.micro_batches, self.margin_bytes = micro_batches, margin_bytes
+        least, most = n_ctx_range
+        self.most = max(1, most // PAD)
+        self.least = min(-(-least // PAD), self.most)
+        self.refusal: PresetError | None = None
+        self._known: dict[tuple[Knobs, int], tuple[bool, bool]] = {}
+        self._reach: dict[Knobs, int | None] = {}
+
+    def choices(self) -> list[Knobs]:
+        """Give every choice but those of placement, the best of each knob first."""
+        return [
+            Knobs(0, pair, n_ubatch, with_draft)
+            for pair in range(len(self.pairs))
+            for n_ubatch in self.micro_batches
+            for with_draft in self.drafts
+        ]
+
+    def configuration(self, knobs: Knobs, steps: int) -> Configuration:
+        """Give the configuration of a choice at a context of `steps` times 256 tokens."""
+        placement, (type_k, type_v) = self.placements[knobs.placement], self.pairs[knobs.pair]
+        base = self.base
+        flash = base.flash_attention
+        chosen = replace(
+            base,
+            type_k=type_k,
+            type_v=type_v,
+            n_batch=max(base.n_batch, knobs.n_ubatch),
+            n_ubatch=knobs.n_ubatch,
+            n_gpu_layers=placement.n_gpu_layers,
+            n_cpu_moe=placement.n_cpu_moe,
+            flash_attention="on" if flash == "auto" and type_v not in FLOATS else flash,
+        )
+        if base.draft is not None:
+            drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.LOOKUP
+            was = base.speculation.predictor
+            predictor = drafting if knobs.with_draft or was is PredictorName.DRAFT else was
+            chosen = replace(
+                chosen,
+                draft=base.draft if knobs.with_draft else None,
+                speculation=replace(base.speculation, predictor=predictor),
+            )
+        return with_n_ctx(chosen, steps * PAD)
+
+    def estimate(self, knobs: Knobs, steps: int) -> Estimate:
+        """Say what a choice costs.
+
+        Raises:
+            PresetError: llama.cpp would refuse it.
+        """
+        return self.cost(self.configuration(knobs, steps))
+
+    def fits(self, knobs: Knobs, steps: int) -> bool:
+        """Whether every device keeps the margin free."""
+        return all(self._fits_by_kind(knobs, steps))
+
+    def fits_gpus(self, knobs: Knobs, steps: int) -> bool:
+        """Whether every GPU keeps the margin free."""
+        return self._fits_by_kind(knobs, steps)[0]
+
+    def _fits_by_kind(self, knobs: Knobs, steps: int) -> tuple[bool, bool]:
+        key = (knobs, steps)
+        if key not in self._known:
+            try:
+                estimate = self.estimate(knobs, steps)
+            except PresetError as refusal:
+                self.refusal = refusal
+                self._known[key] = (False, False)
+            else:
+                self._known[key] = (self._keeps(estimate, "gpu"), self._keeps(estimate, "cpu"))
+        return self._known[key]
+
+    def _keeps(self, estimate: Estimate, kind: DeviceKind) -> bool:
+        used = (d for d in estimate.devices if d.device.kind == kind and d.total_bytes)
+        return all(device.left_bytes >= self.margin_bytes for device in used)
+
+    def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
+        """Give the fastest of the placements at which a context fits, None where none does.
+
+        Each placement leaves less on the GPUs than the one before, so they are bisected; with
+        several GPUs the borders between them shift a little, so neighbours are tried too.
+        """
+        first, last = places
+
+        def at(index: int) -> Knobs:
+            return replace(knobs, placement=index)
+
+        low = bisect(first, last, lambda index: self.fits_gpus(at(index), steps))
+        if low is None:
+            return None
+        while low > first and self.fits_gpus(at(low - 1), steps):
+            low -= 1
+        for index in range(low, last + 1):
+            fits_gpus, fits_cpu = self._fits_by_kind(at(index), steps)
+            if fits_gpus and fits_cpu:
+                return index
+            if not fits_cpu:
+                return None  # main memory only fills further
+        return None
+
+    def largest(self, knobs: Knobs) -> int | None:
+        """Give the largest context of a choice in steps, None where the least does not fit."""
+        steps = self.reach(knobs)
+        if steps is None or self.fits(knobs, steps):
+            return steps
+        if not self.fits(knobs, self.least):
+            return None
+        beyond = bisect(self.least, steps, lambda n: not self.fits(knobs, n))
+        return steps if beyond is None else beyond - 1
+
+    def reach(self, knobs: Knobs) -> int | None:
+        """Give the largest context as far as the GPUs allow; None where the least does not fit."""
+        if knobs not in self._reach:
+            self._reach[knobs] = self._find_reach(knobs)
+        return self._reach[knobs]
+
+    def _find_reach(self, knobs: Knobs) -> int | None:
+        if not self.fits_gpus(knobs, self.least):
+            return None
+        beyond = bisect(self.least, self.most, lambda n: not self.fits_gpus(knobs, n))
+        return self.most if beyond is None else beyond - 1
+
+
+FLOATS = ("f32", "f16", "bf16")
+
+
+def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
+    """Give the first number from low to high where something holds that stays true from there."""
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,95 @@
+"""The search against trying everything, on spaces that are small enough for it."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.configuration import Configuration, DraftConfiguration
+from engine.memory.fit import estimator
+from engine.memory.hardware import Device
+from engine.memory.search.best import Choice, best_choice
+from engine.memory.search.goals import FAST_PAIRS, Goal, Offload
+from engine.memory.search.placements import placements
+from engine.memory.search.score import rank
+from engine.memory.search.space import Knobs, Space
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import Model
+from tests.engine.memory.search.shapes import dense_model, gpu, moe_model
+
+SMALL = {"n_layers": 4, "d_hidden": 512, "d_feed_forward": 2048, "n_heads": 8, "n_kv_heads": 8,
+         "n_vocab": 8192, "n_ctx_train": 16384}  # fmt: skip
+OFFLOADS = (Offload.PARTIAL, Offload.ANY)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model, Model]:
+    folder = tmp_path_factory.mktemp("models")
+    experts = {"n_experts": 8, "n_experts_used": 2, "d_expert": 1024}
+    tiny = {**SMALL, "n_layers": 2, "d_hidden": 256}
+    return (
+        dense_model(folder, **SMALL),
+        moe_model(folder, **SMALL, **experts),
+        dense_model(folder, name="draft", **tiny),
+    )
+
+
+def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = None) -> Space:
+    base = Configuration(model.file.path, n_ctx=256)
+    if draft is not None:
+        base = replace(base, draft=DraftConfiguration(draft.file.path, 256))
+    return Space(
+        base,
+        estimator(model, devices, target="llama-server", draft=draft),
+        placements=placements(model, devices, Offload.PARTIAL),
+        pairs=FAST_PAIRS,
+        micro_batches=(512, 128),
+        drafts=(True, False) if draft else (False,),
+        margin_bytes=8 * MIB,
+        n_ctx_range=(1024, 5120),
+    )
+
+
+def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
+    fitting = [
+        (knobs, steps)
+        for place, pair, n_ubatch, with_draft in product(
+            range(len(space.placements)), range(len(space.pairs)), space.micro_batches, space.drafts
+        )
+        for steps in range(space.least, space.most + 1)
+        if space.fits(knobs := Knobs(place, pair, n_ubatch, with_draft), steps)
+    ]
+    return max(fitting, key=lambda choice: rank(space, goal, offload, *choice), default=None)
+
+
+def check(space: Space) -> None:
+    for goal, offload in product(Goal, OFFLOADS):
+        expected = best_of_all(space, goal, offload)
+        assert best_choice(space, goal, offload) == expected, (goal, offload)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("mib", [60, 340, 365, 400, 700])
+def test_the_search_finds_what_trying_everything_finds(
+    models: tuple[Model, Model, Model], which: int, mib: int
+) -> None:
+    devices = (gpu(mib / 1024), Device("CPU", "cpu", GIB, GIB))
+    check(space_of(models[which], devices))
+
+
+@pytest.mark.parametrize("mib", [365, 400, 500])
+def test_a_draft_model_is_weighed_like_every_other_knob(
+    models: tuple[Model, Model, Model], mib: int
+) -> None:
+    devices = (gpu(mib / 1024), Device("CPU", "cpu", GIB, GIB))
+    check(space_of(models[0], devices, models[2]))
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(which=st.integers(0, 1), vram=st.integers(20, 500), ram=st.integers(100, 300))
+def test_any_memory_of_gpu_and_machine_is_used_best(
+    models: tuple[Model, Model, Model], which: int, vram: int, ram: int
+) -> None:
+    check(space_of(models[which], (gpu(vram / 1024), Device("CPU", "cpu", GIB, ram * MIB))))
