@@ -15,6 +15,8 @@ from engine.configuration import (
     PredictorName,
     SamplingSettings,
     SpeculationSettings,
+    SplitMode,
+    TensorOverride,
 )
 from engine.errors import PresetError
 
@@ -32,6 +34,19 @@ class DraftRules(_Strict):
     """Layers of the draft on the GPU."""
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"
+
+
+class TensorOverrideRule(_Strict):
+    """Tensors that go to a device of their own."""
+
+    pattern: str = Field(min_length=1)
+    """Regular expression that is searched in the tensor's name."""
+    device: str = Field(default="CPU", min_length=1)
+    """`CPU`, or a GPU by its number, as in `GPU 0`."""
+
+    def override(self) -> TensorOverride:
+        """Give this rule as a configuration takes it."""
+        return TensorOverride(self.pattern, self.device)
 
 
 class SpeculationRules(_Strict):
@@ -102,6 +117,23 @@ class Preset(_Strict):
     """Whether sliding-window layers keep every token."""
     offload_kqv: bool = True
     """Whether the cache of a layer lies on the layer's GPU; else it stays in main memory."""
+    split_mode: SplitMode = "layer"
+    """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
+    main_gpu: int = Field(default=0, ge=0)
+    tensor_split: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Share of each GPU in the layers, in any unit; empty shares by free memory."""
+    n_cpu_moe: Annotated[int, Field(ge=0)] | Literal["all"] = 0
+    """First layers whose experts stay in main memory."""
+    tensor_overrides: tuple[TensorOverrideRule, ...] = ()
+    """Tensors with a device of their own; the first match wins."""
+    mmproj: str | None = None
+    """Path of a projector for images or sound, which llama-server loads beside the model."""
+    mmproj_offload: bool = True
+    """Whether the projector lies on the first GPU."""
+    lora: tuple[str, ...] = ()
+    """Paths of adapters that are loaded beside the model, at scale 1."""
+    use_extra_buffers: bool = True
+    """Whether weights in main memory may be repacked for the processor."""
     n_threads: int | None = Field(default=None, ge=1, le=1024)
     vram_gib: float | None = Field(default=None, gt=0)
     """Memory of the GPU to plan for, instead of the one that is there."""
