@@ -1,4 +1,6 @@
 import struct
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,8 @@ import pytest
 from engine.errors import ModelFileError
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import KEPT_ELEMENTS, read_gguf
+from engine.model.gguf_header import MAX_KEPT_ELEMENTS, read_header
+from engine.model.header_bytes import MIB, HeaderBytes
 from tests.gguf_files import header, llama_values, text, write
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
@@ -82,11 +86,89 @@ def test_a_half_downloaded_file_names_the_tensor_and_the_sizes(tmp_path: Path) -
         (header({}, [("t", (33,), 8, 0)]), "no multiple of 32"),
         (header({}, [("t", (0,), 0, 0)]), "impossible shape"),
         (header({}, [("t", (8, 8), 0, 5)]) + bytes(4096), "no multiple of 32"),
+        (header({}, [("t", (8, 8), 0, 0), ("u", (8, 8), 0, 32)]) + bytes(4096), "tensors overlap"),
+        (header({}, [("t", (8, 8), 0, 64)]) + bytes(4096), "there is a gap"),
+        (header({}, [("t", (8, 8), 0, 2**63)]) + bytes(4096), "starts at byte 9223372036854775808"),
+        (header({}, [("t", (2**40, 2**40), 0, 0)]), "impossible shape"),
+        (header({}, [("t", (), 8, 0)]), "no multiple of 32"),
+        (header({}, [("t", (8, 8, 8, 8, 8), 0, 0)]), "5 dimensions"),
+        (header({}, [("t" * 64, (8,), 0, 0)]) + bytes(4096), "at most 63"),
+        (header({}, [("t", (8,), 0, 0), ("t", (8,), 0, 32)]) + bytes(4096), "tensor 't' stands"),
+        (header({"": 1}), "a key has no name"),
+        (header({"general.alignment": True}), "the alignment is True"),
+        (b"FUGG" + struct.pack(">I", 3) + bytes(40), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 4, 0, 0), "version 4"),
     ],
 )  # fmt: skip
 def test_damage_is_named(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(ModelFileError, match=message):
         read_gguf(write(tmp_path / "bad.gguf", data))
+
+
+def array_of(kind: int, length: int, data: bytes = b"") -> bytes:
+    """A header with one array of a type, its elements as they are given."""
+    start = header({})[:16] + struct.pack("<Q", 1) + text("k")
+    return start + struct.pack("<IIQ", 9, kind, length) + data
+
+
+@pytest.mark.parametrize("nbytes", [1 << 32, 1 << 40])
+def test_a_huge_file_of_holes_is_refused_at_once(tmp_path: Path, nbytes: int) -> None:
+    one_key = header({})[:16] + struct.pack("<Q", 1) + text("k")
+    bombs = {
+        "strings": (array_of(8, nbytes // 16), "at most 4194304 are believed"),
+        "numbers": (array_of(10, nbytes // 16), "the header is longer than 64 MiB"),
+        "text": (one_key + struct.pack("<IQ", 8, 1 << 31), "at most 16777216 can be"),
+    }  # fmt: skip
+    for name, (data, message) in bombs.items():
+        path = write(tmp_path / f"{name}.gguf", data, data_bytes=nbytes)
+        started = time.perf_counter()
+        with pytest.raises(ModelFileError, match=message):
+            read_gguf(path)
+        assert time.perf_counter() - started < 1
+
+
+def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
+    values = {f"k{n}": [1] * KEPT_ELEMENTS for n in range(MAX_KEPT_ELEMENTS // KEPT_ELEMENTS + 1)}
+    with pytest.raises(ModelFileError, match="short arrays hold"):
+        read_gguf(write(tmp_path / "many.gguf", header(values)))
+
+
+def test_many_long_texts_are_not_kept_without_end(tmp_path: Path) -> None:
+    values = {f"k{n}": "x" * (1 << 20) for n in range(17)}
+    with pytest.raises(ModelFileError, match="its texts are longer"):
+        read_gguf(write(tmp_path / "long.gguf", header(values)))
+
+
+@pytest.mark.parametrize("n_left", [0, 1, 7, 8])
+def test_a_vocabulary_that_ends_early_is_refused_at_its_place(tmp_path: Path, n_left: int) -> None:
+    strings = text("word") * (KEPT_ELEMENTS + 1)
+    last = struct.pack("<Q", 1)[:n_left]
+    path = tmp_path / "short.gguf"
+    path.write_bytes(array_of(8, KEPT_ELEMENTS + 2, strings + last))
+    with pytest.raises(ModelFileError, match=r"truncated|reaches behind"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 4096, MIB])
+def test_a_header_reads_the_same_in_pieces_of_any_size(chunk_bytes: int) -> None:
+    words = ["", "a", "word", "x" * 300] * (KEPT_ELEMENTS // 2)
+    values = llama_values(**{"tokenizer.ggml.tokens": words, "llama.n": [7] * 5000, "z.last": 5})
+    if chunk_bytes < 64:
+        values = llama_values(**{"tokenizer.ggml.tokens": words[:50], "z.last": 5})
+    whole = header(values, TENSORS)
+    start = -(-len(whole) // 32) * 32
+    asked: list[tuple[int, int]] = []
+
+    def more(start: int, stop: int) -> bytes:
+        asked.append((start, stop))
+        return whole[start:stop]
+
+    found = read_header(HeaderBytes("m", start + TENSOR_BYTES, more, chunk_bytes))
+    assert found.values["z.last"] == 5
+    assert found.array_lengths["tokenizer.ggml.tokens"] == len(values["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    assert [tensor.name for tensor in found.tensors] == [name for name, *_ in TENSORS]
+    assert found.nbytes == len(whole)
+    assert all(before[1] == after[0] for before, after in pairwise(asked)), "nothing twice"
 
 
 def test_a_key_twice_is_refused(tmp_path: Path) -> None:
@@ -117,6 +199,28 @@ def test_a_split_model_is_read_whole_and_refused_incomplete(tmp_path: Path) -> N
         assert file.architecture == "llama"
         assert [t.name for t in file.tensors] == ["token_embd.weight", "blk.0.attn_k.weight"]
         assert len(file.paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor", "message"),
+    [
+        ({"split.no": 0}, "u", "says that it is part 0"),
+        ({"split.count": 3}, "u", "of 3, not part 1 of 2"),
+        ({}, "t", "hold the same tensor"),
+        ({}, "u", "hold 9 tensors, they hold 2"),
+    ],
+)
+def test_parts_of_different_models_are_not_joined(
+    tmp_path: Path, changes: dict[str, object], tensor: str, message: str
+) -> None:
+    claim = {"split.tensors.count": 9} if "9" in message else {}
+    values = {**llama_values(), "split.count": 2, "split.no": 0, **claim}
+    first = header(values, [("t", (8,), 0, 0)])
+    second = header({"split.count": 2, "split.no": 1, **changes}, [(tensor, (8,), 0, 0)])
+    path = write(tmp_path / "m-00001-of-00002.gguf", first, data_bytes=64)
+    write(tmp_path / "m-00002-of-00002.gguf", second, data_bytes=64)
+    with pytest.raises(ModelFileError, match=message):
+        read_gguf(path)
 
 
 def test_type_sizes_are_those_of_the_installed_ggml() -> None:

@@ -1,0 +1,326 @@
+"""Walks through the header of one GGUF file: keys, then the tensor table.
+
+The format is that of ggml's `docs/gguf.md`, versions 2 and 3; what ggml's own reader refuses
+(`ggml/src/gguf.cpp` of llama.cpp 0c1e57098) is refused here too. Arrays longer than
+`KEPT_ELEMENTS` are stepped over and leave only their length. Nothing that a header claims is
+believed before the bytes for it are there, so a broken one costs neither memory nor time.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from engine.errors import ModelFileError
+from engine.model.ggml_types import GgmlType, ggml_type
+from engine.model.header_bytes import HeaderBytes
+
+MAGIC = b"GGUF"
+SWAPPED_MAGIC = b"FUGG"
+LEAST_BYTES = 24
+KEPT_ELEMENTS = 4096
+MAX_KEYS = 16_384
+MAX_TENSORS = 65_536
+MAX_KEY_BYTES = 65_535
+MAX_TENSOR_NAME_BYTES = 63
+"""ggml's `GGML_MAX_NAME` without the closing zero."""
+MAX_KEPT_ELEMENTS = 262_144
+"""Elements of all kept arrays together: models have a few thousand."""
+MAX_TEXT_BYTES = 16 << 20
+"""All strings that are kept, together: chat templates have up to 100 KiB."""
+MAX_STRINGS = 1 << 22
+"""Strings that are stepped over, in all arrays: the largest vocabularies have 262,144."""
+MAX_ALIGNMENT = 1 << 20
+MAX_DIMENSIONS = 4
+MAX_ELEMENTS = (1 << 63) - 1
+DEFAULT_ALIGNMENT = 32
+
+Scalar = int | float | bool | str
+Value = Scalar | tuple[Scalar, ...]
+
+STRING, ARRAY = 8, 9
+FORMS = {
+    number: struct.Struct(form)
+    for number, form in {
+        0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
+        10: "<Q", 11: "<q", 12: "<d",
+    }.items()
+}  # fmt: skip
+U32, U64 = FORMS[4], FORMS[10]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One row of the tensor table; `nbytes` is without padding."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: GgmlType
+    offset: int
+    """From the start of the data section of its file."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Header:
+    """What one file says before its data begin."""
+
+    version: int
+    values: Mapping[str, Value]
+    array_lengths: Mapping[str, int]
+    """Lengths of arrays, kept or stepped over."""
+    tensors: tuple[TensorInfo, ...]
+    nbytes: int
+    """Bytes of keys and tensor table, without the padding before the data."""
+
+
+def read_header(source: HeaderBytes) -> Header:
+    """Read one header.
+
+    Raises:
+        ModelFileError: it is truncated, damaged, absurd or of an unknown kind; the message says at
+            which byte and why.
+    """
+    return _Walk(source).read()
+
+
+class _Walk:
+    """`_at` is the byte that comes next."""
+
+    def __init__(self, source: HeaderBytes) -> None:
+        self._source = source
+        self._at = 0
+        self._values: dict[str, Value] = {}
+        self._lengths: dict[str, int] = {}
+        self._n_kept = self._n_text_bytes = self._n_strings = 0
+
+    def read(self) -> Header:
+        version = self._version()
+        n_tensors = self._count("tensors", MAX_TENSORS)
+        n_keys = self._count("keys", MAX_KEYS)
+        for _ in range(n_keys):
+            self._key()
+        tensors = self._tensors(n_tensors)
+        self._check_data(tensors)
+        return Header(version, self._values, self._lengths, tensors, self._at)
+
+    def _version(self) -> int:
+        source = self._source
+        if source.nbytes < LEAST_BYTES:
+            raise ModelFileError(
+                f"{source.name} has {source.nbytes} bytes: that is too short for a GGUF file"
+            )
+        source.reach(LEAST_BYTES, 0)
+        start = bytes(source.data[:4])
+        if start == SWAPPED_MAGIC:
+            raise source.error(0, "it is a big-endian file, which kvchat does not read")
+        if start != MAGIC:
+            raise ModelFileError(
+                f"{source.name} starts with {start!r} and not with {MAGIC!r}: it is no GGUF file"
+            )
+        self._at = 4
+        version = self._integer(U32)
+        if version & 0xFFFF == 0:
+            raise source.error(4, "it is a big-endian file, which kvchat does not read")
+        if version == 1:
+            raise source.error(
+                4, "it has version 1, which nothing reads any more: download a newer file"
+            )
+        if version not in (2, 3):
+            raise source.error(4, f"it has version {version}; versions 2 and 3 are read")
+        return version
+
+    def _count(self, what: str, limit: int) -> int:
+        at = self._at
+        count = self._integer(U64)
+        if count > limit:
+            raise self._error(at, f"it claims {count} {what}; at most {limit} are believed")
+        return count
+
+    def _key(self) -> None:
+        start = self._at
+        key = self._string("the name of a key", MAX_KEY_BYTES)
+        if not key:
+            raise self._error(start, "a key has no name")
+        if key in self._values or key in self._lengths:
+            raise self._error(start, f"the key {key!r} stands there twice")
+        number = self._integer(U32)
+        if number == ARRAY:
+            self._array(key)
+        elif number == STRING:
+            self._values[key] = self._text(f"the value of {key!r}")
+        else:
+            self._values[key] = self._unpack(self._form(number, key))
+        if key == "general.alignment":
+            self._check_alignment(start, number)
+
+    def _array(self, key: str) -> None:
+        number = self._integer(U32)
+        is_text = number == STRING
+        form = U64 if is_text else self._form(number, key)
+        at = self._at
+        length = self._integer(U64)
+        if length * form.size > self._source.nbytes - self._at:
+            raise self._error(
+                at, f"the array {key!r} claims {length} elements, the file ends first"
+            )
+        self._lengths[key] = length
+        if length <= KEPT_ELEMENTS:
+            self._values[key] = self._elements(key, length, None if is_text else form)
+        elif is_text:
+            self._step_over_strings(key, length)
+        else:
+            self._at += length * form.size
+            self._source.check(self._at, at)
+
+    def _elements(self, key: str, length: int, form: struct.Struct | None) -> tuple[Scalar, ...]:
+        self._n_kept += length
+        if self._n_kept > MAX_KEPT_ELEMENTS:
+            raise self._error(
+                self._at, f"with {key!r} its short arrays hold {self._n_kept} elements; "
+                f"at most {MAX_KEPT_ELEMENTS} are believed"
+            )  # fmt: skip
+        if form is None:
+            return tuple(self._text(f"an element of {key!r}") for _ in range(length))
+        return tuple(self._unpack(form) for _ in range(length))
+
+    def _step_over_strings(self, key: str, count: int) -> None:
+        start = self._at
+        self._n_strings += count
+        if self._n_strings > MAX_STRINGS:
+            raise self._error(
+                start, f"with {key!r} its lists hold {self._n_strings} strings; "
+                f"at most {MAX_STRINGS} are believed"
+            )  # fmt: skip
+        while count:
+            self._at, count = _after_strings(self._source.data, self._at, count)
+            if self._at > self._source.nbytes:
+                raise self._error(start, f"a string of the array {key!r} reaches behind the end")
+            if count:
+                self._source.reach(self._at + 8, start)
+
+    def _tensors(self, count: int) -> tuple[TensorInfo, ...]:
+        tensors: dict[str, TensorInfo] = {}
+        for _ in range(count):
+            start = self._at
+            tensor = self._tensor(start)
+            if tensor.name in tensors:
+                raise self._error(start, f"the tensor {tensor.name!r} stands there twice")
+            tensors[tensor.name] = tensor
+        return tuple(tensors.values())
+
+    def _tensor(self, start: int) -> TensorInfo:
+        name = self._string("the name of a tensor", MAX_TENSOR_NAME_BYTES)
+        n_dimensions = self._integer(U32)
+        if n_dimensions > MAX_DIMENSIONS:
+            raise self._error(
+                start, f"tensor {name!r} has {n_dimensions} dimensions; 4 are possible"
+            )
+        shape = tuple(self._integer(U64) for _ in range(n_dimensions))
+        kind = ggml_type(self._integer(U32), name, self._at - 4)
+        offset = self._integer(U64)
+        n_elements = prod(shape)
+        if not all(shape) or n_elements > MAX_ELEMENTS:
+            raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
+        if (shape[0] if shape else 1) % kind.block_size:
+            raise self._error(
+                start, f"tensor {name!r} has rows of {shape[:1]}, no multiple of {kind.block_size}"
+            )
+        return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
+
+    def _check_alignment(self, at: int, number: int) -> None:
+        value = self._values.get("general.alignment", "an array")
+        is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
+        if not is_power or number != 4:
+            raise self._error(at, f"the alignment is {value!r}; it is a power of two of 32 bits")
+
+    def _check_data(self, tensors: tuple[TensorInfo, ...]) -> None:
+        """Tensors lie one behind the other, each at the next aligned byte."""
+        value = self._values.get("general.alignment")
+        alignment = value if isinstance(value, int) else DEFAULT_ALIGNMENT
+        name, size = self._source.name, self._source.nbytes
+        start = -(-self._at // alignment) * alignment
+        expected = 0
+        for tensor in tensors:
+            if tensor.offset != expected:
+                raise ModelFileError(
+                    f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
+                    f"the data and not at {expected}, {_fault(tensor.offset, expected, alignment)}"
+                )
+            end = start + tensor.offset + tensor.nbytes
+            if end > size:
+                raise ModelFileError(
+                    f"{name} is truncated: tensor {tensor.name!r} ends at byte {end} "
+                    f"but the file has {size}; download it again"
+                )
+            expected += -(-tensor.nbytes // alignment) * alignment
+
+    def _form(self, number: int, key: str) -> struct.Struct:
+        form = FORMS.get(number)
+        if form is None:
+            kind = "an array in an array" if number == ARRAY else f"the value type {number}"
+            raise self._error(self._at - 4, f"{key!r} has {kind}, which GGUF does not have")
+        return form
+
+    def _text(self, what: str) -> str:
+        start = self._at
+        text = self._string(what, MAX_TEXT_BYTES)
+        self._n_text_bytes += self._at - start
+        if self._n_text_bytes > MAX_TEXT_BYTES:
+            raise self._error(start, f"with {what} its texts are longer than {MAX_TEXT_BYTES}")
+        return text
+
+    def _string(self, what: str, limit: int) -> str:
+        at = self._at
+        length = self._integer(U64)
+        if length > self._source.nbytes - self._at:
+            raise self._error(at, f"{what}: a string claims {length} bytes, the file ends first")
+        if length > limit:
+            raise self._error(at, f"{what}: a string claims {length} bytes; at most {limit} can be")
+        end = self._at + length
+        self._source.reach(end, at)
+        text = bytes(self._source.data[self._at : end]).decode("utf-8", "replace")
+        self._at = end
+        return text
+
+    def _integer(self, form: struct.Struct) -> int:
+        return int(self._unpack(form))
+
+    def _unpack(self, form: struct.Struct) -> Scalar:
+        end = self._at + form.size
+        source = self._source
+        if end > len(source.data):
+            source.reach(end, self._at)
+        value: Scalar = form.unpack_from(source.data, self._at)[0]
+        self._at = end
+        return value
+
+    def _error(self, at: int, why: str) -> ModelFileError:
+        return self._source.error(at, why)
+
+
+def _after_strings(data: bytearray, at: int, count: int) -> tuple[int, int]:
+    """Step over strings; give the next byte and how many strings the bytes did not reach.
+
+    A length is looked up in one of eight views, by the residue of its place: unpacking takes a
+    third longer, and this loop is most of the time of a header.
+    """
+    with memoryview(data) as whole:
+        views = [whole[shift : shift + (len(whole) - shift) // 8 * 8] for shift in range(8)]
+        lengths = [view.cast("Q") for view in views]
+        left = count
+        try:
+            for left in range(count, 0, -1):  # noqa: B007  told when the bytes end
+                at += 8 + lengths[at & 7][at >> 3]
+        except IndexError:
+            return at, left
+        finally:
+            for view in (*lengths, *views):
+                view.release()
+    return at, 0
+
+
+def _fault(offset: int, expected: int, alignment: int) -> str:
+    if offset % alignment:
+        return f"no multiple of {alignment}"
+    return "so two tensors overlap" if offset < expected else "so there is a gap"
