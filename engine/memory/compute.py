@@ -1,46 +1,85 @@
-"""The buffers of the graph, by formula.
+"""The largest compute buffer, by formula.
 
-Fitted to llama.cpp 0c1e57098 on the CPU (dry runs of dense Llama, Qwen 2 and Gemma 3 models): the
-largest of the logits of the flagged rows and of one layer's activations with the attention mask.
-They hold for dense models within a few per cent; with experts they are a range.
+llama.cpp reserves one buffer for the largest graph, and lets tensors that are no longer needed
+make room for others. So the buffer is as large as the widest place of the graph: attention, a
+feed-forward block, the experts, a recurrent block, or the logits. The formulas count what is alive
+there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 0c1e57098 on the CPU
+(`docs/accuracy.md` has their errors).
 """
 
 from engine.memory.kv_cache import CacheShape
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
+HALF_BYTES = 2
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
     """Give the bytes of the largest compute buffer; `n_outputs` is the most rows with logits."""
-    n_tokens = shape.n_graph_tokens
-    n_rows = min(n_tokens, n_outputs)
-    logits = n_rows * (architecture.n_vocab + 2 * architecture.d_hidden) * FLOAT_BYTES
-    n_masked = n_tokens * _mask_span(architecture, shape)
-    mask_bytes = n_masked * (2 if shape.flash_attention else FLOAT_BYTES)
-    width = 3 * _feed_forward(architecture) + 4 * architecture.d_hidden
-    if shape.flash_attention:
-        return max(logits, n_tokens * width * FLOAT_BYTES + mask_bytes)
-    attention_width = _attention_width(architecture)
-    feed_forward = n_tokens * (width + attention_width) * FLOAT_BYTES + mask_bytes
-    scores = architecture.n_heads * shape.n_cells * n_tokens
-    width = 3 * architecture.d_hidden + 2 * attention_width
-    attention = (scores + n_tokens * width) * FLOAT_BYTES + mask_bytes
-    return max(logits, feed_forward, attention)
+    return max(
+        layers_bytes(architecture, shape),
+        logits_bytes(architecture, shape, n_outputs),
+    )
+
+
+def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
+    """Give the buffer of the output layer: logits, and the hidden states they come from."""
+    n_rows = min(shape.n_graph_tokens, n_outputs)
+    return n_rows * (architecture.n_vocab + 2 * architecture.d_hidden) * FLOAT_BYTES
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer without the output layer."""
-    return compute_bytes(architecture, shape, 0)
+    """Give the buffer of the layers without the output layer."""
+    widths = [
+        feed_forward_width(architecture),
+        experts_width(architecture),
+        recurrent_width(architecture),
+        attention_width(architecture) if shape.flash_attention else 0,
+    ]
+    widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
+    if not shape.flash_attention and architecture.layers:
+        widest = max(widest, _scores_bytes(architecture, shape))
+    return widest + mask_bytes(architecture, shape)
+
+
+def feed_forward_width(architecture: Architecture) -> int:
+    """Give the elements of one token in a dense block: inner activations and hidden states."""
+    widths = architecture.widths
+    n_inner = 3 if widths.is_gated else 1
+    return n_inner * widths.feed_forward + 4 * architecture.d_hidden
+
+
+def experts_width(architecture: Architecture) -> int:
+    """Give the elements of one token in a block of experts.
+
+    The experts' outputs fit where gate and up projections were, unless they are wider than both.
+    """
+    widths, n_used = architecture.widths, architecture.n_experts_used
+    if not widths.expert:
+        return 0
+    inner, outer = n_used * widths.expert, n_used * architecture.d_hidden
+    n_inner = 3 if widths.is_expert_gated else 1
+    above = outer if outer > (n_inner - 1) * inner else 0
+    return n_inner * inner + above + 5 * architecture.d_hidden
+
+
+def attention_width(architecture: Architecture) -> int:
+    """Give the elements of one token in attention: queries, their results, keys and values."""
+    widths = architecture.widths
+    return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
+
+
+def recurrent_width(architecture: Architecture) -> int:
+    """Give the elements of one token in a recurrent block."""
+    if not architecture.states:
+        return 0
+    return 3 * architecture.widths.state_input + 3 * architecture.d_hidden
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """Give the attention masks: one for dense layers, one for sliding ones."""
-    return (
-        shape.n_graph_tokens
-        * _mask_span(architecture, shape)
-        * (2 if shape.flash_attention else FLOAT_BYTES)
-    )
+    size = HALF_BYTES if shape.flash_attention else FLOAT_BYTES
+    return shape.n_graph_tokens * _mask_span(architecture, shape) * size
 
 
 def relative_spread(architecture: Architecture) -> float:
@@ -53,21 +92,14 @@ def output_bytes(architecture: Architecture, n_outputs: int) -> int:
     return n_outputs * architecture.n_vocab * FLOAT_BYTES
 
 
+def _scores_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give attention without flash attention: the scores of every head over the whole span."""
+    span = max(shape.cells(layer) for layer in architecture.layers.values())
+    scores = architecture.n_heads * span + attention_width(architecture)
+    return shape.n_graph_tokens * scores * FLOAT_BYTES
+
+
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the cells that a token's masks span: one mask for dense layers, one for sliding ones."""
+    """Give the cells that a token's masks span."""
     spans = {layer.window is None: shape.cells(layer) for layer in architecture.layers.values()}
-    return sum(spans.values()) if spans else shape.n_cells
-
-
-def _attention_width(architecture: Architecture) -> int:
-    """Give the elements of one token's queries, keys and values in the widest layer."""
-    layers = architecture.layers.values()
-    query = max((architecture.n_heads * layer.k_head_dim for layer in layers), default=0)
-    kv = max((layer.k_width + layer.v_width for layer in layers), default=0)
-    return query + kv
-
-
-def _feed_forward(architecture: Architecture) -> int:
-    if architecture.is_moe:
-        return max(1, architecture.n_experts_used) * architecture.d_feed_forward
-    return architecture.d_feed_forward
+    return sum(spans.values())

@@ -8,8 +8,8 @@ llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
 from engine.configuration import Configuration
 from engine.memory.compute import (
     FLOAT_BYTES,
-    compute_bytes,
     layers_bytes,
+    logits_bytes,
     mask_bytes,
     output_bytes,
     relative_spread,
@@ -39,21 +39,22 @@ def add_graph(
     architecture = model.architecture
     spread = relative_spread(architecture)
     for device in dict.fromkeys((*where.layer_devices, where.output_device)):
-        has_output = device == where.output_device
-        n_rows = n_outputs if has_output else 0
-        size = compute_bytes if device in where.layer_devices else logits_only
-        note = "formula"
-        nbytes = size(architecture, shape, n_rows)
+        layers = layers_bytes(architecture, shape) if device in where.layer_devices else 0
+        is_output = device == where.output_device
+        logits = logits_bytes(architecture, shape, n_outputs) if is_output else 0
+        nbytes, note = max(layers, logits), "formula"
         if device.kind == "gpu":
             note = "formula, not measured on this GPU"
             nbytes += gpu_extra_bytes(model, configuration, shape, where, device)
         ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
-    _add_host_buffers(ledger, architecture, shape, where, n_outputs)
-
-
-def logits_only(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """Give the buffer of a device that holds the output layer alone."""
-    return compute_bytes(architecture, shape, n_outputs) - layers_bytes(architecture, shape)
+    _add_host_buffers(
+        ledger,
+        architecture,
+        shape,
+        where,
+        n_outputs,
+        is_pipelined=is_pipelined(configuration, where),
+    )
 
 
 def gpu_extra_bytes(
@@ -66,7 +67,7 @@ def gpu_extra_bytes(
     """Give what a GPU needs beyond the graph itself."""
     nbytes = f16_copy_bytes(model.architecture, shape)
     if is_pipelined(configuration, where):
-        nbytes += (PIPELINE_COPIES - 1) * input_bytes(model.architecture, shape)
+        nbytes += PIPELINE_COPIES * input_bytes(model.architecture, shape)
     if device == where.gpus[0]:
         nbytes += offloaded_tensor_bytes(model, configuration, shape, where)
     return nbytes
@@ -114,9 +115,11 @@ def _add_host_buffers(
     shape: CacheShape,
     where: Placement,
     n_outputs: int,
+    n_copies: int,
 ) -> None:
     if ledger.cpu not in where.layer_devices and where.output_device != ledger.cpu:
-        inputs = input_bytes(architecture, shape)
+        inputs = n_copies * input_bytes(architecture, shape)
+        inputs += shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
         note = "inputs of the graph"
         ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)
     rows = output_bytes(architecture, n_outputs)

@@ -15,6 +15,7 @@ from engine.model.families import DOUBTFUL, EXACT, NO_CACHE, NO_FLASH_ATTENTION,
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.header_keys import MAX_LAYERS, HeaderKeys
 from engine.model.recurrent import LayerKinds, StateRow, layer_kinds, state_row
+from engine.model.widths import Widths, widths_of
 
 __all__ = ["Architecture", "Layer", "Model", "StateRow", "architecture_of", "read_model"]
 
@@ -49,6 +50,7 @@ class Architecture:
     """Sizes of the heads of all layers: what blocks of a quantised cache must divide."""
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
+    widths: Widths = field(default_factory=Widths)
     doubts: tuple[str, ...] = ()
 
     @property
@@ -113,6 +115,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         k_head_dims=dims.k_dims(spans),
         v_head_dims=dims.v_dims(spans),
         has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
+        widths=widths_of(file.tensors),
         doubts=(*doubts, *_doubts(keys)),
     )
 

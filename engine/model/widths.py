@@ -1,0 +1,72 @@
+"""How wide the activations of a model's layers are, read off its tensor table."""
+
+from dataclasses import dataclass
+
+from engine.model.gguf import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Elements of one token's activations in the widest layer of each kind; 0 where none is."""
+
+    feed_forward: int = 0
+    """Inner elements of a dense feed-forward block."""
+    is_gated: bool = True
+    """Whether the block multiplies two such activations (SwiGLU and its kin)."""
+    expert: int = 0
+    """Inner elements of one expert."""
+    is_expert_gated: bool = True
+    shared_expert: int = 0
+    query: int = 0
+    """Elements of all query heads."""
+    key_value: int = 0
+    """Elements of all key and value heads, as they are computed."""
+    state_input: int = 0
+    """Elements that a recurrent layer projects its input to."""
+
+
+def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
+    """Read the widths of a tensor table; matrices are (inputs, outputs) in GGUF's order."""
+    table = _Table(tensors)
+    fused = table.outputs("attn_qkv")
+    query = max(table.outputs("attn_q"), table.outputs("attn_q_b"))
+    separate = table.outputs("attn_k") + table.outputs("attn_v")
+    latent = max(table.outputs("attn_kv_b"), table.outputs("attn_kv_a_mqa"))
+    return Widths(
+        feed_forward=table.inputs("ffn_down"),
+        is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
+        expert=table.inputs("ffn_down_exps"),
+        is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
+        shared_expert=table.inputs("ffn_down_shexp"),
+        query=query or fused,
+        key_value=max(separate, latent),
+        state_input=max(
+            table.outputs("ssm_in") + table.outputs("ssm_dt"),
+            table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
+            table.outputs("shortconv.in_proj"),
+        ),
+    )
+
+
+class _Table:
+    """The largest matrix of each name, over all layers."""
+
+    def __init__(self, tensors: tuple[TensorInfo, ...]) -> None:
+        self._inputs: dict[str, int] = {}
+        self._outputs: dict[str, int] = {}
+        for tensor in tensors:
+            if not tensor.name.startswith("blk.") or not tensor.name.endswith(".weight"):
+                continue
+            name = tensor.name.split(".", 2)[2].removesuffix(".weight")
+            self._inputs[name] = max(self._inputs.get(name, 0), tensor.shape[0])
+            if len(tensor.shape) > 1:
+                self._outputs[name] = max(self._outputs.get(name, 0), tensor.shape[1])
+
+    def has(self, name: str) -> bool:
+        return name in self._inputs
+
+    def inputs(self, name: str) -> int:
+        return self._inputs.get(name, 0)
+
+    def outputs(self, name: str) -> int:
+        return self._outputs.get(name, 0)
