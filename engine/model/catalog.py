@@ -25,6 +25,9 @@ DEFAULT_QUANTIZATION = "Q4_K_M"
 ABOUT = frozenset({"aliases", "architecture", "source", "checked", "n_vocab", "traits"})
 """Keys of the catalogue's own; all others are keys of GGUF without the architecture's prefix."""
 
+UNPREFIXED = "xielu."
+"""Keys that stand in a header without the architecture before them."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
@@ -81,8 +84,11 @@ class CatalogEntry:
             "general.name": self.name,
             "general.file_type": FILE_TYPE_IDS[quantization],
         }
-        prefixed = {f"{self.architecture}.{key}": value for key, value in self.values.items()}
+        prefixed = {self._full(key): value for key, value in self.values.items()}
         return values | prefixed | {f"{self.architecture}.vocab_size": self.n_vocab}
+
+    def _full(self, key: str) -> str:
+        return key if key.startswith(UNPREFIXED) else f"{self.architecture}.{key}"
 
     def _keys(self) -> Keys:
         return Keys(self.architecture, self.values, self.n_vocab, self.traits)

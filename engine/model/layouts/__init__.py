@@ -5,14 +5,20 @@ file whose tensors differ in name or shape.
 """
 
 from engine.errors import ModelFileError
+from engine.model.layouts.delta_net import DELTA_FAMILIES
 from engine.model.layouts.dense import DENSE
 from engine.model.layouts.experts import EXPERTS
 from engine.model.layouts.family import Family
 from engine.model.layouts.gemma import GEMMA
 from engine.model.layouts.keys import Keys
+from engine.model.layouts.latent import LATENT_FAMILIES
+from engine.model.layouts.recurrent import RECURRENT
 from engine.model.layouts.rows import Shape
+from engine.model.layouts.rwkv import RWKV
 
-FAMILIES: dict[str, Family] = {**DENSE, **GEMMA, **EXPERTS}
+FAMILIES: dict[str, Family] = {
+    **DENSE, **GEMMA, **EXPERTS, **LATENT_FAMILIES, **DELTA_FAMILIES, **RECURRENT, **RWKV,
+}  # fmt: skip
 
 
 def tensor_shapes(keys: Keys) -> tuple[Shape, ...]:

@@ -72,6 +72,10 @@ NEXT_TOKEN = rows("""
     nextn.hnorm d
     nextn.shared_head_norm d
 """)
+NEXT_TOKEN_VOCABULARY = rows("""
+    nextn.embed_tokens d vocab
+    nextn.shared_head_head d vocab
+""")
 ROPE_FREQS = rows("rope_freqs half_rot")
 ROPE_LONG_SHORT = rows("""
     rope_factors_long half_rot

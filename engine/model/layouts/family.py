@@ -27,7 +27,7 @@ class Family:
 
     layer: Callable[[Keys, int], Rows]
     """Rows of a layer, by its index."""
-    extra: Rows = ()
+    extra: Rows | Callable[[Keys], Rows] = ()
     """Rows outside the layers, besides embedding, output norm and output."""
     sizes: Callable[[Keys, int], Sizes] = standard_sizes
     has_output_norm: bool = True
@@ -39,7 +39,8 @@ class Family:
             yield from shapes(self.layer(keys, index), self.sizes(keys, index), f"blk.{index}.")
 
     def _outside(self, keys: Keys) -> Rows:
-        outside = EMBEDDING + (OUTPUT_NORM if self.has_output_norm else ()) + self.extra
+        extra = self.extra(keys) if callable(self.extra) else self.extra
+        outside = EMBEDDING + (OUTPUT_NORM if self.has_output_norm else ()) + extra
         if "rope_freqs" in keys.traits:
             outside += ROPE_FREQS
         if "rope_long_short" in keys.traits:

@@ -35,7 +35,7 @@ class Keys:
         hidden = self.integer("embedding_length")
         heads = self.integer("attention.head_count", layer)
         kv_heads = self.integer("attention.head_count_kv", layer, heads)
-        head_dim = hidden // max(1, self.integer("attention.head_count", layer, 1))
+        head_dim = hidden // max(1, self.integer("attention.head_count", 0, 1))
         k_dim = self.integer("attention.key_length", layer, head_dim)
         v_dim = self.integer("attention.value_length", layer, head_dim)
         rot = self.integer("rope.dimension_count", layer, k_dim)

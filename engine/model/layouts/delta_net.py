@@ -1,0 +1,105 @@
+"""Hybrids of attention and delta networks: Qwen 3 Next, Qwen 3.5 and later, Kimi Linear."""
+
+from engine.model.layouts import blocks as b
+from engine.model.layouts.experts import ROUTED, dense_first, next_token_head
+from engine.model.layouts.family import Family, Sizes
+from engine.model.layouts.keys import Keys
+from engine.model.layouts.latent import ATTENTION_NORM, latent_attention, latent_sizes
+from engine.model.layouts.rows import Rows, rows
+
+GATED_ATTENTION = rows("""
+    attn_q d 2*q
+    attn_k d k
+    attn_v d v
+    attn_output o d
+    attn_q_norm k_dim
+    attn_k_norm k_dim
+""")
+DELTA_NET = rows("""
+    attn_qkv d delta_conv
+    attn_gate d delta_values
+    ssm_conv1d conv delta_conv
+    ssm_dt.bias value_heads
+    ssm_a. value_heads
+    ssm_norm delta_dim
+    ssm_out delta_values d
+""")
+JOINT_GATES = rows("ssm_ba d 2*value_heads")
+SPLIT_GATES = rows("""
+    ssm_beta d value_heads
+    ssm_alpha d value_heads
+""")
+SHARED_EXPERT = b.SHARED_EXPERTS + b.SHARED_GATE
+KIMI_DELTA = rows("""
+    ssm_conv1d_q conv 1 heads*kda_dim
+    ssm_conv1d_k conv 1 heads*kda_dim
+    ssm_conv1d_v conv 1 heads*kda_dim
+    attn_q d heads*kda_dim
+    attn_k d heads*kda_dim
+    attn_v d heads*kda_dim
+    ssm_f_a d kda_dim
+    ssm_f_b kda_dim heads*kda_dim
+    ssm_beta d heads
+    ssm_a. 1 heads
+    ssm_dt.bias heads*kda_dim
+    ssm_g_a d kda_dim
+    ssm_g_b kda_dim heads*kda_dim
+    ssm_norm kda_dim
+    attn_output heads*kda_dim d
+""")
+
+
+def _is_recurrent(keys: Keys, index: int) -> bool:
+    interval = keys.integer("full_attention_interval", default=4)
+    return index < keys.n_trunk_layers and (index + 1) % interval != 0
+
+
+def _layer(keys: Keys, index: int, gates: Rows, ffn: Rows) -> Rows:
+    mixer = DELTA_NET + gates if _is_recurrent(keys, index) else GATED_ATTENTION
+    norms = ATTENTION_NORM + b.POST_ATTENTION_NORM
+    return norms + mixer + ffn + next_token_head(keys, index)
+
+
+def _qwen3next(keys: Keys, index: int) -> Rows:
+    return _layer(keys, index, JOINT_GATES, b.EXPERTS + SHARED_EXPERT)
+
+
+def _qwen35(keys: Keys, index: int) -> Rows:
+    return _layer(keys, index, SPLIT_GATES, b.GATED_FFN)
+
+
+def _qwen35moe(keys: Keys, index: int) -> Rows:
+    return _layer(keys, index, SPLIT_GATES, b.EXPERTS + SHARED_EXPERT)
+
+
+def _delta_sizes(keys: Keys, layer: int) -> Sizes:
+    dim = keys.integer("ssm.state_size")
+    values = dim * keys.integer("ssm.time_step_rank")
+    return keys.sizes(layer) | {
+        "conv": keys.integer("ssm.conv_kernel"),
+        "delta_dim": dim,
+        "delta_values": values,
+        "delta_conv": values + 2 * dim * keys.integer("ssm.group_count"),
+        "value_heads": keys.integer("ssm.time_step_rank"),
+    }
+
+
+def _kimi_linear(keys: Keys, index: int) -> Rows:
+    has_attention = keys.integer("attention.head_count_kv", index)
+    mixer = latent_attention(keys) if has_attention else ATTENTION_NORM + KIMI_DELTA
+    return dense_first(mixer + b.FFN_NORM, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)(keys, index)
+
+
+def _kimi_sizes(keys: Keys, layer: int) -> Sizes:
+    return latent_sizes(keys, layer) | {
+        "conv": keys.integer("ssm.conv_kernel"),
+        "kda_dim": keys.integer("kda.head_dim"),
+    }
+
+
+DELTA_FAMILIES = {
+    "qwen3next": Family(_qwen3next, sizes=_delta_sizes),
+    "qwen35": Family(_qwen35, sizes=_delta_sizes),
+    "qwen35moe": Family(_qwen35moe, sizes=_delta_sizes),
+    "kimi-linear": Family(_kimi_linear, sizes=_kimi_sizes),
+}
