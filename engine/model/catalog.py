@@ -19,7 +19,7 @@ from engine.model.quant_mix import FILE_TYPE_IDS, Mix, tensor_types
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
 HEADING = re.compile(r"^\[(?P<name>[^\]]+)\]$", re.MULTILINE)
-ALIASES = re.compile(r"^aliases = (?P<names>\[.*\])$", re.MULTILINE)
+ALIASES = re.compile(r"^aliases = (?P<names>\[[^\]]*\])", re.MULTILINE)
 SIZED_70B = {"llama", "qwen2"}
 DEFAULT_QUANTIZATION = "Q4_K_M"
 ABOUT = frozenset({"aliases", "architecture", "source", "checked", "n_vocab", "traits"})
