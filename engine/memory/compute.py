@@ -37,9 +37,10 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
         attention_width(architecture) if shape.flash_attention else 0,
     ]
     widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
+    beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
     if not shape.flash_attention and architecture.layers:
         widest = max(widest, _scores_bytes(architecture, shape))
-    return widest + mask_bytes(architecture, shape)
+    return widest + beside + mask_bytes(architecture, shape)
 
 
 def feed_forward_width(architecture: Architecture) -> int:

@@ -8,6 +8,7 @@ llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
 from engine.configuration import Configuration
 from engine.memory.compute import (
     FLOAT_BYTES,
+    experts_width,
     layers_bytes,
     logits_bytes,
     mask_bytes,
@@ -47,14 +48,10 @@ def add_graph(
             note = "formula, not measured on this GPU"
             nbytes += gpu_extra_bytes(model, configuration, shape, where, device)
         ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
-    _add_host_buffers(
-        ledger,
-        architecture,
-        shape,
-        where,
-        n_outputs,
-        is_pipelined=is_pipelined(configuration, where),
-    )
+    copies = PIPELINE_COPIES if is_pipelined(configuration, where) else 1
+    _add_host_buffers(ledger, model, configuration, shape, where, copies)
+    rows = output_bytes(architecture, n_outputs)
+    ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
 def gpu_extra_bytes(
@@ -111,16 +108,19 @@ def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 def _add_host_buffers(
     ledger: Ledger,
-    architecture: Architecture,
+    model: Model,
+    configuration: Configuration,
     shape: CacheShape,
     where: Placement,
-    n_outputs: int,
     n_copies: int,
 ) -> None:
-    if ledger.cpu not in where.layer_devices and where.output_device != ledger.cpu:
-        inputs = n_copies * input_bytes(architecture, shape)
-        inputs += shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
-        note = "inputs of the graph"
-        ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)
-    rows = output_bytes(architecture, n_outputs)
-    ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
+    """Add what the CPU keeps for GPUs: inputs of the graph, and experts that stay with it."""
+    if ledger.cpu in where.layer_devices or where.output_device == ledger.cpu:
+        return
+    architecture = model.architecture
+    token_bytes = shape.n_graph_tokens * FLOAT_BYTES
+    inputs = n_copies * input_bytes(architecture, shape) + token_bytes * architecture.d_hidden
+    if configuration.n_cpu_moe or configuration.tensor_overrides:
+        inputs = max(inputs, token_bytes * experts_width(architecture))
+    note = "inputs of the graph"
+    ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)

@@ -51,6 +51,8 @@ class Architecture:
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
     widths: Widths = field(default_factory=Widths)
+    side_width: int = 0
+    """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
 
     @property
@@ -116,6 +118,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         v_head_dims=dims.v_dims(spans),
         has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
         widths=widths_of(file.tensors),
+        side_width=_side_width(keys, n_blocks, d_hidden),
         doubts=(*doubts, *_doubts(keys)),
     )
 
@@ -154,6 +157,13 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
     routers = [1] * (n_blocks - n_named)
     return [*heads, *routers], [*kv_heads, *routers]
+
+
+def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
+    """Give what Gemma 3n and 4 carry along: embeddings of each layer, alternative streams."""
+    embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
+    n_streams = keys.optional("altup.num_inputs", 1)
+    return embedded + 2 * max(0, n_streams - 1) * d_hidden
 
 
 def _cached_layers(
