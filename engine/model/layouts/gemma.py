@@ -34,9 +34,6 @@ ALTERNATING_PROJECTIONS = rows("""
     altup_unembd_proj d d 3
 """)
 WITHOUT_VALUE = tuple(row for row in GEMMA3 if row[0] != "attn_v.weight")
-WITHOUT_KEYS = tuple(
-    row for row in WITHOUT_VALUE if row[0] not in ("attn_k.weight", "attn_k_norm.weight")
-)
 LAYER_SCALE = rows("layer_output_scale 1")
 GEMMA4_EXPERTS = rows("""
     ffn_gate_inp d experts
@@ -53,17 +50,11 @@ GEMMA4_ROPE = rows("rope_freqs half_global")
 def _gemma4(keys: Keys, index: int) -> Rows:
     """Give a Gemma 4 layer.
 
-    The last layers use the keys and values of earlier ones; dense layers of the large models use
-    their keys as values; experts come beside the plain feed-forward part.
+    Dense layers of the large models use their keys as values; experts come beside the plain
+    feed-forward part. Layers that use the cache of earlier ones have their own matrices anyway.
     """
     slides = keys.integer("attention.sliding_window_pattern", index)
-    n_owning = keys.n_layers - keys.integer("attention.shared_kv_layers")
-    if index >= n_owning:
-        attention = WITHOUT_KEYS
-    elif "keys_as_values" in keys.traits and not slides:
-        attention = WITHOUT_VALUE
-    else:
-        attention = GEMMA3
+    attention = WITHOUT_VALUE if "keys_as_values" in keys.traits and not slides else GEMMA3
     experts = GEMMA4_EXPERTS + EXPERT_SCALES if keys.integer("expert_count") else ()
     per_layer = PER_LAYER_INPUT if keys.integer("embedding_length_per_layer_input") else ()
     return attention + LAYER_SCALE + experts + per_layer
