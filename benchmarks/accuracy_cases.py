@@ -10,6 +10,8 @@ from engine.configuration import (
     KVTypeName,
     PredictorName,
     SpeculationSettings,
+    SplitMode,
+    TensorOverride,
 )
 from engine.memory.estimate import Target
 
@@ -32,8 +34,19 @@ class Case:
     kv_unified: bool = False
     swa_full: bool = False
     is_drafting: bool = False
+    n_gpus: int = 0
+    """Stand-in GPUs that llama.cpp is shown."""
+    layers: float = 1.0
+    """Part of the layers that lie on GPUs; 1 takes the output layer along."""
+    offload_kqv: bool = True
+    split_mode: SplitMode = "layer"
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    n_cpu_moe: int = 0
+    overrides: tuple[TensorOverride, ...] = ()
+    needs_experts: bool = False
 
-    def configuration(self, path: Path, n_ctx_train: int) -> Configuration:
+    def configuration(self, path: Path, n_ctx_train: int, n_layers: int) -> Configuration:
         """Give the case for a model: its context ends where the model's training does."""
         return Configuration(
             model_path=path,
@@ -47,11 +60,18 @@ class Case:
             kv_unified=self.kv_unified,
             swa_full=self.swa_full,
             speculation=SpeculationSettings() if self.is_drafting else NO_DRAFT,
+            n_gpu_layers=-1 if self.layers == 1.0 else round(n_layers * self.layers),
+            offload_kqv=self.offload_kqv,
+            split_mode=self.split_mode,
+            main_gpu=self.main_gpu,
+            tensor_split=self.tensor_split,
+            n_cpu_moe=self.n_cpu_moe,
+            tensor_overrides=self.overrides,
         )
 
 
-def cases() -> Iterator[Case]:
-    """Give every case: contexts, cache types, micro-batches, attention, slots, both programs."""
+def cpu_cases() -> Iterator[Case]:
+    """Give contexts, cache types, micro-batches, attention, slots, both programs."""
     server: Target = "llama-server"
     yield Case("4k", "kvchat", 4096)
     yield Case("4k ub128 off", "kvchat", 4096, n_ubatch=128, flash_attention="off")
@@ -73,3 +93,27 @@ def cases() -> Iterator[Case]:
     yield Case("128k swa-full", server, 131072, swa_full=True)
     yield Case("128k q8_0 ub2048 4u", server, 131072, "q8_0", "q8_0", n_ubatch=2048, n_slots=4,
                kv_unified=True, is_drafting=True)  # fmt: skip
+
+
+def gpu_cases() -> Iterator[Case]:
+    """Give placements on one and two GPUs, those of one placement behind each other."""
+    server: Target = "llama-server"
+    yield Case("GPU 4k", "kvchat", 4096, n_gpus=1)
+    yield Case("GPU 32k q8_0", "kvchat", 32768, "q8_0", "q8_0", n_gpus=1)
+    yield Case("GPU 32k off", "kvchat", 32768, flash_attention="off", n_gpus=1)
+    yield Case("GPU 128k q4_0 ub2048 4u", server, 131072, "q4_0", "q4_0", n_ubatch=2048,
+               n_slots=4, kv_unified=True, n_gpus=1)  # fmt: skip
+    yield Case("GPU 32k cache on CPU", server, 32768, offload_kqv=False, n_gpus=1)
+    yield Case("half GPU 32k", server, 32768, n_gpus=1, layers=0.5)
+    yield Case("half GPU 32k q8_0 cache on CPU", "kvchat", 32768, "q8_0", "q8_0", n_gpus=1,
+               layers=0.5, offload_kqv=False)  # fmt: skip
+    yield Case("GPU experts on CPU", server, 32768, n_gpus=1, n_cpu_moe=-1, needs_experts=True)
+    yield Case("GPU 4 layers' experts on CPU", "kvchat", 8192, n_gpus=1, n_cpu_moe=4,
+               needs_experts=True)  # fmt: skip
+    yield Case("GPU ffn_down on CPU", "kvchat", 8192, n_gpus=1,
+               overrides=(TensorOverride("ffn_down", "CPU"),))  # fmt: skip
+    yield Case("2 GPUs 32k", server, 32768, n_gpus=2)
+    yield Case("2 GPUs 32k q8_0 ub2048", "kvchat", 32768, "q8_0", "q8_0", n_ubatch=2048, n_gpus=2)
+    yield Case("2 GPUs 3:1", "kvchat", 32768, n_gpus=2, tensor_split=(3.0, 1.0))
+    yield Case("2 GPUs half", server, 32768, n_gpus=2, layers=0.5)
+    yield Case("second GPU alone", "kvchat", 8192, n_gpus=2, split_mode="none", main_gpu=1)

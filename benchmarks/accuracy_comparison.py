@@ -1,10 +1,12 @@
 """One case of the accuracy table: what the formulas say beside what llama.cpp says, in bytes."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MIB = 1024**2
 Row = dict[str, object]
+Sizes = dict[str, int]
 
 COMPUTE_GOALS = {
     "dense": (0.15, 32 * MIB),
@@ -15,20 +17,24 @@ COMPUTE_GOALS = {
 TOTAL_GOAL = (0.05, 64 * MIB)
 LOW_GOAL = 0.05
 WEIGHTS_GOAL = MIB
+ROUNDING_BYTES = 5300
+"""What a size of the log may be off by: it has two decimals of a MiB."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One case: bytes by the formulas beside bytes by llama.cpp."""
+    """One case, or one device of it: bytes by the formulas beside bytes by llama.cpp."""
 
     model: str
     architecture: str
     kind: str
     case: str
+    device: str
+    """Empty where everything lies on the CPU."""
     is_marked: bool
     """Whether the formulas call cache or state an estimate themselves."""
-    formula: dict[str, int]
-    truth: dict[str, int]
+    formula: Sizes
+    truth: Sizes
 
     def error(self, term: str) -> int:
         """Bytes that the formula is too high; negative where it is too low."""
@@ -39,53 +45,96 @@ class Comparison:
         return self.error(term) / max(self.truth[term], 1)
 
     def meets(self, term: str) -> bool:
-        """Whether a term is as near as its goal asks."""
-        goals = {"compute": COMPUTE_GOALS[self.kind], "total": TOTAL_GOAL}
-        share, nbytes = goals.get(term, (0.0, WEIGHTS_GOAL if term == "weights" else 0))
+        """Whether a term is as near as its goal asks; a GPU's rows are padded, so 1 MiB there."""
+        if term in ("kv", "state", "memory"):
+            return abs(self.error(term)) <= (MIB if self.device else 0)
+        share, nbytes = (0.0, WEIGHTS_GOAL)
+        if term != "weights":
+            share, nbytes = COMPUTE_GOALS[self.kind] if term == "compute" else TOTAL_GOAL
         return abs(self.error(term)) <= max(share * self.truth[term], nbytes)
 
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Give the rows where both sides have figures."""
-    return [comparison(row) for row in rows if "truth" in row and not errors_of(row)]
+    """Give the cases on the CPU where both sides have figures."""
+    return [_comparison(row) for row in rows if _is_compared(row) and not row["n_gpus"]]
 
 
-def comparison(row: Row) -> Comparison:
+def device_comparisons(rows: Iterable[Row]) -> list[Comparison]:
+    """Give each device of the cases with stand-in GPUs where both sides have figures."""
+    return [c for row in rows if _is_compared(row) and row["n_gpus"] for c in _devices(row)]
+
+
+def _is_compared(row: Row) -> bool:
+    return "truth" in row and not errors_of(row)
+
+
+def _comparison(row: Row) -> Comparison:
     """Give both sides of a row in the same terms.
 
     State is logged with two decimals of a MiB and is told apart from the cache by that: where both
     exist, their sum is exact and the state is taken as the formula's if it rounds to the same.
     """
     formula, truth = part_of(row, "formula"), part_of(row, "truth")
-    buffers = truth["buffers"].values()  # type: ignore[attr-defined]
-    context = sum(sizes["context"] for sizes in buffers)
-    state = int(truth["state_logged"])  # type: ignore[call-overload]
-    if abs(int(formula["state"]) - state) <= 5300:  # type: ignore[call-overload]
-        state = int(formula["state"])  # type: ignore[call-overload]
-    if not truth["kv_logged"]:
-        state = context
-    compute = sum(sizes["compute"] for sizes in buffers) + int(truth["output_grown"])  # type: ignore[call-overload]
-    weights = sum(sizes["model"] for sizes in buffers)
-    measured = {"weights": weights, "kv": context - state, "state": state, "compute": compute}
-    planned = {name: int(formula[name]) for name in measured}  # type: ignore[call-overload]
-    sources = formula["sources"]
-    assert isinstance(sources, dict)
+    sizes = _by_device(truth)["CPU"]
+    state = _whole(truth["state_logged"])
+    if abs(_whole(formula["state"]) - state) <= ROUNDING_BYTES:
+        state = _whole(formula["state"])
+    state = state if truth["kv_logged"] else sizes["memory"]
+    measured = {
+        "weights": sizes["weights"],
+        "kv": sizes["memory"] - state,
+        "state": state,
+        "compute": sizes["compute"],
+    }
+    planned = {name: _whole(formula[name]) for name in measured}
+    return _with_total(row, "", planned, measured)
+
+
+def _devices(row: Row) -> Iterable[Comparison]:
+    planned = part_of(row, "formula")["devices"]
+    measured = _by_device(part_of(row, "truth"))
+    assert isinstance(planned, dict)
+    for device, terms in planned.items():
+        sizes = {name: _nbytes(terms, name) for name in ("weights", "compute")}
+        sizes["memory"] = _nbytes(terms, "kv") + _nbytes(terms, "state")
+        yield _with_total(row, device, sizes, measured[device])
+
+
+def _with_total(row: Row, device: str, planned: Sizes, measured: Mapping[str, int]) -> Comparison:
+    devices = part_of(row, "formula")["devices"]
+    assert isinstance(devices, dict)
+    sources = {
+        terms[n]["source"] for terms in devices.values() for n in ("kv", "state") if n in terms
+    }
     return Comparison(
-        str(row["model"]), str(row["architecture"]), str(row["kind"]), str(row["case"]),
-        "estimated" in (sources["kv"], sources["state"]),
+        str(row["model"]), str(row["architecture"]), str(row["kind"]), str(row["case"]), device,
+        "estimated" in sources,
         planned | {"total": sum(planned.values())},
-        measured | {"total": sum(measured.values())},
+        dict(measured) | {"total": sum(measured.values())},
     )  # fmt: skip
 
 
-def part_of(row: Row, name: str) -> dict[str, object]:
-    part = row[name]
-    assert isinstance(part, dict)
-    return part
+def _by_device(truth: Row) -> dict[str, Sizes]:
+    """Give llama.cpp's bytes by the planner's devices; output rows lie with the host."""
+    found: dict[str, Sizes] = defaultdict(lambda: {"weights": 0, "compute": 0, "memory": 0})
+    buffers = truth["buffers"]
+    assert isinstance(buffers, dict)
+    for name, sizes in buffers.items():
+        device = found[f"GPU {name[3:]}" if name[3:].isdigit() else "CPU"]
+        device["weights"] += sizes["model"]
+        device["memory"] += sizes["context"]
+        device["compute"] += sizes["compute"]
+    found["CPU"]["compute"] += _whole(truth["output_grown"])
+    return found
 
 
-def errors_of(row: Row) -> list[str]:
-    return [name for name in ("formula", "truth") if "error" in part_of(row, name)]
+def _nbytes(terms: Mapping[str, Mapping[str, object]], name: str) -> int:
+    return _whole(terms[name]["nbytes"]) if name in terms else 0
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
 
 
 def refusals(rows: Iterable[Row]) -> tuple[int, list[Row]]:
@@ -93,3 +142,21 @@ def refusals(rows: Iterable[Row]) -> tuple[int, list[Row]]:
     refused = [(row, errors_of(row)) for row in rows if "truth" in row and errors_of(row)]
     both = sum(len(sides) == 2 for _, sides in refused)
     return both, [row for row, sides in refused if len(sides) == 1]
+
+
+def errors_of(row: Row) -> list[str]:
+    """Give the sides that refuse a case."""
+    return [name for name in ("formula", "truth") if "error" in part_of(row, name)]
+
+
+def refusal(row: Row) -> str:
+    """Say who alone refuses a case, and why."""
+    side = errors_of(row)[0]
+    return f"{row['model']}, {row['case']}: {side} says {part_of(row, side)['error']}"
+
+
+def part_of(row: Row, name: str) -> Row:
+    """Give one side of a row."""
+    part = row[name]
+    assert isinstance(part, dict)
+    return part

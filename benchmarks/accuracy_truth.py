@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import llama_cpp
 
@@ -18,6 +17,8 @@ from engine.backends.llama_cpp_dry_run import DryRunner, Request, limit_memory
 from engine.errors import EngineError
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
+LIBRARY = llama_cpp.llama_cpp._lib
+STAND_IN_BYTES = 24 * 1024**3
 ROUNDING_BYTES = 5300
 SIZE_LINE = re.compile(r"(llama_kv_cache|llama_memory_recurrent)\w*: size =\s*(?P<mib>[\d.]+) MiB")
 PARTS = ("model", "context", "compute")
@@ -56,8 +57,7 @@ class _Map(ctypes.Structure):
 
 def breakdown(context: object) -> Breakdown:
     """Give the bytes of model, context and compute by the name of the buffer type."""
-    library = llama_cpp.llama_cpp._lib
-    ask = getattr(library, SYMBOL)
+    ask = getattr(LIBRARY, SYMBOL)
     ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
     result = _Map()
     ask(ctypes.byref(result), context)
@@ -73,10 +73,14 @@ def breakdown(context: object) -> Breakdown:
 
 
 def _name_of(buffer_type: int) -> str:
-    library = ctypes.CDLL(str(Path(llama_cpp.llama_cpp._lib._name).parent / "libggml-base.so"))
-    ask = library.ggml_backend_buft_name
+    ask = LIBRARY.ggml_backend_buft_name
     ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_char_p
     return str(ask(buffer_type).decode())
+
+
+def padding(sizes: Breakdown) -> int:
+    """Give how much longer buffers of a GPU may be than their tensors: rows are padded there."""
+    return 4 * 1024**2 if any(name.startswith("GPU") for name in sizes) else 0
 
 
 class Truth(DryRunner):
@@ -99,7 +103,7 @@ class Truth(DryRunner):
             caches[match[1]] += round(float(match["mib"]) * 1024**2)
         total = sum(part["context"] for part in sizes.values())
         n_caches = len([match for match in lines if match])
-        if abs(sum(caches.values()) - total) > ROUNDING_BYTES * max(n_caches, 1):
+        if abs(sum(caches.values()) - total) > ROUNDING_BYTES * max(n_caches, 1) + padding(sizes):
             raise SystemExit(f"the breakdown says {total} bytes of context, the log {caches}")
         return {
             "buffers": sizes,
@@ -110,8 +114,19 @@ class Truth(DryRunner):
         }
 
 
+def add_stand_ins(library: str, n_gpus: int) -> None:
+    """Make llama.cpp see `n_gpus` stand-ins of 24 GiB each, from a build of `stand_in_gpu.cpp`."""
+    give = ctypes.CDLL(library).stand_in_gpus
+    give.argtypes, give.restype = [ctypes.c_size_t, ctypes.c_size_t], ctypes.c_void_p
+    register = LIBRARY.ggml_backend_register
+    register.argtypes = [ctypes.c_void_p]
+    register(give(n_gpus, STAND_IN_BYTES))
+
+
 def main() -> None:
-    """Answer requests until standard input closes."""
+    """Answer requests until standard input closes; arguments name stand-ins and their number."""
+    if len(sys.argv) == 3:
+        add_stand_ins(sys.argv[1], int(sys.argv[2]))
     limit_memory()
     truth = Truth()
     for line in sys.stdin:

@@ -107,17 +107,19 @@ def _devices() -> list[int]:
 
 
 def _type_of(device: int) -> int:
-    ask = _library("ggml-base").ggml_backend_dev_type
+    ask = _library().ggml_backend_dev_type
     ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_int
     return int(ask(device))
 
 
 def _buffer_type_of(device: int) -> int:
-    ask = _library("ggml-base").ggml_backend_dev_buffer_type
+    ask = _library().ggml_backend_dev_buffer_type
     ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_void_p
     return int(ask(device))
 
 
-def _library(name: str = "ggml") -> ctypes.CDLL:
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    return ctypes.CDLL(str(min(folder.glob(f"*{name}.*"))))
+def _library() -> ctypes.CDLL:
+    """Give the library that llama.cpp itself uses: it is installed under several names."""
+    library = llama_cpp.llama_cpp._lib
+    assert isinstance(library, ctypes.CDLL)
+    return library

@@ -1,0 +1,59 @@
+"""kvchat's side of the accuracy table: its formulas alone, device by device."""
+
+import time
+
+from accuracy_cases import Case
+
+from engine.configuration import Configuration
+from engine.errors import EngineError
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.terms import DeviceEstimate, TermKind
+from engine.model.architecture import Model
+
+GIB = 1024**3
+CPU = Device("CPU", "cpu", 4096 * GIB, 4096 * GIB)
+STAND_IN_BYTES = 24 * GIB
+RECURRENT = {"ssm_a", "ssm_in", "ssm_conv1d", "shortconv", "time_mix_w1", "time_mix_key"}
+"""Parts of tensor names that only recurrent layers have."""
+
+Answer = dict[str, object]
+
+
+def formula_of(model: Model, configuration: Configuration, case: Case) -> Answer:
+    """Give what the formulas say: sums over all devices, and each device by its name."""
+    gpus = tuple(
+        Device(f"GPU {index}", "gpu", STAND_IN_BYTES, STAND_IN_BYTES)
+        for index in range(case.n_gpus)
+    )
+    before = time.perf_counter()
+    try:
+        result = estimate(model, configuration, (*gpus, CPU), target=case.target)
+    except EngineError as error:
+        return {"error": str(error)}
+    elapsed = time.perf_counter() - before
+    sums: Answer = {
+        kind.value: sum(device.term(kind).nbytes for device in result.devices) for kind in TermKind
+    }
+    devices = {device.device.name: _terms(device) for device in result.devices}
+    return {**sums, "devices": devices, "elapsed_s": round(elapsed, 6)}
+
+
+def _terms(device: DeviceEstimate) -> Answer:
+    return {
+        kind.value: {
+            "nbytes": term.nbytes,
+            "source": term.source.value,
+            "low_bytes": term.low_bytes,
+            "high_bytes": term.high_bytes,
+        }
+        for kind, term in device.terms.items()
+    }
+
+
+def kind_of(model: Model) -> str:
+    """Tell `experts` and `hybrid` models apart: their graphs are harder to foresee."""
+    if model.file.integer(f"{model.file.architecture}.expert_count"):
+        return "experts"
+    parts = {part for tensor in model.file.tensors for part in tensor.name.split(".")}
+    return "hybrid" if parts & RECURRENT else "dense"

@@ -1,0 +1,67 @@
+"""llama.cpp's side of the accuracy table: processes that answer, and what they once answered."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+SCRIPT = Path(__file__).with_name("accuracy_truth.py")
+VERSION = crc32(SCRIPT.read_bytes())
+
+Answer = dict[str, object]
+
+
+@dataclass
+class Truth:
+    """llama.cpp's figures, from processes that keep the model of the last question open."""
+
+    stand_in: Path | None
+    """Library of stand-in GPUs; None where there is none."""
+    known: dict[str, Answer] = field(default_factory=dict)
+    processes: "dict[int, subprocess.Popen[str]]" = field(default_factory=dict)
+
+    def ask(self, key: str, request: object, n_gpus: int) -> Answer:
+        """Give the figures of a request, from an earlier run where they are known."""
+        if key not in self.known:
+            self.known[key] = self._ask(json.dumps(request), n_gpus)
+        return self.known[key]
+
+    def _ask(self, line: str, n_gpus: int) -> Answer:
+        process = self.processes.get(n_gpus) or self._start(n_gpus)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if answer:
+            return dict(json.loads(answer))
+        del self.processes[n_gpus]
+        return {"error": f"llama.cpp ended with code {process.wait()}"}
+
+    def _start(self, n_gpus: int) -> "subprocess.Popen[str]":
+        shown = [str(self.stand_in), str(n_gpus)] if n_gpus else []
+        self.processes[n_gpus] = subprocess.Popen(
+            (sys.executable, str(SCRIPT), *shown),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        return self.processes[n_gpus]
+
+
+def key_of(path: Path, request: object, n_gpus: int) -> str:
+    """Give what an answer depends on: the file as it is, the question, how it is answered."""
+    stat = path.stat()
+    asked = [str(path), stat.st_mtime_ns, stat.st_size, request, n_gpus, VERSION]
+    return json.dumps(asked, sort_keys=True)
+
+
+def known_answers(rows: Path) -> dict[str, Answer]:
+    """Read what an earlier run asked, so that changed formulas are compared at once."""
+    if not rows.exists():
+        return {}
+    found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())
+    return {row["key"]: row["truth"] for row in found if "truth" in row}
