@@ -1,0 +1,1 @@
+"""Configurations in the words of other programs, read back into presets."""

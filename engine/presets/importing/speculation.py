@@ -1,0 +1,102 @@
+"""Speculation of a llama-server as rules of a preset."""
+
+from engine.configuration import MAX_DRAFT, SpeculationSettings
+from engine.presets.importing.reading import Data, Reading, kv_type, layers
+
+USUAL = SpeculationSettings()
+LLAMA_DRAFT_MAX = 3
+LLAMA_P_MIN = "0"
+LEGACY_DRAFT_MAX = 16
+LEGACY_P_MIN = "0.75"
+LLAMA_LOOKUP = (12, 48)
+"""Pattern and length of `ngram-simple` where they are not given (llama.cpp `common.h`)."""
+LONGEST_PATTERN = 64
+DRAFT_TYPES = frozenset({"draft", "draft-simple"})
+LOOKUP_TYPES = frozenset({"ngram-simple"})
+
+
+def read_speculation(reading: Reading) -> None:
+    """Put the predictor, its lengths and the draft model into the preset."""
+    kind, stage = _type_of(reading)
+    draft_model = reading.text("draft_model")
+    rules: Data = {"predictor": "off"}
+    if kind in LOOKUP_TYPES:
+        rules = _lookup(reading, stage)
+    elif kind in DRAFT_TYPES or (kind is None and draft_model is not None):
+        rules = _draft(reading, stage)
+    elif kind not in (None, "none"):
+        reading.left_out.append(f"--spec-type {kind} (kvchat has lookup and draft)")
+    reading.data["speculation"] = rules
+    if draft_model is not None:
+        reading.data["draft"] = {
+            "model": draft_model,
+            "n_gpu_layers": layers(reading, "draft_layers", "all"),
+            "type_k": kv_type(reading.text("draft_type_k"), "draft K", reading.left_out),
+            "type_v": kv_type(reading.text("draft_type_v"), "draft V", reading.left_out),
+        }
+        if kind is None and not reading.given.is_legacy:
+            reading.notes.append(
+                "a draft model without --spec-type does nothing in builds from May 2026 on: the "
+                "preset drafts with it"
+            )
+
+
+def _type_of(reading: Reading) -> tuple[str | None, dict[str, str]]:
+    """Give the first type, and what ik_llama.cpp writes behind it."""
+    written = reading.text("spec_type")
+    if written is None:
+        return None, {}
+    name, _, values = written.partition(":")
+    pairs = (value.partition("=") for value in values.split(",") if value)
+    if not values and "," in name:
+        name, *others = name.split(",")
+        reading.left_out.append(f"--spec-type {','.join(others)} (kvchat has one predictor)")
+    return name.replace("_", "-"), {key: value for key, _, value in pairs}
+
+
+def _lookup(reading: Reading, stage: dict[str, str]) -> Data:
+    wanted = _count(reading, "lookup_n", stage.get("ngram_size_n"), LLAMA_LOOKUP[0])
+    pattern = max(1, min(wanted, LONGEST_PATTERN))
+    if pattern != wanted:
+        reading.notes.append(f"a look-up pattern of {wanted} tokens becomes {pattern}")
+    length = _count(reading, "lookup_m", stage.get("ngram_size_m"), LLAMA_LOOKUP[1])
+    n_draft_max = _limited(length, reading)
+    return {
+        "predictor": "lookup",
+        "lookup_pattern_min": pattern,
+        "lookup_pattern_max": max(pattern, USUAL.lookup_pattern_max),
+        "n_draft": min(USUAL.n_draft, n_draft_max),
+        "n_draft_max": n_draft_max,
+    }
+
+
+def _draft(reading: Reading, stage: dict[str, str]) -> Data:
+    usual = LEGACY_DRAFT_MAX if reading.given.is_legacy else LLAMA_DRAFT_MAX
+    n_draft = _limited(_count(reading, "draft_max", stage.get("n_max"), usual), reading)
+    least = _count(reading, "draft_min", stage.get("n_min"), 0)
+    rules: Data = {
+        "predictor": "draft",
+        "n_draft": n_draft,
+        "n_draft_max": max(n_draft, USUAL.n_draft_max),
+        "draft_min_tokens": min(least, n_draft),
+    }
+    usual_p = LEGACY_P_MIN if reading.given.is_legacy else LLAMA_P_MIN
+    confidence = stage.get("p_min") or reading.text("draft_p_min") or usual_p
+    try:
+        rules["draft_min_confidence"] = float(confidence)
+    except ValueError:
+        reading.left_out.append(f"--spec-draft-p-min {confidence} (not a number)")
+    return rules
+
+
+def _count(reading: Reading, key: str, in_stage: str | None, default: int) -> int:
+    if in_stage is not None and in_stage.isdigit():
+        return int(in_stage)
+    count = reading.count(key)
+    return default if count is None else int(count)
+
+
+def _limited(length: int, reading: Reading) -> int:
+    if length > MAX_DRAFT:
+        reading.notes.append(f"drafts of {length} tokens become {MAX_DRAFT}, the most kvchat takes")
+    return max(1, min(length, MAX_DRAFT))

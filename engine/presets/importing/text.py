@@ -1,0 +1,60 @@
+"""A text of any of the formats, told apart by what it says."""
+
+from engine.presets.importing.command import preset_name, read_script
+from engine.presets.importing.imported import Imported, ImportedFileError
+from engine.presets.importing.ini import looks_like_ini, read_ini
+from engine.presets.importing.llama_swap import looks_like_llama_swap, read_llama_swap
+from engine.presets.importing.lm_studio import read_lm_studio
+from engine.presets.importing.wrapped import (
+    looks_like_compose,
+    looks_like_systemd,
+    read_compose,
+    read_systemd,
+)
+
+
+def read_text(
+    text: str,
+    *,
+    name: str | None = None,
+    entry: str | None = None,
+    model: str | None = None,
+    n_layers: int | None = None,
+) -> Imported:
+    """Give the preset of a text: a command, a script, or another program's configuration.
+
+    Args:
+        text: what was written.
+        name: how the preset shall be called; left out, the text names it.
+        entry: which section, model or service, where a text has several.
+        model: model of the preset, where the text names none.
+        n_layers: layers of that model, which LM Studio's shares are shares of.
+
+    Raises:
+        ImportedFileError: it is none of these, or names nothing that a preset has.
+    """
+    text = text.removeprefix("\ufeff")
+    called = None if name is None else preset_name(name, name)
+    found = _read(text, called, entry, model, n_layers)
+    if model is None or found.preset.model is not None:
+        return found
+    preset = found.preset.model_copy(update={"model": model})
+    return Imported(preset, found.source, found.left_out, found.notes)
+
+
+def _read(
+    text: str, name: str | None, entry: str | None, model: str | None, n_layers: int | None
+) -> Imported:
+    if not text.strip():
+        raise ImportedFileError("there is nothing to import: the text is empty")
+    if text.lstrip().startswith("{"):
+        return read_lm_studio(text, name, model=model, n_layers=n_layers)
+    if looks_like_systemd(text):
+        return read_systemd(text, name)
+    if looks_like_ini(text):
+        return read_ini(text, name, entry)
+    if looks_like_llama_swap(text):
+        return read_llama_swap(text, name, entry)
+    if looks_like_compose(text):
+        return read_compose(text, name, entry)
+    return read_script(text, name)
