@@ -34,13 +34,25 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
         feed_forward_width(architecture),
         experts_width(architecture),
         recurrent_width(architecture),
-        attention_width(architecture) if shape.flash_attention else 0,
     ]
     widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
+    if not shape.flash_attention:
+        widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
     beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
+    widest += beside + mask_bytes(architecture, shape)
+    return max(widest, beside + attention_bytes(architecture, shape))
+
+
+def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the buffer of attention: its activations, masks, and scores where they are stored.
+
+    Without flash attention there is a score for every head and cell of the widest span.
+    """
+    width = attention_width(architecture)
     if not shape.flash_attention and architecture.layers:
-        widest = max(widest, _scores_bytes(architecture, shape))
-    return widest + beside + mask_bytes(architecture, shape)
+        span = max(shape.cells(layer) for layer in architecture.layers.values())
+        width += architecture.n_heads * span
+    return shape.n_graph_tokens * width * FLOAT_BYTES + mask_bytes(architecture, shape)
 
 
 def feed_forward_width(architecture: Architecture) -> int:
@@ -91,13 +103,6 @@ def relative_spread(architecture: Architecture) -> float:
 def output_bytes(architecture: Architecture, n_outputs: int) -> int:
     """Give the bytes of the rows that logits are copied to, in the memory of the CPU."""
     return n_outputs * architecture.n_vocab * FLOAT_BYTES
-
-
-def _scores_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give attention without flash attention: the scores of every head over the whole span."""
-    span = max(shape.cells(layer) for layer in architecture.layers.values())
-    scores = architecture.n_heads * span + attention_width(architecture)
-    return shape.n_graph_tokens * scores * FLOAT_BYTES
 
 
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:

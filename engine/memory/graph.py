@@ -8,6 +8,7 @@ llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
 from engine.configuration import Configuration
 from engine.memory.compute import (
     FLOAT_BYTES,
+    attention_bytes,
     experts_width,
     layers_bytes,
     logits_bytes,
@@ -40,13 +41,18 @@ def add_graph(
     architecture = model.architecture
     spread = relative_spread(architecture)
     for device in dict.fromkeys((*where.layer_devices, where.output_device)):
-        layers = layers_bytes(architecture, shape) if device in where.layer_devices else 0
-        is_output = device == where.output_device
-        logits = logits_bytes(architecture, shape, n_outputs) if is_output else 0
+        layers = 0
+        if device in where.layer_devices:
+            layers = layers_bytes(architecture, shape)
+        if device.kind == "gpu":
+            layers = gpu_layers_bytes(model, configuration, shape, where, device)
+        logits = 0
+        if device == where.output_device:
+            logits = logits_bytes(architecture, shape, n_outputs)
         nbytes, note = max(layers, logits), "formula"
         if device.kind == "gpu":
             note = "formula, not measured on this GPU"
-            nbytes += gpu_extra_bytes(model, configuration, shape, where, device)
+            nbytes += pipeline_bytes(architecture, configuration, shape, where)
         ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
     copies = PIPELINE_COPIES if is_pipelined(configuration, where) else 1
     _add_host_buffers(ledger, model, configuration, shape, where, copies)
@@ -54,20 +60,30 @@ def add_graph(
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
-def gpu_extra_bytes(
+def gpu_layers_bytes(
     model: Model,
     configuration: Configuration,
     shape: CacheShape,
     where: Placement,
     device: Device,
 ) -> int:
-    """Give what a GPU needs beyond the graph itself."""
-    nbytes = f16_copy_bytes(model.architecture, shape)
-    if is_pipelined(configuration, where):
-        nbytes += PIPELINE_COPIES * input_bytes(model.architecture, shape)
+    """Give the buffer of a GPU's layers: with the copies that CUDA and the scheduler make."""
+    architecture, layers = model.architecture, 0
+    if device in where.layer_devices:
+        attention = attention_bytes(architecture, shape) + f16_copy_bytes(architecture, shape)
+        layers = max(layers_bytes(architecture, shape), attention)
     if device == where.gpus[0]:
-        nbytes += offloaded_tensor_bytes(model, configuration, shape, where)
-    return nbytes
+        visiting = offloaded_tensor_bytes(model, configuration, shape, where)
+        layers = max(layers, layers_bytes(architecture, shape) + visiting if visiting else 0)
+    return layers
+
+
+def pipeline_bytes(
+    architecture: Architecture, configuration: Configuration, shape: CacheShape, where: Placement
+) -> int:
+    """Give the copies of the inputs that several GPUs need to work at once; 0 for one GPU."""
+    is_needed = is_pipelined(configuration, where)
+    return PIPELINE_COPIES * input_bytes(architecture, shape) if is_needed else 0
 
 
 def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
