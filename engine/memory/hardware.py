@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.errors import HardwareError
+
 DeviceKind = Literal["gpu", "cpu"]
 
 GPU_LIBRARIES = tuple(
@@ -18,14 +20,36 @@ class Device:
     kind: DeviceKind
     total_bytes: int
     free_bytes: int
+    is_unified: bool = False
+    """Whether a GPU's memory is a part of main memory, which then holds both."""
 
 
-def devices(*, vram_bytes: tuple[int, ...] = ()) -> tuple[Device, ...]:
-    """Give the GPUs, then the CPU; `vram_bytes` names GPUs to plan for instead of those found."""
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory of a GPU."""
+
+    gpu: int
+    pid: int
+    used_bytes: int | None
+    """None where the driver does not tell, as on Windows."""
+
+
+def devices(
+    *, vram_bytes: tuple[int, ...] = (), ram_bytes: int | None = None
+) -> tuple[Device, ...]:
+    """Give the GPUs, then the CPU; sizes name memory to plan for instead of what was found.
+
+    Raises:
+        HardwareError: a size is zero or negative.
+    """
+    for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
+        if nbytes <= 0:
+            raise HardwareError(f"a device of {nbytes} bytes holds nothing: write a size above 0")
     gpus = tuple(
         Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
     )
-    return (*(gpus or find_gpus()), find_cpu())
+    cpu = find_cpu() if ram_bytes is None else Device("CPU", "cpu", ram_bytes, ram_bytes)
+    return (*(gpus or find_gpus()), cpu)
 
 
 def usable_devices() -> tuple[Device, ...]:
@@ -45,6 +69,27 @@ def has_gpu_backend() -> bool:
 
 
 def find_gpus() -> tuple[Device, ...]:
+    """Give the GPUs that drivers report: NVIDIA's and AMD's, and Apple's part of the memory.
+
+    An integrated GPU counts only where there is no other, as in llama.cpp 0c1e57098.
+    """
+    from engine.memory.amd import find_amd_gpus
+
+    amd = find_amd_gpus()
+    own = tuple(
+        Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes)
+        for gpu in amd
+        if not gpu.is_integrated
+    )
+    found = (*find_nvidia_gpus(), *own, *_find_apple_gpu())
+    if found:
+        return found
+    return tuple(
+        Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, is_unified=True) for gpu in amd
+    )
+
+
+def find_nvidia_gpus() -> tuple[Device, ...]:
     """Give the NVIDIA GPUs that the driver reports; none where there is no driver."""
     import pynvml
 
@@ -53,26 +98,73 @@ def find_gpus() -> tuple[Device, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        return tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return tuple(_nvidia_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
     except pynvml.NVMLError:
         return ()
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu(index: int) -> Device:
+def gpu_processes() -> tuple[GpuProcess, ...]:
+    """Give the processes that hold memory of NVIDIA GPUs, computing and drawing ones."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        found: dict[tuple[int, int], GpuProcess] = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for process in (
+                *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
+                *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+            ):
+                used = process.usedGpuMemory
+                found[index, process.pid] = GpuProcess(
+                    index, int(process.pid), None if used is None else int(used)
+                )
+        return tuple(found.values())
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvidia_gpu(index: int) -> Device:
     import pynvml
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     name = pynvml.nvmlDeviceGetName(handle)
     text = name.decode() if isinstance(name, bytes) else str(name)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError_NotSupported:  # GB10 and Jetson share the machine's memory
+        cpu = find_cpu()
+        return Device(text, "gpu", cpu.total_bytes, cpu.free_bytes, is_unified=True)
     return Device(text, "gpu", int(memory.total), int(memory.free))
 
 
+def _find_apple_gpu() -> tuple[Device, ...]:
+    from engine.memory.apple import chip_name, gpu_share, has_unified_memory, wired_limit_mib
+
+    if not has_unified_memory():
+        return ()
+    cpu = find_cpu()
+    share = gpu_share(cpu.total_bytes, wired_limit_mib())
+    return (Device(chip_name(), "gpu", share, min(share, cpu.free_bytes), is_unified=True),)
+
+
 def find_cpu() -> Device:
-    """Give the main memory; free is what can be had without swapping."""
+    """Give the main memory, as far as a container allows; free is what needs no swapping."""
     import psutil
 
+    from engine.memory.container import memory_limit
+
     memory = psutil.virtual_memory()
-    return Device("CPU", "cpu", int(memory.total), int(memory.available))
+    total, free = int(memory.total), int(memory.available)
+    limit = memory_limit()
+    if limit is not None:
+        total, free = min(total, limit.total_bytes), min(free, limit.free_bytes)
+    return Device("CPU", "cpu", total, free)

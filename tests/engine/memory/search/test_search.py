@@ -192,3 +192,13 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
 def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -> None:
     base = replace(Configuration(model_8b.file.path, n_ctx=256), flash_attention="off")
     assert found(model_8b, 8, Goal.CONTEXT, base=base).configuration.type_v == "f16"
+
+
+def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
+    pool = Device("CPU", "cpu", 16 * GIB, 9 * GIB)
+    apart = (Device("GPU 0", "gpu", 9 * GIB, 9 * GIB), pool)
+    unified = (replace(apart[0], is_unified=True), pool)
+    together = search(model_8b, unified, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
+    assert together.estimate.total_bytes <= 9 * GIB - MARGIN
+    more = search(model_8b, apart, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
+    assert more.configuration.n_ctx > together.configuration.n_ctx

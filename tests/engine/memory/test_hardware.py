@@ -1,0 +1,234 @@
+# ruff: noqa: N801, N802, N818  the fake driver has the names of the real one
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import HardwareError
+from engine.memory import apple, hardware
+from engine.memory.amd import find_amd_gpus
+from engine.memory.container import MemoryLimit, memory_limit
+from engine.memory.hardware import Device, devices, find_cpu, find_gpus, gpu_processes
+from engine.memory.units import GIB, MIB
+
+
+def tree(root: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def test_main_memory_is_there_and_not_all_used() -> None:
+    cpu = find_cpu()
+    assert cpu.kind == "cpu"
+    assert 0 < cpu.free_bytes <= cpu.total_bytes
+
+
+def test_sizes_stand_for_devices_that_are_not_there() -> None:
+    found = devices(vram_bytes=(24 * GIB, 8 * GIB), ram_bytes=64 * GIB)
+    assert [(d.name, d.kind, d.free_bytes // GIB) for d in found] == [
+        ("GPU 0", "gpu", 24), ("GPU 1", "gpu", 8), ("CPU", "cpu", 64),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{"vram_bytes": (0,)}, {"ram_bytes": -1}, {"ram_bytes": 0}])
+def test_a_device_of_no_size_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(HardwareError, match="write a size above 0"):
+        devices(**asked)  # type: ignore[arg-type]
+
+
+def test_a_container_of_version_2_leaves_what_is_not_used_or_reclaimable(tmp_path: Path) -> None:
+    root = tree(tmp_path, {
+        "proc/self/cgroup": "0::/kvchat.slice/run\n",
+        "sys/fs/cgroup/kvchat.slice/memory.max": str(8 * GIB),
+        "sys/fs/cgroup/kvchat.slice/memory.current": str(3 * GIB),
+        "sys/fs/cgroup/kvchat.slice/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+        "sys/fs/cgroup/kvchat.slice/run/memory.max": "max\n",
+    })  # fmt: skip
+    assert memory_limit(root) == MemoryLimit(8 * GIB, 6 * GIB)
+
+
+def test_the_tightest_of_nested_limits_counts(tmp_path: Path) -> None:
+    root = tree(tmp_path, {
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/memory.max": str(8 * GIB),
+        "sys/fs/cgroup/a/memory.current": str(7 * GIB),
+        "sys/fs/cgroup/a/b/memory.max": str(4 * GIB),
+        "sys/fs/cgroup/a/b/memory.current": str(GIB),
+    })  # fmt: skip
+    assert memory_limit(root) == MemoryLimit(4 * GIB, GIB)
+
+
+def test_a_container_that_only_sees_its_own_top_is_limited_too(tmp_path: Path) -> None:
+    root = tree(tmp_path, {
+        "proc/self/cgroup": "0::/../host/path\n",
+        "sys/fs/cgroup/memory.max": str(2 * GIB),
+        "sys/fs/cgroup/memory.current": str(GIB),
+    })  # fmt: skip
+    assert memory_limit(root) == MemoryLimit(2 * GIB, GIB)
+
+
+def test_version_1_limits_count_and_its_huge_number_is_none(tmp_path: Path) -> None:
+    limited = tree(tmp_path / "a", {
+        "proc/self/cgroup": "5:cpu:/\n4:memory:/docker/x\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB),
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB // 4),
+        "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": str(2**63 - 4096),
+    })  # fmt: skip
+    assert memory_limit(limited) == MemoryLimit(GIB, GIB - GIB // 4)
+    free = tree(tmp_path / "b", {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
+    })  # fmt: skip
+    assert memory_limit(free) is None
+
+
+def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+
+
+def test_a_limit_makes_main_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    tight = MemoryLimit(64 * MIB, 16 * MIB)
+    monkeypatch.setattr("engine.memory.container.memory_limit", lambda: tight)
+    assert find_cpu() == Device("CPU", "cpu", 64 * MIB, 16 * MIB)
+
+
+def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:
+    folder = f"class/drm/card{index}/device"
+    files: dict[str, str | bytes] = {f"{folder}/{name}": str(n) for name, n in sizes.items()}
+    files[f"{folder}/vendor"] = "0x1002\n"
+    files[f"{folder}/gpu_metrics"] = bytes([120, 0, metrics, 3]) + bytes(116)
+    return files
+
+
+def test_an_amd_card_is_read_from_its_driver(tmp_path: Path) -> None:
+    sizes = {"mem_info_vram_total": 16 * GIB, "mem_info_vram_used": GIB,
+             "mem_info_gtt_total": 32 * GIB}  # fmt: skip
+    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
+    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (16 * GIB, 15 * GIB, False)
+
+
+def test_an_integrated_gpu_has_its_window_of_main_memory_too(tmp_path: Path) -> None:
+    sizes = {"mem_info_vram_total": GIB, "mem_info_vram_used": GIB // 2,
+             "mem_info_gtt_total": 60 * GIB, "mem_info_gtt_used": GIB // 2}  # fmt: skip
+    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
+    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (61 * GIB, 60 * GIB, True)
+
+
+def test_cards_of_other_makers_and_connectors_are_no_amd_gpus(tmp_path: Path) -> None:
+    tree(tmp_path, {
+        "class/drm/card0/device/vendor": "0x10de\n",
+        "class/drm/card0/device/mem_info_vram_total": str(GIB),
+        "class/drm/card1/device/vendor": "0x1002\n",
+    })  # fmt: skip
+    assert find_amd_gpus(tmp_path) == ()
+
+
+def test_an_integrated_gpu_counts_only_where_there_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: ())
+    both = tree(tmp_path / "both", {
+        **amd_card(0, 1, mem_info_vram_total=8 * GIB),
+        **amd_card(1, 3, mem_info_vram_total=GIB),
+    })  # fmt: skip
+    alone = tree(tmp_path / "alone", amd_card(0, 2, mem_info_vram_total=GIB))
+    for sysfs, expected in ((both, [(8, False)]), (alone, [(1, True)])):
+        found = find_amd_gpus(sysfs)
+        monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda found=found: found)
+        assert [(d.total_bytes // GIB, d.is_unified) for d in find_gpus()] == expected
+
+
+def test_apple_gives_the_gpu_two_thirds_or_three_quarters_of_the_memory() -> None:
+    assert apple.gpu_share(16 * GIB) == pytest.approx(10.67 * GIB, rel=0.001)
+    assert apple.gpu_share(64 * GIB) == 48 * GIB
+    assert apple.gpu_share(64 * GIB, wired_limit_mib=57344) == 56 * GIB
+
+
+def test_a_mac_has_one_gpu_inside_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.memory.apple.has_unified_memory", lambda: True)
+    monkeypatch.setattr("engine.memory.apple.chip_name", lambda: "Apple M4")
+    monkeypatch.setattr("engine.memory.apple.wired_limit_mib", lambda: 0)
+    monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda: ())
+    monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: ())
+    cpu = Device("CPU", "cpu", 24 * GIB, 12 * GIB)
+    monkeypatch.setattr("engine.memory.hardware.find_cpu", lambda: cpu)
+    assert find_gpus() == (Device("Apple M4", "gpu", 16 * GIB, 12 * GIB, is_unified=True),)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the program is there")
+def test_where_there_is_no_sysctl_nothing_is_known_of_apple() -> None:
+    assert apple.chip_name() == "Apple GPU"
+    assert apple.wired_limit_mib() == 0
+
+
+class FakeDriver:
+    """What `pynvml` offers, for two cards of which the second shares the machine's memory."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):
+        pass
+
+    class Fields:
+        def __init__(self, **values: int | None) -> None:
+            self.__dict__ |= values
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return ("RTX 4090", "GB10")[handle]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> object:
+        if handle == 1:
+            raise self.NVMLError_NotSupported
+        return self.Fields(total=24 * GIB, free=20 * GIB)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[object]:
+        return [self.Fields(pid=10 + handle, usedGpuMemory=4 * GIB)]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[object]:
+        return [self.Fields(pid=77, usedGpuMemory=None)] if handle == 0 else []
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver())  # type: ignore[arg-type]
+
+
+def test_nvidia_cards_are_listed_and_a_shared_one_has_the_machines_memory(driver: None) -> None:
+    first, second = hardware.find_nvidia_gpus()
+    assert first == Device("RTX 4090", "gpu", 24 * GIB, 20 * GIB)
+    assert second.is_unified
+    assert second.total_bytes == find_cpu().total_bytes
+
+
+def test_the_processes_of_each_card_are_listed(driver: None) -> None:
+    assert [(p.gpu, p.pid, p.used_bytes) for p in gpu_processes()] == [
+        (0, 10, 4 * GIB), (0, 77, None), (1, 11, 4 * GIB),
+    ]  # fmt: skip
+
+
+def test_without_a_driver_there_are_neither_cards_nor_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeDriver()
+
+    def fail() -> None:
+        raise fake.NVMLError
+
+    monkeypatch.setattr(fake, "nvmlInit", fail, raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    assert hardware.find_nvidia_gpus() == ()
+    assert gpu_processes() == ()
