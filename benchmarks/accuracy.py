@@ -31,9 +31,9 @@ def main() -> None:
     """Compare every model of the folders, and write rows and report."""
     options = _options()
     stand_in = built_stand_in(options.llama_cpp, options.out) if options.llama_cpp else None
-    truth = Truth(stand_in, known_answers(options.out))
-    rows = []
     fresh = options.out.with_suffix(".new")
+    truth = Truth(stand_in, known_answers(options.out) | known_answers(fresh))
+    rows = []
     with fresh.open("w", encoding="utf-8") as file:
         for path in _models(options.models):
             for row in rows_of(path, truth):

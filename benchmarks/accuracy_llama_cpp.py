@@ -60,7 +60,7 @@ def key_of(path: Path, request: object, n_gpus: int) -> str:
 
 
 def known_answers(rows: Path) -> dict[str, Answer]:
-    """Read what an earlier run asked, so that changed formulas are compared at once."""
+    """Read what an earlier run asked, broken off or not; changed formulas are compared at once."""
     if not rows.exists():
         return {}
     found = map(json.loads, rows.read_text(encoding="utf-8").splitlines())

@@ -13,7 +13,12 @@ from collections import defaultdict
 
 import llama_cpp
 
-from engine.backends.llama_cpp_dry_run import DryRunner, Request, limit_memory
+from engine.backends.llama_cpp_dry_run import (
+    DryRunner,
+    Request,
+    answer_channel,
+    limit_memory,
+)
 from engine.errors import EngineError
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
@@ -127,15 +132,15 @@ def main() -> None:
     """Answer requests until standard input closes; arguments name stand-ins and their number."""
     if len(sys.argv) == 3:
         add_stand_ins(sys.argv[1], int(sys.argv[2]))
-    limit_memory()
-    truth = Truth()
+    channel = answer_channel()
+    truth = Truth(limit_memory())
     for line in sys.stdin:
         try:
             answer: dict[str, object] = truth.figures(json.loads(line))
         except EngineError as error:
             answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ placement. Recurrent state is really allocated, so the process limits its own me
 """
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypedDict
+from typing import TextIO, TypedDict
 
 import llama_cpp
 import psutil
@@ -156,16 +157,29 @@ def limit_memory() -> int:
     return limit
 
 
+def answer_channel() -> TextIO:
+    """Give the standard output of this process, and send what native code prints to the errors.
+
+    A failed assertion of ggml prints its stack, through a debugger where there is one: both would
+    stand between the answers.
+    """
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
 def main() -> None:
     """Answer requests until standard input closes."""
+    channel = answer_channel()
     runner = DryRunner(limit_memory())
     for line in sys.stdin:
         try:
             answer: dict[str, object] = {"buffers": runner.buffers(json.loads(line))}
         except EngineError as error:
             answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
 
 
 if __name__ == "__main__":

@@ -120,6 +120,11 @@ class DryRun:
     def _died(self, process: "subprocess.Popen[str]") -> dict[str, object]:
         code = process.wait()
         self.close()
+        if code < 0:
+            raise WorkerError(
+                f"llama.cpp itself crashes on this configuration (signal {-code}): it would crash "
+                "when loading too, so change cache types, slots or flash attention"
+            )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or broken, "
             "see `kvchat doctor`"

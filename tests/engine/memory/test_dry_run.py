@@ -1,5 +1,7 @@
 """llama.cpp's dry run: what is asked, what is measured beside the target, and how it refuses."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +155,28 @@ def test_state_beyond_the_memory_limit_is_refused_and_the_process_goes_on(
     with pytest.raises(WorkerError, match=r"really allocates recurrent state.*GiB"):
         dry_run.measure(many, "llama-server")
     assert dry_run.measure(one, "llama-server")
+
+
+def test_a_crash_of_llama_cpp_is_told_as_one_and_the_next_question_is_answered(
+    tmp_path: Path,
+) -> None:
+    """The stand-in crashes at its first question and answers behind it."""
+    flag = tmp_path / "crashed"
+    answer = '{"buffers": [{"device": "CPU", "kind": "compute", "nbytes": 5}]}'
+    script = f"read line; [ -e {flag} ] || {{ touch {flag}; kill -ABRT $$; }}; echo '{answer}'"
+    configuration = Configuration(Path("m.gguf"), n_ctx=512)
+    with DryRun(("sh", "-c", script)) as runner:
+        with pytest.raises(WorkerError, match="crashes on this configuration .signal 6."):
+            runner.measure(configuration)
+        assert runner.measure(configuration) == (MeasuredBuffer("CPU", "compute", 5),)
+
+
+@pytest.mark.model
+def test_what_native_code_prints_never_stands_between_answers(tmp_path: Path) -> None:
+    code = (
+        "import ctypes, engine.backends.llama_cpp_dry_run as d; channel = d.answer_channel();"
+        "libc = ctypes.CDLL(None); libc.puts(b'noise'); libc.fflush(None); channel.write('answer')"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("answer", "noise\n")
