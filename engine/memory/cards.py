@@ -1,0 +1,166 @@
+"""Cards and machines by name, to plan for those that are not here."""
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from engine.errors import HardwareError
+from engine.memory.apple import gpu_share
+from engine.memory.hardware import Device, devices
+from engine.memory.units import GIB, MIB
+
+CARDS_PATH = Path(__file__).with_name("cards.toml")
+SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
+FILLERS = re.compile(
+    r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
+)
+FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
+
+
+class UnknownCardError(HardwareError):
+    """No card has that name, or several have."""
+
+    title = "The card is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card, or a machine whose GPU shares the main memory."""
+
+    vendor: str
+    name: str
+    memory_bytes: int
+    """What a GPU may take: the driver's total, or the part of a shared memory."""
+    bandwidth_gbps: float
+    """Speed of the memory in GB/s."""
+    aliases: tuple[str, ...] = ()
+    ram_bytes: int | None = None
+    """The whole memory where GPU and CPU share it; None for cards with their own."""
+    is_nominal: bool = False
+    """Whether the size is that on the box, a little more than the driver's."""
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether the memory is that of the whole machine."""
+        return self.ram_bytes is not None
+
+    def device(self) -> Device:
+        """Give the card as a GPU that is all free."""
+        return Device(self.name, "gpu", self.memory_bytes, self.memory_bytes, self.is_unified)
+
+
+@cache
+def all_cards() -> tuple[Card, ...]:
+    """Give every card of the table; machines once for each size of their memory."""
+    table = tomllib.loads(CARDS_PATH.read_text(encoding="utf-8"))["cards"]
+    return tuple(card for entry in table for card in _cards(entry))
+
+
+def find_card(name: str) -> Card:
+    """Give a card by its name: `RTX 4090`, `4090`, `rx 7900 xtx`, `M4 Max 64GB`.
+
+    Maker, upper case and spaces do not matter; the size is needed where a card is sold in several.
+
+    Raises:
+        UnknownCardError: no card has that name, or several have; the message names what is near.
+    """
+    found = dict.fromkeys(_by_key().get(_key(name), ()))
+    if len(found) == 1:
+        return next(iter(found))
+    if found:
+        options = ", ".join(card.name for card in found)
+        raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: say which of {options}")
+    near = get_close_matches(_key(name), _by_key(), n=4, cutoff=0.6)
+    names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
+    hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else "write a size, as 24GiB"
+    raise UnknownCardError(f"no card {name.strip()!r} is known: {hint}")
+
+
+@cache
+def _by_key() -> dict[str, tuple[Card, ...]]:
+    found: dict[str, tuple[Card, ...]] = {}
+    for card in all_cards():
+        for name in (card.name, *card.aliases):
+            for key in _keys(name):
+                found[key] = (*found.get(key, ()), card)
+    full = {_key(name): card for card in all_cards() for name in (card.name, *card.aliases)}
+    return found | {key: (card,) for key, card in full.items()}
+
+
+def _keys(name: str) -> set[str]:
+    """Give the keys of a name: with and without its family, with and without its size."""
+    whole, bare = _key(name), _key(SIZE.sub("", name))
+    return {whole, bare, FAMILY.sub("", whole), FAMILY.sub("", bare)}
+
+
+def _key(name: str) -> str:
+    text = re.sub(r"(?<=\d)\s*gib\b", "gb", name.lower())
+    return re.sub(r"[^a-z0-9+]", "", FILLERS.sub("", text))
+
+
+def _cards(entry: dict[str, object]) -> list[Card]:
+    vendor, name = str(entry["vendor"]), str(entry["name"])
+    bandwidth, memory = entry["bandwidth_gbps"], entry.get("memory_mib")
+    aliases = entry.get("aliases", [])
+    assert isinstance(bandwidth, int | float)
+    assert isinstance(aliases, list)
+    if isinstance(memory, int):
+        is_nominal = entry.get("basis") == "nominal"
+        own = tuple(map(str, aliases))
+        return [Card(vendor, name, memory * MIB, bandwidth, own, is_nominal=is_nominal)]
+    sizes, share = entry["memory_gib"], entry.get("gpu_share")
+    assert isinstance(sizes, list)
+    return [
+        Card(
+            vendor,
+            f"{name} {gib}GB",
+            round(share * gib * GIB) if isinstance(share, float) else gpu_share(gib * GIB),
+            bandwidth,
+            tuple(f"{alias} {gib}GB" for alias in aliases),
+            ram_bytes=gib * GIB,
+        )
+        for gib in sizes
+    ]
+
+
+def planned_devices(
+    *,
+    vram_bytes: tuple[int, ...] = (),
+    cards: tuple[str, ...] = (),
+    ram_bytes: int | None = None,
+    has_gpu: bool = True,
+) -> tuple[Device, ...]:
+    """Give the devices of a machine that is planned for: what is not said is that of this one.
+
+    Sizes come before cards, and the main memory last, as llama.cpp counts devices.
+
+    Raises:
+        UnknownCardError: a card is not known.
+        HardwareError: a size is zero or negative, or a machine with one memory has other parts.
+    """
+    named = tuple(find_card(name) for name in cards)
+    machine = next((card for card in named if card.ram_bytes is not None), None)
+    if machine is not None and (len(named) > 1 or vram_bytes or ram_bytes is not None):
+        raise HardwareError(
+            f"{machine.name} is a whole machine with one memory: leave out other devices and --ram"
+        )
+    if not has_gpu:
+        if named or vram_bytes:
+            raise HardwareError("a plan without GPU cannot have devices: leave out one of both")
+        return devices(ram_bytes=ram_bytes)[-1:]
+    if not named:
+        return devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)
+    sized = devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)[:-1] if vram_bytes else ()
+    [cpu] = devices(ram_bytes=machine.ram_bytes if machine else ram_bytes)[-1:]
+    return (*sized, *_numbered(named, first=len(sized)), cpu)
+
+
+def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:
+    """Give cards as devices; llama.cpp's number tells two of a kind apart."""
+    return tuple(
+        replace(card.device(), name=f"GPU {index} · {card.name}")
+        for index, card in enumerate(cards, first)
+    )

@@ -1,0 +1,83 @@
+import pytest
+
+from engine.errors import HardwareError
+from engine.memory.cards import UnknownCardError, all_cards, find_card, planned_devices
+from engine.memory.units import GIB, MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [
+        ("RTX 4090", 24564),
+        ("NVIDIA GeForce RTX 4090", 24564),
+        ("4090", 24564),
+        ("rtx3060", 12288),
+        ("RX 7900 XTX", 24560),
+        ("AMD Radeon(TM) RX 9070 XT", 16304),
+        ("RTX 4060 Ti 16 GB", 16380),
+        ("a100 80GB", 81920),
+        ("Intel(R) Arc(TM) B580 Graphics", 12216),
+        ("M4 Max 64GB", 49152),
+        ("Apple M1 16GiB", 10922),
+        ("DGX Spark", 124518),
+    ],
+)
+def test_a_card_is_found_however_its_name_is_written(name: str, mib: int) -> None:
+    assert find_card(name).memory_bytes // MIB == mib
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("RTX 4095", "did you mean GeForce RTX 4090"),
+        ("rx 7900", "did you mean Radeon RX 7900"),
+        ("banana", "write a size, as 24GiB"),
+        ("RTX 4060 Ti", "say which of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
+        ("M4 Max", "M4 Max 36GB, M4 Max 48GB"),
+        ("", "no card ''"),
+    ],
+)
+def test_an_unknown_or_ambiguous_name_is_refused_with_what_is_near(name: str, hint: str) -> None:
+    with pytest.raises(UnknownCardError, match=hint):
+        find_card(name)
+
+
+def test_every_name_and_alias_leads_to_its_own_card() -> None:
+    for card in all_cards():
+        for name in (card.name, *card.aliases):
+            assert find_card(name) == card, name
+
+
+def test_the_table_holds_common_cards_of_every_maker_with_plausible_figures() -> None:
+    cards = all_cards()
+    assert len({card.name for card in cards}) == len(cards) >= 60
+    assert {card.vendor for card in cards} == {"NVIDIA", "AMD", "Intel", "Apple"}
+    for card in cards:
+        assert 3 * GIB <= card.memory_bytes <= 400 * GIB
+        assert 60 <= card.bandwidth_gbps <= 8000
+        if card.ram_bytes is not None:
+            assert card.memory_bytes <= card.ram_bytes
+
+
+def test_cards_and_sizes_make_one_machine() -> None:
+    found = planned_devices(vram_bytes=(8 * GIB,), cards=("3090", "3090"), ram_bytes=64 * GIB)
+    assert [d.name for d in found] == [
+        "GPU 0", "GPU 1 · GeForce RTX 3090", "GPU 2 · GeForce RTX 3090", "CPU",
+    ]  # fmt: skip
+    assert found[-1].free_bytes == 64 * GIB
+
+
+def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
+    gpu, cpu = planned_devices(cards=("M4 Pro 48GB",))
+    assert gpu.is_unified
+    assert (gpu.total_bytes // GIB, cpu.total_bytes // GIB) == (36, 48)
+    with pytest.raises(HardwareError, match="whole machine"):
+        planned_devices(cards=("M4 Pro 48GB",), ram_bytes=GIB)
+    with pytest.raises(HardwareError, match="whole machine"):
+        planned_devices(cards=("M4 Pro 48GB", "3090"))
+
+
+def test_a_plan_without_gpu_has_main_memory_alone() -> None:
+    assert [d.kind for d in planned_devices(ram_bytes=GIB, has_gpu=False)] == ["cpu"]
+    with pytest.raises(HardwareError, match="without GPU"):
+        planned_devices(vram_bytes=(GIB,), has_gpu=False)
