@@ -18,6 +18,8 @@ EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
 OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
 FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
+"""Architectures whose tied output is made before the embeddings: the CPU holds both, too."""
 PADDING = 32
 CPU = "CPU"
 
@@ -75,7 +77,10 @@ def weights_of(
             outputs += nbytes
         else:
             inputs += nbytes
-    return Weights(inputs, tuple(layers), outputs, _tied_bytes(file), tuple(sorted(moved.items())))
+    tied = _tied_bytes(file)
+    if file.architecture in OUTPUT_FIRST:
+        outputs, tied = outputs + tied, 0
+    return Weights(inputs, tuple(layers), outputs, tied, tuple(sorted(moved.items())))
 
 
 def override_rules(
