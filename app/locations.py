@@ -59,6 +59,11 @@ def header_cache_path() -> Path:
     return cache_dir() / "models.json"
 
 
+def remote_headers_dir() -> Path:
+    """Give the folder that keeps headers of models on other machines."""
+    return cache_dir() / "headers"
+
+
 def worker_log_path() -> Path:
     """Give the log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"

@@ -112,13 +112,18 @@ def command(
 ) -> None:  # fmt: skip
     """Say what MODEL costs in memory, device by device, and the largest context that fits.
 
-    Nothing is loaded. Exact numbers are marked `=`, llama.cpp's dry run `*`, estimates `~`.
+    MODEL is a path, a name from `kvchat models`, a name of the catalogue with a quantisation behind
+    a colon, a URL, or hf:owner/repository/file.gguf. Nothing is loaded, and of a remote file only
+    the header is read. Exact numbers are marked `=`, llama.cpp's dry run `*`, estimates `~`.
     The exit code is 0 also where it does not fit.
 
     \b
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32768
+    kvchat plan qwen3-8b:Q4_K_M --vram 8GiB
+    kvchat plan hf:owner/repository/file.gguf
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0 --type-v q8_0
     """  # noqa: D301  click wants the backspace character itself
+    from app.cli.slow_reading import SlowReading
     from app.planning.asked import Asked, setup_of
     from app.planning.measuring import can_measure, measured_plan
     from app.planning.plan import Planner
@@ -133,12 +138,15 @@ def command(
         rules={name: value for name, value in options.items() if value is not None},
     )
     planner = Planner()
-    plan = planner.plan(setup_of(asked, planner))
+    reading = SlowReading()
+    setup = setup_of(asked, planner, progress=reading.header)
+    reading.done()
+    plan = planner.plan(setup)
     if dry_run:
         if not can_measure(plan):
             raise click.UsageError(
-                "--dry-run measures one model on the devices of this machine: leave out --draft, "
-                "--vram, and a preset with vram_gib"
+                "--dry-run measures a file of this machine on its own devices: name one, and leave "
+                "out --vram and a preset with vram_gib"
             )
         plan = measured_plan(plan)
     if as_json:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app import locations
+from app.planning.model_source import Progress, take_model
 from app.planning.plan import Planner, Setup
 from engine.configuration import PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Target
 from engine.memory.units import GIB
-from engine.model.library import find_model
 from engine.presets.library import find_preset
 from engine.presets.preset import Preset
 from engine.presets.resolve import LEAST_N_CTX, DoesNotFitError, Machine, resolve
@@ -29,24 +29,30 @@ class Asked:
     """Values that stand over those of the preset, by the preset's own keys."""
 
 
-def setup_of(asked: Asked, planner: Planner) -> Setup:
+def setup_of(asked: Asked, planner: Planner, *, progress: Progress | None = None) -> Setup:
     """Give the setup that was asked for; where nothing fits, with a small context.
+
+    Args:
+        asked: What to set up.
+        planner: Reads the models, and then knows them.
+        progress: Told how much of the header of a remote model has come.
 
     Raises:
         PresetError: the preset is not there or not valid, or no model is named.
         ModelFileError: a model is not there or cannot be read.
     """
     preset = find_preset(asked.preset, locations.presets_dir()) if asked.preset else None
-    return setup_of_preset(preset or Preset(name="default"), asked, planner)
+    return setup_of_preset(preset or Preset(name="default"), asked, planner, progress=progress)
 
 
-def setup_of_preset(preset: Preset, asked: Asked, planner: Planner) -> Setup:
+def setup_of_preset(
+    preset: Preset, asked: Asked, planner: Planner, *, progress: Progress | None = None
+) -> Setup:
     """Give the setup of a preset that was read already; raises as `setup_of` does."""
     rules = _with_rules(preset, asked)
-    folders = locations.model_folders()
-    model_path = find_model(_model_name(rules, asked), folders)
+    model_path = take_model(_model_name(rules, asked), planner, progress)
     draft_name = asked.draft or (rules.draft.model if rules.draft else None)
-    draft_path = None if draft_name is None else find_model(draft_name, folders)
+    draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
     margin = asked.margin_bytes
     if margin is not None:
         rules = rules.model_copy(update={"margin_gib": margin / GIB})

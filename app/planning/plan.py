@@ -72,13 +72,29 @@ class Plan:
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Give what the user should know about a plan before loading it."""
-    setup, own = plan.setup, []
+    setup, own = plan.setup, _absences(plan)
     if setup.target == "kvchat" and setup.configuration.n_slots > 1:
         own.append(
             f"kvchat opens one slot: the {setup.configuration.n_slots} slots count for "
             "llama-server only"
         )
     return (*own, *plan.estimate.warnings)
+
+
+def _absences(plan: Plan) -> list[str]:
+    """Say which files the commands of a plan name that are not on this machine."""
+    file, draft = plan.model.file, plan.setup.configuration.draft
+    absent = []
+    if file.origin is not None:
+        absent.append(
+            f"{file.path} is not on this machine, its header is that of {file.origin}: where it "
+            "is named, write the path of the file once it is here"
+        )
+    if draft is not None and not draft.model_path.is_absolute():
+        absent.append(
+            f"the draft model {draft.model_path} is not on this machine: only its header was read"
+        )
+    return absent
 
 
 class Planner:
@@ -114,6 +130,11 @@ class Planner:
             target=setup.target,
             draft=None if draft is None else self.model(draft.model_path),
         )
+
+    def add(self, model: Model) -> Path:
+        """Take a model that is no file here, and give the path that it is known by."""
+        self._models[model.file.path] = model
+        return model.file.path
 
     def model(self, path: Path) -> Model:
         """Give a model's header.

@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.model.folders import Candidate, find_candidates
 from engine.model.header_cache import HeaderCache, HeaderFacts
+from engine.model.remote_address import is_remote
 from engine.model.starter import STARTER
 
 STARTER_WORD = "starter"
@@ -19,6 +20,10 @@ class ModelNotFoundError(ModelFileError):
     """A name that means no model, or more than one."""
 
     title = "No such model"
+
+
+class UnknownNameError(ModelNotFoundError):
+    """A name that no model here has, nor a part of one's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,11 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
             the folders that were searched.
     """
     text = str(name_or_path)
+    if is_remote(text):
+        raise ModelNotFoundError(
+            f"{text} is not on this machine: `kvchat plan` reads its header from there, to run it "
+            "download the file and name its path"
+        )
     path = Path(text).expanduser()
     if path.is_file():
         return path.absolute()
@@ -126,7 +136,7 @@ def _not_found(
         )
     names = _near(text, sorted({candidate.name for candidate in candidates}))
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
-    return ModelNotFoundError(
+    return UnknownNameError(
         f"no file and no model is called {text!r}: {names} Searched: "
         f"{searched or 'no folder, none of those that `kvchat where` lists exists'}."
     )
