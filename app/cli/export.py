@@ -1,15 +1,41 @@
-"""`kvchat export`: a preset as the command line of llama-server."""
+"""`kvchat export`: a plan in the words of another program."""
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.plan import Bytes
 
+if TYPE_CHECKING:
+    from app.planning.plan import Plan
+    from engine.presets.export.formats import ExportFormat
+    from engine.presets.export.request import Exported, ExportRequest
+
+LIST = "list"
+DEFAULT_FORMAT = "llama-server"
+
 
 @click.command(name="export")
-@click.argument("preset")
 @click.argument("model", required=False)
+@click.option("--preset", metavar="NAME", help="A preset by its name or file.")
+@click.option(
+    "--format",
+    "format_name",
+    default=DEFAULT_FORMAT,
+    show_default=True,
+    metavar="NAME",
+    help="The program or wrapping; `list` shows them all.",
+)
+@click.option(
+    "--flags",
+    type=click.Choice(["current", "legacy", "ik"]),
+    default="current",
+    show_default=True,
+    help="Which llama-server: of today, of before May 2026, or ik_llama.cpp's.",
+)
+@click.option("--draft", metavar="MODEL", help="A draft model beside it.")
 @click.option(
     "--vram",
     type=Bytes(),
@@ -17,41 +43,129 @@ from app.cli.plan import Bytes
     metavar="SIZE",
     help="Plan for a GPU of this size instead of those found; again for more GPUs.",
 )
+@click.option("--name", metavar="NAME", help="How the other program shall call the model.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Its port."
+)
+@click.option(
+    "--server", default="llama-server", metavar="PATH", help="How llama-server is called there."
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to a file, never over one that is there.",
+)
+@click.option("--install", "installs", is_flag=True, help="Put it where the program looks for it.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    preset: str, model: str | None, vram: tuple[int, ...], *, as_json: bool
-) -> None:  # fmt: skip
-    """Give PRESET with MODEL as the arguments of llama-server.
+    model: str | None,
+    preset: str | None,
+    *,
+    format_name: str,
+    flags: str,
+    draft: str | None,
+    vram: tuple[int, ...],
+    name: str | None,
+    host: str,
+    port: int,
+    server: str,
+    output: Path | None,
+    installs: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Give the plan of MODEL in the words of another program.
 
     Rules such as `auto` and `max` become numbers for this machine, or for the GPUs of --vram. MODEL
-    may be left out where the preset names one. What llama-server does otherwise than kvchat is said
-    on standard error.
+    may be left out where the preset names one. What the other program does otherwise, and what the
+    plan warns of, stands in comments, and on standard error where the format has none.
 
     \b
-    kvchat export balanced qwen2.5-7b
-    kvchat export "long context" qwen2.5-7b --vram 24GiB > serve.sh
+    kvchat export qwen2.5-7b --preset balanced
+    kvchat export qwen2.5-7b --vram 24GiB --format compose --output compose.yaml
+    kvchat export qwen2.5-7b --format lm-studio --install
     """  # noqa: D301  click wants the backspace character itself
-    from app.planning.asked import Asked, setup_of
-    from app.planning.plan import Planner, warnings_of
-    from app.render.lines import plain
-    from app.render.plan import verdict_line
-    from engine.presets.export.llama_server import PROGRAM, remarks
-
-    planner = Planner()
-    asked = Asked(model=model, preset=preset, target="llama-server", vram_bytes=vram)
-    plan = planner.plan(setup_of(asked, planner))
-    notes = [*remarks(plan.setup.configuration, plan.model), *warnings_of(plan)]
-    if not plan.fits:
-        notes.insert(0, plain(verdict_line(plan)))
-    if as_json:
-        found = {
-            "program": PROGRAM,
-            "args": plan.arguments,
-            "command": plan.command_line,
-            "remarks": notes,
-        }
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    if format_name == LIST:
+        _show_formats(as_json=as_json)
         return
-    click.echo(plan.command_line)
-    for note in notes:
+    from app.planning.asked import Asked, setup_of
+    from app.planning.exporting import export_format, export_request
+    from app.planning.plan import Planner
+
+    format_ = export_format(format_name, flags)
+    planner = Planner()
+    asked = Asked(model=model, preset=preset, target="llama-server", draft=draft, vram_bytes=vram)
+    plan = planner.plan(setup_of(asked, planner))
+    request = export_request(
+        plan, preset=preset, name=name, host=host, port=port, server=server, flags=flags
+    )
+    exported = format_.render(request)
+    if installs:
+        _install(exported, format_, force=force)
+    elif output is not None:
+        _write(exported, output, force=force)
+    elif as_json:
+        _show_json(plan, format_, request, exported)
+        return
+    else:
+        click.echo(exported.text, nl=False)
+        if format_.has_comments:
+            return
+    for note in (*exported.remarks, *request.warnings):
         click.echo(f"# {note}", err=True)
+
+
+def _show_formats(*, as_json: bool) -> None:
+    from engine.presets.export.formats import FORMATS
+
+    if as_json:
+        found = [
+            {"name": each.name, "title": each.title, "flags": each.flag_sets}
+            for each in FORMATS.values()
+        ]
+        click.echo(json.dumps(found, indent=2))
+        return
+    width = max(map(len, FORMATS))
+    for each in FORMATS.values():
+        flags = f"  (--flags {', '.join(each.flag_sets)})" if len(each.flag_sets) > 1 else ""
+        click.echo(f"{each.name:{width}}  {each.title}{flags}")
+
+
+def _install(exported: "Exported", format_: "ExportFormat", *, force: bool) -> None:
+    from engine.presets.export.install import install
+
+    path, backup = install(exported, format_, replace_existing=force)
+    click.echo(path)
+    if backup is not None:
+        click.echo(f"# what was there is kept as {backup}", err=True)
+
+
+def _write(exported: "Exported", output: Path, *, force: bool) -> None:
+    from engine.presets.export.install import write
+
+    for path in write(exported, output, replace_existing=force):
+        click.echo(path)
+
+
+def _show_json(
+    plan: "Plan", format_: "ExportFormat", request: "ExportRequest", exported: "Exported"
+) -> None:
+    from engine.presets.export.llama_server import arguments, command_line
+
+    flags, configuration = request.flag_set, plan.setup.configuration
+    found = {
+        "format": format_.name,
+        "program": request.program,
+        "args": arguments(configuration, flags),
+        "command": command_line(configuration, flags),
+        "file_name": format_.file_name(request),
+        "text": exported.text,
+        "companions": {each.file_name: each.text for each in exported.companions},
+        "install_path": None if exported.install_path is None else str(exported.install_path),
+        "remarks": exported.remarks,
+        "warnings": request.warnings,
+    }
+    click.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -14,7 +14,8 @@ DEFAULT_COMMAND = "chat"
 COMMANDS = {
     "run": ("app.cli.run", "Answer one prompt on standard output, as text or JSON."),
     "plan": ("app.cli.plan", "Say what a model costs in memory and what fits, without loading it."),
-    "export": ("app.cli.export", "Give a preset as the arguments of llama-server."),
+    "export": ("app.cli.export", "Give a plan in the words of llama-server and nine others."),
+    "import": ("app.cli.import_", "Make a preset of another program's settings."),
     "models": ("app.cli.models", "List the models on this machine; install the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
@@ -93,7 +94,7 @@ def cli() -> None:
     kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
     kvchat run "Name three colours."        one answer, no screen
     kvchat plan qwen2.5-7b --vram 8GiB      will it fit, and with which context?
-    kvchat export balanced qwen2.5-7b       the arguments for llama-server
+    kvchat export qwen2.5-7b                the arguments for llama-server
     """  # noqa: D301  click wants the backspace character itself
 
 

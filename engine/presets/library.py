@@ -65,8 +65,7 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
     path = user_dir / f"{_file_stem(preset.name)}.toml"
     if path.exists() and not replace_existing:
         raise PresetError(f"there is a preset {preset.name!r} already: choose another name")
-    data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    text = tomlkit.dumps({"name": preset.name, **data})
+    text = preset_toml(preset)
     try:
         user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
@@ -75,6 +74,12 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
     except OSError as error:
         raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
+
+
+def preset_toml(preset: Preset) -> str:
+    """Give the text of a preset's file, without the values that are defaults."""
+    data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    return tomlkit.dumps({"name": preset.name, **data})
 
 
 def rename_preset(path: Path, name: str, user_dir: Path) -> Path:

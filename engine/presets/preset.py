@@ -39,8 +39,8 @@ class DraftRules(_Strict):
 class TensorOverrideRule(_Strict):
     """Tensors that go to a device of their own."""
 
-    pattern: str = Field(min_length=1)
-    """Regular expression that is searched in the tensor's name."""
+    pattern: str = Field(pattern=r"^[^,=]+$")
+    """Regular expression that is searched in the tensor's name; llama.cpp cuts at `,` and `=`."""
     device: str = Field(default="CPU", min_length=1)
     """`CPU`, or a GPU by its number, as in `GPU 0`."""
 

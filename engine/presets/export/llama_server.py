@@ -19,7 +19,7 @@ def arguments(configuration: Configuration, flags: FlagSet = CURRENT) -> list[st
     """Give the arguments behind the program's name.
 
     Raises:
-        ExportError: a path or a pattern that llama-server cannot be given.
+        ExportError: a pattern of tensors that llama-server would cut apart.
     """
     return [word for option in options(configuration, flags) for word in option.words]
 
@@ -42,7 +42,7 @@ def serving(
     """Give program and arguments with the address to listen on; raises as `arguments` does."""
     address = ["--host", host or request.host, "--port", port or str(request.port)]
     given = arguments(request.configuration, request.flag_set)
-    return [writable(request.program), *given, *address]
+    return list(map(writable, [request.program, *given, *address]))
 
 
 def heading(request: ExportRequest, remarks: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from engine.presets.export.request import (
     comments,
     slug,
     with_absolute_paths,
+    writable,
 )
 
 
@@ -33,7 +34,7 @@ def render(request: ExportRequest) -> Exported:
             "overrides, so that experts of those layers stay in main memory whatever they say",
         )
     keys = "".join(
-        f"{option.name} = {ini_value('true' if option.value is None else option.value)}\n"
+        f"{option.name} = {ini_value(writable(option.value or 'true'))}\n"
         for option in options(configuration, CURRENT)
     )
     start = f"start: llama-server --models-preset {file_name(request)} --port {request.port}"

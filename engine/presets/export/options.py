@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from engine.configuration import Configuration, TensorOverride
 from engine.presets.export.flag_sets import FlagSet
-from engine.presets.export.request import ExportError, writable
+from engine.presets.export.request import ExportError
 from engine.presets.export.speculation import speculation_options
 from engine.presets.export.words import Option, layers, number
 
@@ -17,10 +17,10 @@ def options(configuration: Configuration, flags: FlagSet) -> tuple[Option, ...]:
     """Give the options of a llama-server that runs a configuration, in a fixed order.
 
     Raises:
-        ExportError: a path or a pattern that llama-server cannot be given.
+        ExportError: a pattern of tensors that llama-server would cut apart.
     """
     return (
-        Option("model", writable(str(configuration.model_path))),
+        Option("model", str(configuration.model_path)),
         *_context(configuration, flags),
         *_placement(configuration, flags),
         *_companions(configuration, flags),
@@ -69,10 +69,10 @@ def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Option]
 
 def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Option]:
     if configuration.mmproj_path is not None:
-        yield Option("mmproj", writable(str(configuration.mmproj_path)))
+        yield Option("mmproj", str(configuration.mmproj_path))
         if not configuration.mmproj_offload:
             yield Option("no-mmproj-offload")
-    adapters = [writable(str(path)) for path in configuration.lora_paths]
+    adapters = [str(path) for path in configuration.lora_paths]
     if adapters and flags.joins_adapters:
         yield Option("lora", ",".join(map(_csv_field, adapters)))
     else:
@@ -94,7 +94,7 @@ def _override(override: TensorOverride) -> str:
 
     llama-server splits the whole value at commas and each part at its first `=`.
     """
-    pattern = writable(override.pattern)
+    pattern = override.pattern
     bad = [character for character in ",=" if character in pattern]
     if bad:
         raise ExportError(
@@ -107,7 +107,7 @@ def _override(override: TensorOverride) -> str:
 def device_name(device: str) -> str:
     """Give the name that a CUDA build has for a device: `GPU 1` is CUDA1."""
     word, _, index = device.partition(" ")
-    return f"CUDA{index}" if word == "GPU" and index else writable(device)
+    return f"CUDA{index}" if word == "GPU" and index else device
 
 
 def _csv_field(path: str) -> str:

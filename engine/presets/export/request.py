@@ -1,6 +1,7 @@
 """What an export is asked for, and what it gives."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,9 @@ from engine.errors import PresetError
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import CURRENT, FlagSet
+
+_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode categories: controls, bytes that are no text, breaks of lines and paragraphs."""
 
 DEFAULT_PORT = 8080
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -95,7 +99,7 @@ def writable(text: str) -> str:
     Raises:
         ExportError: it has a line break, another control character, or bytes that are no text.
     """
-    bad = [character for character in text if not character.isprintable() and character != " "]
+    bad = [character for character in text if unicodedata.category(character) in _UNWRITABLE]
     if bad:
         raise ExportError(
             f"{text!r} has the character {bad[0]!r}, which no export can write: rename it, or give "

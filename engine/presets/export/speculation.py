@@ -10,7 +10,6 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.presets.export.flag_sets import FlagSet
-from engine.presets.export.request import writable
 from engine.presets.export.words import Option, layers, number
 
 
@@ -57,7 +56,7 @@ def _draft(
     n_max = str(speculation.n_draft)
     n_min = str(min(speculation.draft_min_tokens, speculation.n_draft))
     p_min = number(speculation.draft_min_confidence)
-    path, n_layers = writable(str(draft.model_path)), layers(draft.n_gpu_layers, flags)
+    path, n_layers = str(draft.model_path), layers(draft.n_gpu_layers, flags)
     match flags.name:
         case "current":
             yield Option("spec-type", "draft-simple")

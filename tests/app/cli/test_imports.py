@@ -40,4 +40,4 @@ def test_plan_imports_neither_the_screen_nor_an_engine(
 
 
 def test_export_imports_neither_the_screen_nor_an_engine(starter_path: Path) -> None:
-    assert imported("export", "balanced", str(starter_path)) == []
+    assert imported("export", str(starter_path), "--preset", "balanced") == []

@@ -1,0 +1,121 @@
+"""`kvchat import`: another program's settings as a preset."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from engine.presets.importing.imported import Imported
+
+STANDARD_INPUT = "-"
+LARGEST_FILE = 2**20
+"""Bytes of the largest file that is read: settings are text of a few kilobytes."""
+
+
+@click.command(name="import")
+@click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
+@click.option("--name", metavar="NAME", help="How the preset shall be called.")
+@click.option("--entry", metavar="NAME", help="Which section, model or service of the file.")
+@click.option("--model", metavar="MODEL", help="The preset's model, where the file names none.")
+@click.option("--save", "saves", is_flag=True, help="Keep it among your presets.")
+@click.option("--force", is_flag=True, help="Replace a preset of that name.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    words: tuple[str, ...],
+    *,
+    name: str | None,
+    entry: str | None,
+    model: str | None,
+    saves: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make a preset of another program's settings.
+
+    They are a llama-server command line, a script, systemd unit or compose file that has one, an
+    environment file, a models preset (INI), a llama-swap configuration, or LM Studio's defaults of
+    a model. The preset goes to standard output; what it has no place for is listed on standard
+    error, and never dropped in silence.
+
+    \b
+    kvchat import serve.sh --name server --save
+    kvchat import -- llama-server -m qwen2.5-7b.gguf -c 32768 -fa on -ctk q8_0
+    kvchat import llama-swap.yaml --entry qwen
+    """  # noqa: D301  click wants the backspace character itself
+    found = _imported(words, name, entry, model)
+    if as_json:
+        _show_json(found)
+    else:
+        from engine.presets.library import preset_toml
+
+        click.echo(preset_toml(found.preset).rstrip("\n"))
+        for text in found.left_out:
+            click.echo(f"# stays behind: {text}", err=True)
+        for text in found.notes:
+            click.echo(f"# {text}", err=True)
+    if saves:
+        from app import locations
+        from engine.presets.library import save_preset
+
+        path = save_preset(found.preset, locations.presets_dir(), replace_existing=force)
+        click.echo(f"# saved as {path}", err=True)
+
+
+def _imported(
+    words: tuple[str, ...], name: str | None, entry: str | None, model: str | None
+) -> "Imported":
+    from engine.presets.importing.command import read_words
+    from engine.presets.importing.text import read_text
+
+    if len(words) > 1 or (words[0].startswith("-") and words[0] != STANDARD_INPUT):
+        return read_words(words, name)
+    path, n_layers = _model(model)
+    return read_text(
+        _text_of(words[0]), name=name, entry=entry, model=path, n_layers=n_layers
+    )  # fmt: skip
+
+
+def _text_of(place: str) -> str:
+    from engine.presets.importing.imported import ImportedFileError
+
+    try:
+        if place == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(LARGEST_FILE + 1)
+        else:
+            with Path(place).expanduser().open("rb") as file:
+                data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ImportedFileError(
+            f"{place} cannot be read: {error.strerror or error}. A command goes behind `--`"
+        ) from error
+    if len(data) > LARGEST_FILE:
+        raise ImportedFileError(f"{place} has more than {LARGEST_FILE} bytes: it is no settings")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ImportedFileError(f"{place} is not text in UTF-8: {error}") from error
+
+
+def _model(name: str | None) -> tuple[str | None, int | None]:
+    """Give the path and the layers of the model that is named."""
+    if name is None:
+        return None, None
+    from app import locations
+    from engine.model.architecture import read_model
+    from engine.model.library import find_model
+
+    path = find_model(name, locations.model_folders())
+    return str(path), read_model(path).architecture.n_blocks
+
+
+def _show_json(found: "Imported") -> None:
+    shown = {
+        "source": found.source,
+        "preset": found.preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
+        "left_out": found.left_out,
+        "notes": found.notes,
+    }
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))

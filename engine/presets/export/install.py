@@ -1,0 +1,71 @@
+"""Writing an export: never over a file that is there, unless told to or by joining the two."""
+
+from pathlib import Path
+
+from engine.presets.export.formats import ExportFormat
+from engine.presets.export.request import Exported, ExportError
+
+
+def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> list[Path]:
+    """Write an export and what comes with it, and give the files.
+
+    Raises:
+        ExportError: one of them is there already, or cannot be written.
+    """
+    texts = {path: exported.text}
+    texts |= {path.with_name(each.file_name): each.text for each in exported.companions}
+    for place in texts:
+        if place.exists() and not replace_existing:
+            raise ExportError(f"{place} is there already: name another file, or allow replacing it")
+    for place, text in texts.items():
+        _write(place, text, is_program=text.startswith("#!"))
+    return list(texts)
+
+
+def install(
+    exported: Exported, format_: ExportFormat, *, replace_existing: bool = False
+) -> tuple[Path, Path | None]:
+    """Write an export to where its program looks for it; give that file and the backup, if any.
+
+    Where the format can join texts, what is there is kept as a backup and joined with the export.
+
+    Raises:
+        ExportError: the format has no such place here, a file is there that cannot be joined, or
+            nothing can be written.
+    """
+    path = exported.install_path
+    if path is None:
+        raise ExportError(f"{format_.title} has no place of its own here: write it to a file")
+    if format_.merge is None or not path.exists():
+        write(exported, path, replace_existing=replace_existing)
+        return path, None
+    try:
+        existing = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"{path} cannot be read: {error}") from error
+    merged = format_.merge(existing, exported.text)
+    backup = _free_name(path)
+    _write(backup, existing)
+    _write(path, merged)
+    return path, backup
+
+
+def _free_name(path: Path) -> Path:
+    backup = path.with_name(f"{path.name}.bak")
+    number = 1
+    while backup.exists():
+        number += 1
+        backup = path.with_name(f"{path.name}.bak{number}")
+    return backup
+
+
+def _write(path: Path, text: str, *, is_program: bool = False) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        if is_program:
+            partial.chmod(0o755)
+        partial.replace(path)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
