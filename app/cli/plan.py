@@ -152,7 +152,7 @@ def command(
     if as_json:
         from app.planning.as_json import plan_json
 
-        click.echo(json.dumps(plan_json(plan), indent=2))
+        click.echo(json.dumps(plan_json(plan, planner), indent=2))
         return
     from app.cli.plan_text import print_plan
 

@@ -5,11 +5,14 @@ import sys
 
 import click
 
+from app.planning.knob import facts_of
 from app.planning.plan import Plan, Planner
 from app.planning.table import cost_table
+from app.planning.what_if import what_ifs
 from app.render.gauges import GraphSymbols
 from app.render.lines import Run
 from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
+from app.render.plan_effects import effect_lines
 from app.render.plan_table import n_columns
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
@@ -17,10 +20,12 @@ MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 COLORS = {
     "muted": "bright_black", "accent": "yellow", "good": "green", "warn": "yellow", "bad": "red",
     "mem-weights": "blue", "mem-kv": "yellow", "mem-state": "magenta", "mem-compute": "green",
-    "mem-overhead": "white", "mem-free": "bright_black", "mem-over": "red",
+    "mem-overhead": "white", "mem-draft": "cyan",
+    "mem-projector": "bright_blue", "mem-adapters": "bright_magenta",
+    "mem-free": "bright_black", "mem-over": "red",
 }  # fmt: skip
 """The terminal's own colours: a command knows no theme."""
-PLAIN = str.maketrans({"✓": "+", "✗": "x", "·": "-", "–": "-", "…": "."})  # noqa: RUF001
+PLAIN = str.maketrans({"✓": "+", "✗": "x", "·": "-", "–": "-", "…": ".", "−": "-", "±": "+"})  # noqa: RUF001
 """Letters for signs that a terminal without Unicode lacks."""
 BOLD = {"strong", "heading-minor", "bad"}
 
@@ -31,9 +36,13 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
     symbols = symbols_for(sys.stdout.encoding)
     lines = [heading_line(plan, width), *plan_lines(plan, width, symbols=symbols)]
+    effects = what_ifs(plan, planner, facts_of(plan.setup, planner))
     for section in (
-        table_section(table, width), warning_section(plan, width), command_lines(plan, width)
-    ):  # fmt: skip
+        table_section(table, width),
+        effect_lines(effects, width),
+        warning_section(plan, width),
+        command_lines(plan, width),
+    ):
         lines += [(), *section] if section else []
     for line in lines:
         text = "".join(_styled(run) for run in line)

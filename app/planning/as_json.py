@@ -1,12 +1,20 @@
 """A plan as JSON: the names are a promise to scripts."""
 
-from app.planning.plan import Plan, warnings_of
-from engine.memory.estimate import DeviceEstimate, TermKind
+from app.planning.knob import facts_of
+from app.planning.plan import Plan, Planner, warnings_of
+from app.planning.table import Cell, CostTable, cost_table
+from app.planning.verdict import device_verdict, verdict_of
+from app.planning.what_if import Effect, what_ifs
+from engine.memory.estimate import DeviceEstimate, Term, TermKind
+
+MAX_CONTEXTS = 16
 
 
-def plan_json(plan: Plan) -> dict[str, object]:
+def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
     """Give a plan as what `json.dumps` takes; sizes are bytes."""
     file = plan.model.file
+    table = cost_table(plan, planner.estimator(plan.setup), MAX_CONTEXTS)
+    effects = what_ifs(plan, planner, facts_of(plan.setup, planner))
     return {
         "model": str(file.path),
         "architecture": file.architecture,
@@ -15,8 +23,11 @@ def plan_json(plan: Plan) -> dict[str, object]:
         "n_ctx": plan.estimate.n_ctx,
         "max_n_ctx": plan.max_n_ctx,
         "fits": plan.fits,
+        "verdict": str(verdict_of(plan.estimate, plan.setup.margin_bytes)),
         "margin_bytes": plan.setup.margin_bytes,
         "devices": [_device(plan, device) for device in plan.estimate.devices],
+        "table": _table(table),
+        "what_ifs": list(map(_effect, effects)),
         "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
     }
@@ -31,7 +42,40 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "free_memory_bytes": device.device.free_bytes,
         **{name: term.nbytes for name, term in terms.items()},
         "source": {name: str(term.source) for name, term in terms.items()},
+        "range": {name: _range(term) for name, term in terms.items()},
+        "note": {name: term.note for name, term in terms.items() if term.note},
         "total_bytes": device.total_bytes,
         "left_bytes": device.left_bytes,
         "fits": plan.device_fits(device),
+        "verdict": str(device_verdict(device, plan.setup.margin_bytes)),
+    }
+
+
+def _range(term: Term) -> list[int]:
+    """Give the least and the most that a number may be: twice the same where it is sure."""
+    low = term.nbytes if term.low_bytes is None else term.low_bytes
+    high = term.nbytes if term.high_bytes is None else term.high_bytes
+    return [low, high]
+
+
+def _table(table: CostTable) -> dict[str, object]:
+    rows = [
+        {"type_k": row.type_k, "type_v": row.type_v, "cells": list(map(_cell, row.cells))}
+        for row in table.rows
+    ]
+    return {"n_ctx": list(table.contexts), "rows": rows}
+
+
+def _cell(cell: Cell) -> dict[str, object]:
+    """Give a cell; `total_bytes` is null where llama.cpp refuses the combination."""
+    verdict = None if cell.verdict is None else str(cell.verdict)
+    return {"total_bytes": cell.total_bytes, "verdict": verdict, "is_plan": cell.is_current}
+
+
+def _effect(effect: Effect) -> dict[str, object]:
+    return {
+        "change": effect.label,
+        "delta_bytes": effect.delta_bytes,
+        "delta_max_n_ctx": effect.delta_n_ctx,
+        "verdict": str(effect.verdict),
     }

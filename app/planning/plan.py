@@ -6,11 +6,12 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.events import BufferSize
-from engine.memory.estimate import DeviceEstimate, Estimate, Target
-from engine.memory.fit import Estimator, estimator, max_n_ctx
+from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
+from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
+from engine.model.gguf import GgufFile, read_gguf
 from engine.presets.export.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -26,6 +27,8 @@ class Setup:
     """Memory of each GPU to plan for; empty plans for those that were found."""
     margin_bytes: int = DEFAULT_MARGIN_BYTES
     """Memory that is kept free on every device."""
+    gpu_names: tuple[str, ...] = ()
+    """Names of the cards that the sizes are of; empty where sizes were typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Planner:
         """Take what this process's engine has allocated: another load would free it."""
         self._loaded = loaded
         self._models: dict[Path, Model] = {}
+        self._files: dict[Path, GgufFile] = {}
         self._devices: dict[tuple[int, ...], tuple[Device, ...]] = {}
 
     def plan(self, setup: Setup) -> Plan:
@@ -123,13 +127,30 @@ class Planner:
 
     def estimator(self, setup: Setup) -> Estimator:
         """Give the cost of other configurations of the same models and devices."""
-        draft = setup.configuration.draft
-        return estimator(
-            self.model(setup.configuration.model_path),
-            self.devices(setup.vram_bytes),
-            target=setup.target,
-            draft=None if draft is None else self.model(draft.model_path),
+        model = self.model(setup.configuration.model_path)
+        devices = self.devices_of(setup)
+        companions = self._companions(setup.configuration)
+
+        def cost(configuration: Configuration) -> Estimate:
+            return estimate(
+                model, configuration, devices, target=setup.target, companions=companions
+            )
+
+        return cost
+
+    def _companions(self, configuration: Configuration) -> Companions:
+        """Give the headers of the files that run beside the model."""
+        draft, projector = configuration.draft, configuration.mmproj_path
+        return Companions(
+            None if draft is None else self.model(draft.model_path),
+            None if projector is None else self._file(projector),
+            tuple(map(self._file, configuration.lora_paths)),
         )
+
+    def _file(self, path: Path) -> GgufFile:
+        if path not in self._files:
+            self._files[path] = read_gguf(path)
+        return self._files[path]
 
     def add(self, model: Model) -> Path:
         """Take a model that is no file here, and give the path that it is known by."""
@@ -145,6 +166,15 @@ class Planner:
         if path not in self._models:
             self._models[path] = read_model(path)
         return self._models[path]
+
+    def devices_of(self, setup: Setup) -> tuple[Device, ...]:
+        """Give the devices of a setup, under the names of its cards."""
+        found = self.devices(setup.vram_bytes)
+        names = dict(enumerate(setup.gpu_names))
+        return tuple(
+            replace(device, name=f"{device.name} · {names[index]}") if index in names else device
+            for index, device in enumerate(found)
+        )
 
     def devices(self, vram_bytes: tuple[int, ...]) -> tuple[Device, ...]:
         """Give the devices to plan for."""

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError, HardwareError
-from engine.memory.units import GIB, parse_bytes
+from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
 CONTEXTS = (
@@ -14,6 +15,10 @@ CONTEXTS = (
 )  # fmt: skip
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 GPU_SIZES = tuple(gib * GIB for gib in (2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141))
+MARGINS = tuple(mib * MIB for mib in (0, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096))
+MAX_GPUS = 16
+"""`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""
+_SHARE = re.compile(r"\d{1,6}(\.\d{1,6})?")
 _COUNT = re.compile(r"(\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 
 
@@ -54,18 +59,69 @@ def parse_layers(text: str) -> int:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read the sizes of GPUs such as `8GiB, 24`, a bare number in GiB; none for `found`.
+    """Read the sizes of GPUs such as `8GiB, 24` or `2x24GiB`; `found` is none.
 
     Raises:
-        KnobError: one of them is no size.
+        KnobError: one of them is no size, or there are too many.
     """
     if text.strip().lower() in ("", "found"):
         return ()
-    parts = re.split(r"[;,+]|\s+and\s+", text)
+    sizes: list[int] = []
+    for part in split_list(text):
+        count, size = counted(part)
+        try:
+            sizes += [parse_bytes(_with_unit(size))] * count
+        except HardwareError as error:
+            raise KnobError(f"{error}; several with commas, or found") from error
+    if len(sizes) > MAX_GPUS:
+        raise KnobError(f"{len(sizes)} GPUs are more than the {MAX_GPUS} that llama.cpp takes")
+    return tuple(sizes)
+
+
+def split_list(text: str) -> list[str]:
+    """Cut what is joined by commas, semicolons, plus signs or `and`."""
+    return [part.strip() for part in re.split(r"[;,+]|\s+and\s+", text)]
+
+
+def counted(text: str) -> tuple[int, str]:
+    """Read `2x24GiB` as two of `24GiB`; what has no count is there once."""
+    match = re.fullmatch(r"(\d{1,3})\s*[x×]\s*(\S.*)", text.strip())  # noqa: RUF001  as people type it
+    return (int(match[1]), match[2]) if match else (1, text)
+
+
+def parse_shares(text: str) -> tuple[float, ...]:
+    """Read shares such as `3:1` or `60,40`; `auto` is none.
+
+    Raises:
+        KnobError: one of them is no number, or none is above zero.
+    """
+    if text.strip().lower() in ("", "auto"):
+        return ()
+    parts = [part.strip() for part in re.split(r"[:,/;]", text)]
+    if not all(_SHARE.fullmatch(part) for part in parts):
+        raise KnobError(f"{text!r} are no shares: write one for each GPU as 3:1, or auto")
+    shares = tuple(float(part) for part in parts)
+    if len(shares) < 2 or not sum(shares):
+        raise KnobError(f"{text!r} shares nothing: write one number for each GPU as 3:1, or auto")
+    return shares
+
+
+def parse_file(text: str) -> Path:
+    """Read the path of a GGUF file that is there.
+
+    Raises:
+        KnobError: there is no such file, or it is no GGUF file.
+    """
+    path = Path(text.strip()).expanduser()
     try:
-        return tuple(parse_bytes(_with_unit(part)) for part in parts)
-    except HardwareError as error:
-        raise KnobError(f"{error}; several with commas, or found") from error
+        with path.open("rb") as file:
+            start = file.read(4)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise KnobError(f"{text.strip()} cannot be read: {reason}") from error
+    if start != b"GGUF":
+        raise KnobError(f"{path.name} is no GGUF file: choose one that is, or type its path")
+    return path
 
 
 def step_among(stops: Iterable[int], value: int, step: int) -> int:

@@ -1,34 +1,21 @@
-"""A plan as lines: verdict, a bar and its legend for every device, what else would fit."""
+"""A plan as lines: verdict, largest context, devices, warnings, and the command to start it."""
 
 import shlex
-from collections.abc import Mapping
 from textwrap import wrap
 
 from app.planning.loaded import LoadedBytes
 from app.planning.plan import Plan, warnings_of
 from app.planning.table import CostTable
+from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render import format as fmt
 from app.render.gauges import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of
-from app.render.plan_bar import FREE, mark, memory_bar
+from app.render.lines import EMPTY, Line, Run, clipped, spread
 from app.render.plan_table import table_lines
+from app.render.plan_terms import device_lines
 from app.render.sanitize import visible
-from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
+from engine.memory.estimate import DeviceEstimate
 
-NAME_WIDTH = 11
-SIZE_WIDTH = 9
-SOURCE_WIDTH = 12
-LOADED_WIDTH = 8
-LEAST_NOTE = 20
-"""Cells that a note needs at least: less says nothing."""
-SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
-NAMES: dict[TermKind, str] = {
-    TermKind.WEIGHTS: "weights",
-    TermKind.KV: "KV cache",
-    TermKind.STATE: "state",
-    TermKind.COMPUTE: "compute",
-    TermKind.OVERHEAD: "overhead",
-}
+SOURCES = "= exact · * dry run · ~ estimated, from–to"  # noqa: RUF001  a range
 
 
 def plan_lines(
@@ -38,7 +25,7 @@ def plan_lines(
     loaded: LoadedBytes | None = None,
     symbols: GraphSymbols = "block",
 ) -> list[Line]:
-    """Whether a plan fits, its devices, and the largest context.
+    """Whether a plan fits, the largest context, and the devices.
 
     Args:
         plan: What to show.
@@ -46,10 +33,10 @@ def plan_lines(
         loaded: What the engine has allocated for the same model, shown beside the plan.
         symbols: Characters of the bars.
     """
-    lines = [verdict_line(plan), EMPTY]
+    lines = [verdict_line(plan), largest_context_line(plan), EMPTY]
     for device in plan.estimate.devices:
         lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]
-    lines.append(largest_context_line(plan))
+    lines.append((Run(SOURCES, "muted"),))
     return [clipped(runs, width) for runs in lines]
 
 
@@ -73,14 +60,18 @@ def refusal_lines(title: str, text: str, width: int) -> list[Line]:
 
 def verdict_line(plan: Plan) -> Line:
     """Whether it fits, and by how much."""
-    short = [device for device in plan.used_devices if not plan.device_fits(device)]
-    if not short:
+    margin = plan.setup.margin_bytes
+    verdict = verdict_of(plan.estimate, margin)
+    if verdict is Verdict.FITS:
         least = min(plan.used_devices, key=lambda device: device.left_bytes)
         where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
         left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
         return (Run("✓ fits", "good strong"), Run(left, "muted"))
-    parts = [_shortage(plan, device) for device in short]
-    return (Run("✗ does not fit", "bad"), Run(f" · {', '.join(parts)}"))
+    short = [d for d in plan.used_devices if device_verdict(d, margin) is verdict]
+    text = f" · {', '.join(_shortage(plan, device) for device in short)}"
+    if verdict is Verdict.TIGHT:
+        return (Run("! tight", "warn strong"), Run(text))
+    return (Run("✗ does not fit", "bad"), Run(text))
 
 
 def _shortage(plan: Plan, device: DeviceEstimate) -> str:
@@ -89,78 +80,6 @@ def _shortage(plan: Plan, device: DeviceEstimate) -> str:
         return f"{name} lacks {fmt.nbytes(-left)}"
     margin = fmt.nbytes(plan.setup.margin_bytes)
     return f"{name} keeps {fmt.nbytes(left)} of {margin} that stay free"
-
-
-def device_lines(
-    plan: Plan,
-    device: DeviceEstimate,
-    width: int,
-    loaded: LoadedBytes | None = None,
-    symbols: GraphSymbols = "block",
-) -> list[Line]:
-    """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
-    name = Run(device.device.name, "heading-minor")
-    if not device.total_bytes:
-        free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
-        return [spread((name,), (Run(free, "muted"),), width)]
-    sign = Run("✓", "good") if plan.device_fits(device) else Run("✗", "bad")
-    sums = f"{fmt.nbytes(device.total_bytes)} of {fmt.nbytes(device.device.free_bytes)} free "
-    own = None if loaded is None else loaded.get(device.device.name)
-    lines = [
-        spread((name,), (Run(sums), sign), width),
-        memory_bar(device, width, symbols),
-    ]
-    if own is not None:
-        lines.append((Run(_columns("", "planned", "", "loaded"), "muted"),))
-    lines += [
-        _term_line(kind, device.term(kind), width, symbols, own)
-        for kind in TermKind
-        if device.term(kind).nbytes or (own and own.get(kind))
-    ]
-    return [*lines, _left_line(device, symbols)]
-
-
-def _term_line(
-    kind: TermKind,
-    term: Term,
-    width: int,
-    symbols: GraphSymbols,
-    own: Mapping[TermKind, int] | None,
-) -> Line:
-    source = f"{SIGNS[term.source]} {term.source}"
-    note = Run(f"{' ' if own is None else '  '}{term.note}", "muted")
-    parts = [
-        mark(kind, symbols),
-        Run(f" {NAMES[kind]:<{NAME_WIDTH - 2}}"),
-        Run(f"{fmt.nbytes(term.nbytes):>{SIZE_WIDTH}}  ", "strong"),
-        Run(
-            f"{source:<{SOURCE_WIDTH}}", "muted" if term.source is not Source.ESTIMATED else "warn"
-        ),
-    ]
-    if own is not None:
-        there = own.get(kind)
-        text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
-        parts.append(Run(f"{text:>{LOADED_WIDTH}}"))
-    room = width - width_of(tuple(parts))
-    has_room = term.note and room >= min(len(note.text), LEAST_NOTE)
-    return (*parts, note) if has_room else tuple(parts)
-
-
-def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
-    left = device.left_bytes
-    name, style = ("left", "muted") if left >= 0 else ("lacking", "bad")
-    size = fmt.nbytes(abs(left))
-    return (
-        mark(FREE, symbols),
-        Run(f" {name:<{NAME_WIDTH - 2}}", style),
-        Run(f"{size:>{SIZE_WIDTH}}", style),
-    )
-
-
-def _columns(name: str, size: str, source: str, there: str) -> str:
-    return (
-        f"{name:<{NAME_WIDTH}}{size:>{SIZE_WIDTH}}  {source:<{SOURCE_WIDTH}}{there:>{LOADED_WIDTH}}"
-    )
 
 
 def largest_context_line(plan: Plan) -> Line:

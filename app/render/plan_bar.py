@@ -4,23 +4,10 @@ from itertools import groupby
 
 from app.render.gauges import GraphSymbols
 from app.render.lines import Line, Run
+from app.render.plan_marks import FREE, mark
 from engine.memory.estimate import DeviceEstimate, TermKind
 
-FREE = "free"
-_MARKS: dict[str, tuple[str, str]] = {
-    TermKind.WEIGHTS: ("█", "W"),
-    TermKind.KV: ("▓", "K"),
-    TermKind.STATE: ("▒", "S"),
-    TermKind.COMPUTE: ("▚", "C"),
-    TermKind.OVERHEAD: ("░", "O"),
-    FREE: ("·", "."),
-}
 _LIMITS: dict[GraphSymbols, str] = {"block": "┃", "braille": "┃", "ascii": "|"}
-
-
-def mark(kind: str, symbols: GraphSymbols = "block") -> Run:
-    """The sign of a part, in its colour."""
-    return Run(_MARKS[kind][symbols == "ascii"], f"mem-{kind}")
 
 
 def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols = "block") -> Line:

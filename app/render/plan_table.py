@@ -1,41 +1,45 @@
-"""The table of KV types and contexts."""
+"""The table of KV types and contexts: every verdict has a sign and a colour."""
 
 from app.planning.table import Cell, CostTable
+from app.planning.verdict import Verdict
 from app.render import format as fmt
 from app.render.lines import Line, Run
+from app.render.plan_terms import VERDICT_SIGNS
 
+CELL_WIDTH = 8
 LABEL_WIDTH = 10
-CELL_WIDTH = 9
+MAX_COLUMNS = 10
+LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
 
 
 def n_columns(width: int) -> int:
-    """How many contexts have room."""
-    return max(min((width - LABEL_WIDTH) // CELL_WIDTH, 8), 1)
+    """How many contexts have room beside the widest label."""
+    return max(min((width - LABEL_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
 
 
 def table_lines(table: CostTable) -> list[Line]:
-    """A row of contexts, then the totals: `✗` does not fit, brackets are round the plan's own."""
+    """A row of contexts, the totals, and what the signs say; brackets are round the plan's own."""
     head = "".join(f"{fmt.context_size(n):>{CELL_WIDTH - 1}} " for n in table.contexts)
     lines: list[Line] = [(Run(f"{'':<{LABEL_WIDTH}}"), Run(head.rstrip(), "muted"))]
     for row in table.rows:
         label = Run(f"{row.label:<{LABEL_WIDTH}}", "muted")
-        lines.append((label, *(_cell(cell) for cell in row.cells)))
-    return lines
+        lines.append((label, *(cell_run(cell) for cell in row.cells)))
+    return [*lines, (Run(LEGEND, "muted"),)]
 
 
-def _cell(cell: Cell) -> Run:
-    if cell.total_bytes is None:
-        text, style = fmt.NO_VALUE, "muted"
-    elif cell.fits:
-        text, style = _short(cell.total_bytes), ""
-    else:
-        text, style = f"✗{_short(cell.total_bytes)}", "bad"
+def cell_run(cell: Cell) -> Run:
+    """A cell of eight characters."""
+    if cell.total_bytes is None or cell.verdict is None:
+        return Run(f"{fmt.NO_VALUE:>{CELL_WIDTH - 1}} ", "muted")
+    sign = VERDICT_SIGNS[cell.verdict]
+    text = f"{sign.text}{short_size(cell.total_bytes)}"
     if cell.is_current:
-        return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {style}".strip())
+        return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {sign.style}")
+    style = "" if cell.verdict is Verdict.FITS else sign.style
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
 
 
-def _short(nbytes: int) -> str:
-    """A size in at most five cells."""
+def short_size(nbytes: int) -> str:
+    """A size in at most five cells: `27M`, `1.53G`."""
     number, unit = fmt.nbytes(nbytes).split(" ")
     return f"{number}{unit[0]}"

@@ -12,8 +12,10 @@ from textual.worker import get_current_worker
 
 from app import locations
 from app.planning.asked import Asked, setup_of_preset
-from app.planning.knobs import with_draft
-from app.planning.plan import Plan, Planner, Setup
+from app.planning.knob import Chooser
+from app.planning.knobs_files import with_adapter, with_draft, with_projector
+from app.planning.memo import RememberingPlanner
+from app.planning.plan import Plan, Setup
 from app.screens.ask import AskLine, AskYes
 from app.widgets.plan_report import PlanReport
 from engine.configuration import Configuration
@@ -40,6 +42,12 @@ class PlanActions(Screen[Configuration | None]):
         Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
         Binding("x", "export", "Export", id="planner-export",
                 tooltip="The arguments of llama-server"),
+        Binding("c", "compare", "Compare", id="planner-compare",
+                tooltip="Keep this plan as A and compare what the knobs say; again ends it"),
+        Binding("w", "swap", "Swap", id="planner-swap", show=False,
+                tooltip="While comparing: go back to plan A, and keep this one as A"),
+        Binding("tab", "app.focus_next", "Table", id="planner-table",
+                tooltip="Go to the table, and back to the knobs"),
         Binding("m", "choose_model", "Model", id="planner-model",
                 tooltip="Plan another model"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="planner-page-up", show=False,
@@ -57,17 +65,43 @@ class PlanActions(Screen[Configuration | None]):
     ) -> None:
         super().__init__()
         self.measured = measured
-        self.planner = Planner(loaded=measured)
+        self.planner = RememberingPlanner(loaded=measured)
         self.setup: Setup | None = None
         self.plan: Plan | None = None
         """What is shown; None where llama.cpp refuses the setup."""
         self.last_plan: Plan | None = None
+        self.pinned: Plan | None = None
+        """Plan A, which the one that is shown is compared with."""
         self._scan = scan or _scan
         self._presets_dir = presets_dir or locations.presets_dir()
 
     def change(self, setup: Setup) -> None:
         """Plan another setup."""
         raise NotImplementedError
+
+    def show_again(self) -> None:
+        """Paint the plan anew."""
+        raise NotImplementedError
+
+    # --- comparing ---
+
+    def action_compare(self) -> None:
+        """Keep the plan as A and compare with it; again ends that."""
+        if self.pinned is not None:
+            self.pinned = None
+            self.show_again()
+            return
+        self.pinned = self._shown_plan()
+        self.show_again()
+
+    def action_swap(self) -> None:
+        """Go back to plan A, and compare with what was B."""
+        plan, pinned = self.plan, self.pinned
+        if plan is None or pinned is None:
+            self.notify("Nothing is compared: c keeps this plan as A.")
+            return
+        self.pinned = plan
+        self.change(pinned.setup)
 
     # --- leaving ---
 
@@ -158,19 +192,28 @@ class PlanActions(Screen[Configuration | None]):
         now = None if self.setup is None else self.setup.configuration.model_path
         self._choose(now, self.open_model)
 
-    def choose_draft(self) -> None:
-        """List the models, one of which is to draft."""
+    def choose_file(self, chooser: Chooser) -> None:
+        """List the files, one of which is to be drafted with, projected by, or added."""
         draft = None if self.setup is None else self.setup.configuration.draft
-        self._choose(None if draft is None else draft.model_path, self._take_draft)
+        now = None if draft is None or chooser != "draft" else draft.model_path
+
+        def take(path: Path | None) -> None:
+            if path is not None and self.setup is not None:
+                self.open_setup(_WITH_FILE[chooser](self.setup, path))
+
+        self._choose(now, take)
+
+    def change_files(self, setup: Setup) -> None:
+        """Plan another setup, some of whose files may not have been read yet."""
+        if self.setup is not None and files_of(setup) == files_of(self.setup):
+            self.change(setup)
+        else:
+            self.open_setup(setup)
 
     def _choose(self, now: Path | None, chosen: Callable[[Path | None], None]) -> None:
         from app.screens.models import ModelsScreen
 
         self.app.push_screen(ModelsScreen(self._scan, locations.model_folders(), now), chosen)
-
-    def _take_draft(self, path: Path | None) -> None:
-        if path is not None and self.setup is not None:
-            self.open_setup(with_draft(self.setup, path))
 
     def open_model(self, path: Path | None) -> None:
         """Plan a model as it suits the machine; None keeps the one that is there."""
@@ -218,6 +261,20 @@ class PlanActions(Screen[Configuration | None]):
                 "There is no plan yet: change what is said on the right, or choose a model."
             )
         return self.plan
+
+
+_WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
+    "draft": with_draft,
+    "projector": with_projector,
+    "adapter": with_adapter,
+}
+
+
+def files_of(setup: Setup) -> tuple[Path | None, ...]:
+    """Give the files whose headers a plan needs."""
+    now = setup.configuration
+    draft = None if now.draft is None else now.draft.model_path
+    return (now.model_path, draft, now.mmproj_path, *now.lora_paths)
 
 
 def preset_of_setup(setup: Setup, name: str) -> Preset:

@@ -1,33 +1,36 @@
 """The planner: knobs on the left, on the right what they cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from textual import work
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.worker import get_current_worker
 
-from app.planning.knobs import DRAFT
+from app.planning.comparison import compare
+from app.planning.knob import facts_of
 from app.planning.loaded import loaded_bytes
 from app.planning.measuring import can_measure, measured_plan
 from app.planning.plan import Plan, Setup
 from app.planning.table import cost_table
+from app.planning.what_if import Effect, arrows, effects, ranked
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
     command_lines,
     heading_line,
     plan_lines,
     refusal_lines,
-    table_section,
     warning_section,
 )
-from app.render.plan_table import n_columns
+from app.render.plan_compare import comparison_lines
+from app.render.plan_effects import effect_lines
 from app.screens.plan_actions import PlanActions
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
+from app.widgets.plan_table import PlanTable
 from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
@@ -38,6 +41,8 @@ from engine.model.library import ModelEntry
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
+IDLE_AFTER_S = 0.05
+"""What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
 
@@ -73,13 +78,17 @@ class PlannerScreen(PlanActions):
         self._measure_timer: Timer | None = None
         self._note = ""
         """Why the dry run gave no numbers."""
+        self._idle_timer: Timer | None = None
+        self._effects: tuple[Effect, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield PlanTitle(id="plan-title")
         with Horizontal(id="planner"):
             yield PlanKnobs(id="plan-knobs")
-            yield PlanReport(title="memory", id="plan-report")
-            yield PlanReport(title="export", id="plan-side")
+            with Vertical(id="plan-middle"):
+                yield PlanReport(title="memory", id="plan-report")
+                yield PlanTable(id="plan-table")
+            yield PlanReport(title="what to know", id="plan-side")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -99,14 +108,16 @@ class PlannerScreen(PlanActions):
     # --- knobs ---
 
     def on_plan_knobs_turned(self, message: PlanKnobs.Turned) -> None:
-        setup, plan = self.setup, self.last_plan
-        if setup is None or plan is None:
+        setup = self.setup
+        if setup is None or self.last_plan is None:
             return
-        turned = message.knob.turned(setup, plan.model, message.step)
-        if message.knob.name == DRAFT and message.step > 0:
-            self.choose_draft()
-        elif turned != setup:
-            self.change(turned)
+        chooser = message.knob.chooser
+        if chooser is not None and chooser != "device" and message.step > 0:
+            self.choose_file(chooser)
+            return
+        turned = message.knob.turned(setup, facts_of(setup, self.planner), message.step)
+        if turned != setup:
+            self.change_files(turned)
 
     def on_plan_knobs_typed(self, message: PlanKnobs.Typed) -> None:
         read = message.knob.read
@@ -115,29 +126,75 @@ class PlannerScreen(PlanActions):
         try:
             setup = read(self.setup, message.text)
         except EngineError as error:
-            self.query_one(PlanKnobs).present(self.setup, str(error))
+            facts = facts_of(self.setup, self.planner)
+            self.query_one(PlanKnobs).present(self.setup, facts, str(error))
             return
-        self.change(setup)
+        self.change_files(setup)
+
+    def on_plan_knobs_focused(self) -> None:
+        if self.plan is not None:
+            self._idle(self.plan, self._arrows_only)
+
+    def on_plan_table_chosen(self, message: PlanTable.Chosen) -> None:
+        self.change(message.setup)
 
     # --- planning ---
 
     def change(self, setup: Setup) -> None:
-        """Plan another setup and show it; the headers of its models are known."""
+        """Plan another setup and show it; the headers of its files are known."""
         self.setup, self._note = setup, ""
-        self.query_one(PlanKnobs).present(setup)
+        self.query_one(PlanKnobs).present(setup, facts_of(setup, self.planner))
         try:
             plan = self.planner.plan(setup)
         except EngineError as error:
             self.plan = None
             self._present_refusal(error)
             return
+        self._effects = ()
         self._take(plan)
+        self._idle(plan, self._what_ifs)
         if can_measure(plan):
             self._measure_later(plan)
 
     def _take(self, plan: Plan) -> None:
         self.plan = self.last_plan = plan
         self._present(plan)
+        self.call_after_refresh(self._present_table, plan)
+
+    # --- what waits until the plan is painted ---
+
+    def _idle(self, plan: Plan, work: Callable[[Plan], Iterator[None]]) -> None:
+        """Work a little at a time, and stop where the plan is another one."""
+        if self._idle_timer is not None:
+            self._idle_timer.stop()
+        steps = work(plan)
+
+        def step() -> None:
+            is_done = next(steps, self) is self
+            if is_done or self.setup is not plan.setup or not self.is_attached:
+                return
+            self._idle_timer = self.set_timer(0.001, step)
+
+        self._idle_timer = self.set_timer(IDLE_AFTER_S, step)
+
+    def _arrows_only(self, plan: Plan) -> Iterator[None]:
+        # The numbers of the formula on both sides: a dry run measured the plan alone.
+        plan = self.planner.plan(plan.setup)
+        knobs = self.query_one(PlanKnobs)
+        facts = facts_of(plan.setup, self.planner)
+        knobs.present_arrows(arrows(knobs.knob, plan, self.planner, facts))
+        yield
+
+    def _what_ifs(self, plan: Plan) -> Iterator[None]:
+        yield from self._arrows_only(plan)
+        plan = self.planner.plan(plan.setup)
+        found = []
+        for effect in effects(plan, self.planner, facts_of(plan.setup, self.planner)):
+            if effect is not None:
+                found.append(effect)
+            yield
+        self._effects = ranked(found, plan)
+        self.show_again()
 
     def _measure_later(self, plan: Plan) -> None:
         if self._measure_timer is not None:
@@ -165,11 +222,12 @@ class PlannerScreen(PlanActions):
 
     def on_resize(self) -> None:
         if self.setup is not None:
-            self.call_after_refresh(self._show_again)
+            self.call_after_refresh(self.show_again)
 
-    def _show_again(self) -> None:
+    def show_again(self) -> None:
+        """Paint the plan anew."""
         if self.plan is not None:
-            self._present(self.plan)
+            self._take(self.plan)
 
     def _present(self, plan: Plan) -> None:
         width = self.size.width
@@ -182,17 +240,26 @@ class PlannerScreen(PlanActions):
         if is_split:
             self.query_one("#plan-side", PlanReport).present(lambda width: self._rest(plan, width))
 
+    def _present_table(self, plan: Plan) -> None:
+        if self.plan is not plan:
+            return
+        table = self.query_one(PlanTable)
+        found = cost_table(
+            plan, self.planner.estimator(plan.setup), table.n_columns, shown=table.contexts
+        )
+        table.present(found, plan.setup)
+
     def _memory(self, plan: Plan, width: int, *, has_rest: bool) -> list[Line]:
+        if self.pinned is not None:
+            return comparison_lines(compare(self.pinned, plan), width)
         lines = plan_lines(plan, width, loaded=self._loaded(plan))
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
 
     def _rest(self, plan: Plan, width: int) -> list[Line]:
-        table = cost_table(plan, self.planner.estimator(plan.setup), n_columns(width))
+        note = (f"no dry run: {self._note}",) if self._note else ()
         parts = [
-            table_section(table, width),
-            warning_section(
-                plan, width, extra=(f"no dry run: {self._note}",) if self._note else ()
-            ),
+            effect_lines(self._effects, width),
+            warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]
         lines: list[Line] = []
@@ -216,6 +283,7 @@ class PlannerScreen(PlanActions):
             lambda width: refusal_lines(title, str(error), width)
         )
         self.query_one("#plan-side", PlanReport).present(lambda _: [])
+        self.query_one(PlanTable).present(None, None)
 
     def present_message(self, text: str) -> None:
         """Show a sentence in the place of a plan."""

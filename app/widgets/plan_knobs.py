@@ -7,9 +7,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from app.planning.knobs import KNOBS, Knob
+from app.planning.knob import Facts, Knob
+from app.planning.knobs import KNOBS
 from app.planning.plan import Setup
-from app.render.plan_knobs import LABEL_WIDTH, KnobLine, KnobState, knob_lines
+from app.planning.what_if import Arrows
+from app.render.plan_knobs import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
 
 FIRST_KEYS = "0123456789"
@@ -19,11 +21,17 @@ FIRST_KEYS = "0123456789"
 class PlanKnobs(InkLines, can_focus=True):
     """Rows to choose from; what is done with them is told in messages."""
 
-    COMPONENT_CLASSES = ink_classes((*FRAME_INKS, "muted", "strong", "accent", "bad"))
+    COMPONENT_CLASSES = ink_classes(
+        (*FRAME_INKS, "muted", "strong", "accent", "bad", "good", "warn")
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "Up", id="planner-up", show=False, tooltip="The knob above"),
         Binding("down,j", "choose(1)", "Down", id="planner-down", show=False,
                 tooltip="The knob below"),
+        Binding("home", "choose_end(0)", "First", id="planner-first", show=False,
+                tooltip="The first knob"),
+        Binding("end", "choose_end(-1)", "Last", id="planner-last", show=False,
+                tooltip="The last knob"),
         Binding("left,minus", "turn(-1)", "Less", id="planner-less", show=False,
                 tooltip="Turn the knob back"),
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
@@ -45,10 +53,18 @@ class PlanKnobs(InkLines, can_focus=True):
         knob: Knob
         text: str
 
+    @dataclass
+    class Focused(Message):
+        """Another knob was chosen."""
+
+        knob: Knob
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
         self.frame_title = "knobs"
         self._setup: Setup | None = None
+        self._facts: Facts | None = None
+        self._arrows: Arrows | None = None
         self._state = KnobState()
         self._shown: list[KnobLine] = []
 
@@ -62,10 +78,15 @@ class PlanKnobs(InkLines, can_focus=True):
         """Whether a value is being typed."""
         return self._state.typed is not None
 
-    def present(self, setup: Setup, problem: str = "") -> None:
+    def present(self, setup: Setup, facts: Facts, problem: str = "") -> None:
         """Show the values of a setup, and what is wrong with what was typed."""
-        self._setup = setup
+        self._setup, self._facts, self._arrows = setup, facts, None
         self._change(typed=self._state.typed if problem else None, problem=problem)
+
+    def present_arrows(self, arrows: Arrows) -> None:
+        """Show what a step of the chosen knob would change."""
+        self._arrows = arrows
+        self._paint()
 
     def on_resize(self) -> None:
         super().on_resize()
@@ -80,24 +101,37 @@ class PlanKnobs(InkLines, can_focus=True):
         """Go to another knob."""
         self._select((self._state.selected + step) % len(KNOBS))
 
+    def action_choose_end(self, place: int) -> None:
+        """Go to the first knob or the last."""
+        self._select(place % len(KNOBS))
+
     def action_turn(self, step: int) -> None:
-        """Turn the chosen knob."""
-        self.post_message(self.Turned(self.knob, step))
+        """Turn the chosen knob; an idle one says why it does nothing."""
+        reason = self._idle_reason()
+        if reason:
+            self._change(typed=None, problem=reason)
+        else:
+            self.post_message(self.Turned(self.knob, step))
 
     def action_type(self) -> None:
         """Begin to type a value; a knob without typed values is turned on."""
-        if self.knob.read is None:
+        if self.knob.read is None or self._idle_reason():
             self.action_turn(1)
         else:
             self._change(typed="", problem="")
+
+    def _idle_reason(self) -> str:
+        if self._setup is None or self._facts is None:
+            return ""
+        return self.knob.idle(self._setup, self._facts)
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_typing:
             if event.character is None or event.character not in FIRST_KEYS:
                 return
-            if self.knob.read is None:
+            self.action_type()
+            if not self.is_typing:
                 return
-            self._change(typed="", problem="")
         if event.key in ("up", "down"):
             self._change(typed=None, problem="")
             return
@@ -127,38 +161,72 @@ class PlanKnobs(InkLines, can_focus=True):
     # --- mouse ---
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - self.gutter.top
-        place = self._shown[y].place if 0 <= y < len(self._shown) else None
+        place = self._place_at(event.y)
         if place is None:
             return
         if place != self._state.selected:
             self._select(place)
-            return
         x = event.x - self.gutter.left
-        if x >= self.size.width - 2:
-            self.action_turn(1)
-        elif x >= LABEL_WIDTH:
-            self.action_turn(-1) if self._is_left_arrow(x) else self.action_type()
+        if x >= LABEL_WIDTH and not self.is_typing:
+            self._click_value(x)
 
-    def _is_left_arrow(self, x: int) -> bool:
-        if self._setup is None or self.is_typing:
-            return False
-        width = len(self.knob.shown(self._setup)) + 4
-        return x < self.size.width - width + 2
+    def _click_value(self, x: int) -> None:
+        """Turn at the arrows, type between them."""
+        if self._setup is None:
+            return
+        width = self.size.width
+        shown = min(len(self.knob.shown(self._setup)), width - LABEL_WIDTH - 4)
+        if x >= width - 2:
+            self.action_turn(1)
+        elif x < width - 2 - shown:
+            self.action_turn(-1)
+        else:
+            self.action_type()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._wheel(event, -1)
+
+    def _wheel(self, event: events.MouseEvent, step: int) -> None:
+        """Turn the chosen knob under the mouse; beside it, go through the rows."""
+        event.stop()
+        if self._place_at(event.y) == self._state.selected and (
+            event.x - self.gutter.left >= LABEL_WIDTH
+        ):
+            if self.knob.chooser is None:
+                self.action_turn(step)
+        else:
+            last = len(KNOBS) - 1
+            self._select(min(max(self._state.selected - step, 0), last))
+
+    def _place_at(self, y: int) -> int | None:
+        y -= self.gutter.top
+        return self._shown[y].place if 0 <= y < len(self._shown) else None
 
     # --- painting ---
 
     def _select(self, place: int) -> None:
-        self._state = KnobState(place)
+        self._state = KnobState(place, first=self._state.first)
+        self._arrows = None
         self._paint()
+        self.post_message(self.Focused(self.knob))
 
     def _change(self, *, typed: str | None, problem: str) -> None:
         self._state = replace(self._state, typed=typed, problem=problem)
         self._paint()
 
     def _paint(self) -> None:
-        if self._setup is None or not self.size.width:
+        if self._setup is None or self._facts is None or not self.size.width:
             return
         size = self.size
-        self._shown = knob_lines(KNOBS, self._setup, self._state, size.width, size.height)
+        sheet = knob_sheet(
+            KNOBS, self._setup, self._facts, self._state, size.width, size.height, self._arrows
+        )
+        self._shown = sheet.lines
+        self._state = replace(self._state, first=sheet.first)
+        parts = (f"{sheet.n_above} ▴" if sheet.n_above else "",
+                 f"{sheet.n_below} ▾" if sheet.n_below else "")  # fmt: skip
+        self.set_frame(hint=" ".join(filter(None, parts)))
         self.show([shown.line for shown in self._shown])

@@ -8,17 +8,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.render.lines import Line
+from app.render.plan_marks import STYLES
 from app.widgets.ink import PANEL_INKS, Ink, ink_classes
-
-MEMORY_INKS = (
-    "mem-weights", "mem-kv", "mem-state", "mem-compute", "mem-overhead", "mem-free", "mem-over",
-)  # fmt: skip
 
 
 class PlanReport(ScrollView, Ink, can_focus=False):
     """Shows the lines that a function gives for a width."""
 
-    COMPONENT_CLASSES = ink_classes((*PANEL_INKS, *MEMORY_INKS, "heading-minor"))
+    COMPONENT_CLASSES = ink_classes((*PANEL_INKS, *STYLES, "heading-minor"))
     # A change of the number of lines moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 

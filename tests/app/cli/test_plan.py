@@ -13,7 +13,7 @@ from engine.memory.hardware import devices
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 
-TERMS = ("weights_bytes", "kv_bytes", "state_bytes", "compute_bytes", "overhead_bytes")
+TERMS = tuple(f"{kind}_bytes" for kind in TermKind)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
@@ -110,8 +110,9 @@ def test_a_draft_model_costs_and_drafts(
     pair = plan(capsys, starter_path, "--ctx", 2048, "--draft", starter_path)
     [one] = alone["devices"]  # type: ignore[misc]
     [two] = pair["devices"]  # type: ignore[misc]
-    assert two["weights_bytes"] == 2 * one["weights_bytes"]
-    assert two["kv_bytes"] == 2 * one["kv_bytes"]
+    assert two["weights_bytes"] == one["weights_bytes"]
+    assert one["draft_bytes"] == 0
+    assert two["draft_bytes"] > one["weights_bytes"] + one["kv_bytes"]
     assert "--model-draft" in pair["args"]  # type: ignore[operator]
 
 
@@ -139,7 +140,7 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = text_of(capsys, starter_path, "--ctx", 2048)
-    for part in ("= exact", "~ estimated", "tensor table", "largest context 8,192", "[256M]"):
+    for part in ("= exact", "~ estimated", "tensor table", "largest context 8,192", "[✓"):
         assert part in text
     command = text[text.index("llama-server \\") :].replace("\\\n", "")
     assert shlex.split(command)[:3] == ["llama-server", "--model", str(starter_path)]

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.planning.asked import Asked, setup_of_preset
-from app.planning.knobs import KNOBS, with_draft
+from app.planning.knob import facts_of
+from app.planning.knobs import KNOBS
+from app.planning.knobs_files import with_draft
 from app.planning.loaded import loaded_bytes
 from app.planning.measuring import measured_plan
 from app.planning.plan import Planner, Setup
@@ -29,31 +31,36 @@ def setup_of(path: Path, n_ctx: int = 4096) -> Setup:
 
 def test_every_knob_turns_and_comes_back(starter_path: Path) -> None:
     planner = Planner()
-    setup = replace(setup_of(starter_path), target="llama-server")
-    model = planner.model(starter_path)
+    setup = replace(setup_of(starter_path), target="llama-server", vram_bytes=(2 * GIB, 2 * GIB))
+    setup = replace(setup, configuration=replace(setup.configuration, tensor_split=(60.0, 40.0)))
+    facts = facts_of(setup, planner)
     for knob in KNOBS:
-        if knob.name == "draft":
+        if knob.chooser is not None:
             continue
-        start = knob.turned(setup, model, -1) if knob.name == "n_gpu_layers" else setup
-        turned = knob.turned(start, model, 1)
+        start = knob.turned(setup, facts, -1) if knob.name == "n_gpu_layers" else setup
+        turned = knob.turned(start, facts, 1)
         assert turned != start, knob.name
         planner.plan(turned)
         assert knob.shown(turned) != knob.shown(start)
-        assert knob.shown(knob.turned(turned, model, -1)) == knob.shown(start)
+        assert knob.shown(knob.turned(turned, facts, -1)) == knob.shown(start)
 
 
 def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
     setup = setup_of(starter_path)
     for knob in KNOBS:
-        if knob.read is not None:
-            assert knob.read(setup, knob.shown(setup)) == setup, knob.name
+        assert knob.read is not None
+        assert knob.read(setup, knob.shown(setup)) == setup, knob.name
+
+
+MAY_BE_ZERO = {"n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
+MAY_BE_EMPTY = {"vram", "tensor_split"}
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "", "nan"])
 def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None:
     setup = setup_of(starter_path)
     for knob in KNOBS:
-        if knob.read is None or (knob.name, text) in {("n_gpu_layers", "0"), ("vram", "")}:
+        if knob.read is None or knob.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(text, ()):
             continue
         with pytest.raises(KnobError):
             knob.read(setup, text)
@@ -67,14 +74,14 @@ def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> N
     assert small.configuration.n_ubatch == 128
     with pytest.raises(KnobError, match="more than the batch of 128"):
         read_ubatch(small, "256")
-    top = KNOB["n_ubatch"].turned(small, Planner().model(starter_path), 1)
+    top = KNOB["n_ubatch"].turned(small, facts_of(small, Planner()), 1)
     assert top.configuration.n_ubatch == 128
 
 
 def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
     setup = with_draft(setup_of(starter_path), starter_path)
     assert setup.configuration.speculation.predictor is PredictorName.DRAFT
-    again = KNOB["draft"].turned(setup, Planner().model(starter_path), -1)
+    again = KNOB["draft"].turned(setup, facts_of(setup, Planner()), -1)
     assert again.configuration.draft is None
     assert again.configuration.speculation.predictor is PredictorName.LOOKUP
 

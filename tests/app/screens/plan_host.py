@@ -8,10 +8,12 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 import app as kvchat
+from app.planning.knobs import KNOBS
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
+from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.memory.dry_run import DryRun, MeasuredBuffer
@@ -66,6 +68,17 @@ def report_of(screen: Screen[Configuration | None], name: str = "") -> str:
 def knobs_of(screen: Screen[Configuration | None]) -> str:
     """The text of the knobs."""
     return "\n".join(plain(line) for line in screen.query_one(PlanKnobs).lines)
+
+
+def table_of(screen: Screen[Configuration | None]) -> str:
+    """The text of the table."""
+    return "\n".join(plain(line) for line in screen.query_one(PlanTable).lines)
+
+
+def go_to(screen: Screen[Configuration | None], name: str) -> None:
+    """Choose a knob by its name."""
+    place = [knob.name for knob in KNOBS].index(name)
+    screen.query_one(PlanKnobs).action_choose_end(place)
 
 
 async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: str) -> None:

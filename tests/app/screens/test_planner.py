@@ -12,12 +12,21 @@ from app.screens.models import ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
+from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
 from engine.memory.units import MIB
 from engine.model.library import ModelEntry
 from engine.presets.library import find_preset
-from tests.app.screens.plan_host import Host, SilentDryRun, knobs_of, report_of, shows
+from tests.app.screens.plan_host import (
+    Host,
+    SilentDryRun,
+    go_to,
+    knobs_of,
+    report_of,
+    shows,
+    table_of,
+)
 from tests.fakes_app import NARROW, WIDE, wait_until
 
 HUGE = (200, 50)
@@ -43,8 +52,11 @@ async def test_it_shows_cost_largest_context_table_and_arguments(
         await shows(pilot, screen, "✓ fits")
         text = report_of(screen)
         for part in ("weights", "KV cache", "= exact", "~ estimated", "largest context 8,192",
-                     "total by KV type", "--ctx-size 4096", str(starter_path.name)):  # fmt: skip
+                     "--ctx-size 4096", str(starter_path.name)):  # fmt: skip
             assert part in text
+        await wait_until(pilot, lambda: "[✓" in table_of(screen))
+        for part in ("4k", "8k", "f16", "q4_0", "✗ too large"):
+            assert part in table_of(screen)
 
 
 async def test_a_turn_of_a_knob_changes_numbers_and_arguments_at_once(
@@ -57,7 +69,7 @@ async def test_a_turn_of_a_knob_changes_numbers_and_arguments_at_once(
         assert "--ctx-size 6144" in report_of(screen)
         await pilot.press("down", "right", "right")
         assert "--cache-type-k q8_0" in report_of(screen)
-        assert "q8_0/f16" in report_of(screen)
+        await wait_until(pilot, lambda: "q8_0/f16" in table_of(screen))
 
 
 async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
@@ -129,7 +141,8 @@ async def test_what_does_not_fit_is_loaded_after_a_question_only(
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
         await pilot.press("1", "6", "m", "enter")
-        await pilot.press("up", "up", *["space"], *"1MiB", "enter")
+        go_to(screen, "vram")
+        await pilot.press("space", *"1MiB", "enter")
         assert "✗ does not fit" in report_of(screen)
         await pilot.press("left")
         assert "✗ does not fit" in report_of(screen)
@@ -226,7 +239,8 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        await pilot.press("up", "right")
+        go_to(screen, "draft")
+        await pilot.press("right")
         assert isinstance(app.screen, ModelsScreen)
         models = app.screen.query_one(OptionList)
         await wait_until(pilot, lambda: models.option_count)
@@ -305,7 +319,10 @@ async def test_it_is_usable_at_every_size(
     async with Host(screen).run_test(size=size) as pilot:
         await shows(pilot, screen, "--ctx-size")
         knobs = screen.query_one(PlanKnobs)
-        assert all(f" {label}" in knobs_of(screen) for label in ("context", "draft model"))
+        assert " context" in knobs_of(screen)
+        await pilot.press("end")
+        assert " draft model" in knobs_of(screen)
+        assert screen.query_one(PlanTable).region.bottom <= size[1]
         for report in screen.query(PlanReport):
             assert report.display == (report.id == "plan-report" or size == HUGE)
         first = screen.query_one("#plan-report", PlanReport)
@@ -324,6 +341,8 @@ async def test_the_plan_scrolls_where_it_is_longer_than_the_screen(
         assert "lines below" in report.frame_hint
         await pilot.press("pagedown")
         await wait_until(pilot, lambda: report.scroll_offset.y > 0)
+        for _ in range(12):
+            await pilot.press("pagedown")
         await wait_until(pilot, lambda: report.frame_hint == "")
 
 
