@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from accuracy_cases import Case, cpu_cases, gpu_cases
@@ -99,8 +100,12 @@ def built_stand_in(source: Path, rows: Path) -> Path:
     code = Path(__file__).with_name("stand_in_gpu.cpp")
     if not library.exists() or library.stat().st_mtime < code.stat().st_mtime:
         headers = [f"-I{source / 'ggml' / name}" for name in ("include", "src")]
-        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *headers, str(code), "-o"]
-        subprocess.run([*command, str(library)], check=True)
+        command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *headers, str(code)]
+        spec = find_spec("llama_cpp")
+        if spec is None or spec.origin is None:
+            sys.exit("llama-cpp-python is not installed: its libraries are linked with stand-ins")
+        linked = [f"-L{Path(spec.origin).parent / 'lib'}", "-lggml", "-lggml-base", "-lggml-cpu"]
+        subprocess.run([*command, *linked, "-o", str(library)], check=True)
     return library
 
 

@@ -1,6 +1,7 @@
 """llama.cpp's side of the accuracy table: processes that answer, and what they once answered."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -41,9 +42,9 @@ class Truth:
         return {"error": f"llama.cpp ended with code {process.wait()}"}
 
     def _start(self, n_gpus: int) -> "subprocess.Popen[str]":
-        shown = [str(self.stand_in), str(n_gpus)] if n_gpus else []
         self.processes[n_gpus] = subprocess.Popen(
-            (sys.executable, str(SCRIPT), *shown),
+            (sys.executable, str(SCRIPT), *([str(self.stand_in)] if n_gpus else [])),
+            env={**os.environ, **({"STAND_IN_GPUS": str(n_gpus)} if n_gpus else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

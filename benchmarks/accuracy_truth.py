@@ -23,7 +23,6 @@ from engine.errors import EngineError
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 LIBRARY = llama_cpp.llama_cpp._lib
-STAND_IN_BYTES = 24 * 1024**3
 ROUNDING_BYTES = 5300
 SIZE_LINE = re.compile(r"(llama_kv_cache|llama_memory_recurrent)\w*: size =\s*(?P<mib>[\d.]+) MiB")
 PARTS = ("model", "context", "compute")
@@ -119,19 +118,10 @@ class Truth(DryRunner):
         }
 
 
-def add_stand_ins(library: str, n_gpus: int) -> None:
-    """Make llama.cpp see `n_gpus` stand-ins of 24 GiB each, from a build of `stand_in_gpu.cpp`."""
-    give = ctypes.CDLL(library).stand_in_gpus
-    give.argtypes, give.restype = [ctypes.c_size_t, ctypes.c_size_t], ctypes.c_void_p
-    register = LIBRARY.ggml_backend_register
-    register.argtypes = [ctypes.c_void_p]
-    register(give(n_gpus, STAND_IN_BYTES))
-
-
 def main() -> None:
-    """Answer requests until standard input closes; arguments name stand-ins and their number."""
-    if len(sys.argv) == 3:
-        add_stand_ins(sys.argv[1], int(sys.argv[2]))
+    """Answer requests until standard input closes; an argument names the stand-ins' library."""
+    for library in sys.argv[1:]:
+        ctypes.CDLL(library)
     channel = answer_channel()
     truth = Truth(limit_memory())
     for line in sys.stdin:

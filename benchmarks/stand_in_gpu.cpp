@@ -12,6 +12,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -25,8 +26,8 @@ constexpr int64_t row_padding = 512;       // MATRIX_ROW_PADDING
 constexpr int64_t fattn_stride = 256;      // FATTN_KQ_STRIDE
 constexpr int64_t offload_min_batch = 32;  // GGML_OP_OFFLOAD_MIN_BATCH
 
-size_t n_devices = 1;
-size_t memory_of_one = size_t(24) << 30;
+size_t n_devices = 0;
+constexpr size_t memory_of_one = size_t(24) << 30;
 
 struct stand_in {
     std::string name;
@@ -263,19 +264,18 @@ void fill(stand_in & gpu, size_t index) {
 
 }  // namespace
 
-// Gives the registry of `count` GPUs with `nbytes` of memory each, for `ggml_backend_register`.
-extern "C" ggml_backend_reg_t stand_in_gpus(size_t count, size_t nbytes) {
-    n_devices = count;
-    memory_of_one = nbytes;
+// Whatever program loads this library sees as many GPUs as STAND_IN_GPUS says: llama-server and
+// llama-fit-params through LD_PRELOAD, Python through ctypes.
+static size_t show_gpus() {
+    const char * count = std::getenv("STAND_IN_GPUS");
+    if (!count) return 0;
+    n_devices = std::min(size_t(std::atoi(count)), max_devices);
     for (size_t index = 0; index < max_devices; ++index) fill(gpus[index], index);
     host_type = {{host_name, alloc_host, host_alignment, nullptr, nullptr, is_host}, &gpus[0].device, nullptr};
     registry.api_version = GGML_BACKEND_API_VERSION;
     registry.iface = {registry_name, device_count, get_device, nullptr};
-    return &registry;
+    ggml_backend_register(&registry);
+    return n_devices;
 }
 
-// What a program loads that is told of this library in GGML_BACKEND_PATH; STAND_IN_GPUS is the number.
-extern "C" ggml_backend_reg_t ggml_backend_init(void) {
-    const char * count = std::getenv("STAND_IN_GPUS");
-    return stand_in_gpus(count ? size_t(std::atoi(count)) : 1, memory_of_one);
-}
+static const size_t n_shown = show_gpus();

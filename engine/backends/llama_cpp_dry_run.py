@@ -148,12 +148,13 @@ def _params(request: ContextRequest) -> object:
 def limit_memory() -> int:
     """Let this process allocate 4 GiB at most, or a quarter of a small machine, and say how much.
 
-    Data of the process only: files that are mapped do not count.
+    Data of the process only: files that are mapped do not count. A crash leaves no core file.
     """
     limit = min(MEMORY_LIMIT_BYTES, psutil.virtual_memory().total // 4)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     return limit
 
 
