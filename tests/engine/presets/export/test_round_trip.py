@@ -1,0 +1,142 @@
+"""What leaves for llama-server comes back as it was."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.memory.hardware import Device
+from engine.model.architecture import read_model
+from engine.presets.export.flag_sets import FLAG_SETS, FlagSet
+from engine.presets.export.formats import FORMATS
+from engine.presets.export.request import ExportError, ExportRequest
+from engine.presets.export.speculation import lookup_length
+from engine.presets.importing.text import read_text
+from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
+from engine.presets.preset import Preset
+from engine.presets.resolve import Machine, resolve
+from tests.engine.presets.strategies import configurations
+
+WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
+PAIRS = [(each.name, FLAG_SETS[flags]) for each in WITH_FLAGS for flags in each.flag_sets]
+NOBODY = Path("/nonexistent")
+GIB = 2**30
+
+
+def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Configuration:
+    """Give the configuration without what these flags cannot say; each of it is a remark."""
+    usual, said = SpeculationSettings(), configuration.speculation
+    match said.predictor:
+        case PredictorName.OFF:
+            kept = SpeculationSettings(predictor=PredictorName.OFF)
+        case PredictorName.LOOKUP:
+            length = min(lookup_length(said), 16)
+            kept = SpeculationSettings(
+                predictor=PredictorName.LOOKUP,
+                lookup_pattern_min=said.lookup_pattern_min,
+                n_draft=min(usual.n_draft, length),
+                n_draft_max=length,
+            )
+        case PredictorName.DRAFT:
+            kept = SpeculationSettings(
+                predictor=PredictorName.DRAFT,
+                n_draft=said.n_draft,
+                n_draft_max=max(said.n_draft, usual.n_draft_max),
+                draft_min_tokens=min(said.draft_min_tokens, said.n_draft),
+                draft_min_confidence=said.draft_min_confidence,
+            )
+    same = replace(configuration, speculation=kept)
+    if flags.name != "ik":
+        return same
+    flash = "on" if same.flash_attention == "auto" else same.flash_attention
+    return replace(
+        same, kv_unified=False, swa_full=False, use_extra_buffers=True, flash_attention=flash
+    )
+
+
+def through(format_name: str, flags: FlagSet, configuration: Configuration) -> Preset:
+    request = ExportRequest(configuration, name="there and back", flag_set=flags)
+    return read_text(FORMATS[format_name].render(request).text, name="back").preset
+
+
+@pytest.mark.parametrize(
+    ("format_name", "flags"), PAIRS, ids=lambda each: getattr(each, "name", each)
+)
+@given(configuration=configurations())
+@settings(max_examples=30, deadline=None)
+def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
+    format_name: str, flags: FlagSet, configuration: Configuration
+) -> None:
+    expected = preset_of(as_llama_server_has_it(configuration, flags), "back")
+    if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
+        configuration = replace(configuration, lora_paths=())
+        expected = expected.model_copy(update={"lora": ()})
+        if configuration.flash_attention == "auto":
+            expected = expected.model_copy(update={"flash_attention": "auto"})
+    try:
+        found = through(format_name, flags, configuration)
+    except ExportError:
+        assume(False)
+        raise
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", [entry.path.stem for entry in list_presets(NOBODY)])
+def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
+    starter_path: Path, name: str
+) -> None:
+    model = read_model(starter_path)
+    machine = Machine((Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), _main_memory()))
+    configuration = resolve(
+        find_preset(str(builtin_dir() / f"{name}.toml"), NOBODY), model, machine
+    )
+    back = resolve(through("shell", FLAG_SETS["current"], configuration), model, machine)
+    assert back == as_llama_server_has_it(configuration, FLAG_SETS["current"])
+
+
+def test_the_default_look_up_comes_back_whole() -> None:
+    usual = Configuration(Path("/m.gguf"), 4096)
+    assert as_llama_server_has_it(usual, FLAG_SETS["current"]) == usual
+
+
+@given(configuration=configurations())
+@settings(max_examples=40, deadline=None)
+def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
+    kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
+    remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
+    said = configuration.speculation
+    if said.predictor is not PredictorName.OFF and said.controller is ControllerName.BAND:
+        assert any("band rule" in remark for remark in remarks)
+    if said.predictor is PredictorName.LOOKUP and said.controller is ControllerName.FIXED:
+        is_longer = kept.speculation.n_draft_max != said.n_draft
+        assert is_longer == any("drafts nothing shorter" in remark for remark in remarks)
+
+
+@given(
+    configuration=configurations(),
+    share=st.integers(0, 32),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_lm_studio_gives_back_what_it_was_given(configuration: Configuration, share: int) -> None:
+    exported = FORMATS["lm-studio"].render(ExportRequest(configuration))
+    found = read_text(exported.text).preset
+    assert found.n_ctx == configuration.n_ctx
+    assert (found.n_batch, found.n_ubatch) == (configuration.n_batch, configuration.n_ubatch)
+    assert found.offload_kqv is configuration.offload_kqv
+    assert found.type_k == ("f16" if configuration.type_k == "bf16" else configuration.type_k)
+    assert found.sampling.temperature == configuration.sampling.temperature
+    assert found.sampling.min_p == configuration.sampling.min_p
+    is_drafting = configuration.speculation.predictor is PredictorName.DRAFT
+    assert (found.draft is not None) is is_drafting
+
+
+def _main_memory() -> Device:
+    return Device("CPU", "cpu", 32 * GIB, 32 * GIB)
