@@ -12,6 +12,11 @@ from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
+RWKV7_MIXTURES = 6
+INDEXER_CELL_BYTES = 6
+"""Scores and masks of a sparse-attention indexer, for each token and cell."""
+INDEXER_TOKEN_BYTES = 600_000
+"""The rest of an indexer's buffers for each token: fitted to DeepSeek V3.2 and GLM 5."""
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -33,9 +38,9 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
     widths = [
         feed_forward_width(architecture),
         experts_width(architecture),
-        recurrent_width(architecture),
     ]
     widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
+    widest = max(widest, recurrent_bytes(architecture, shape))
     if not shape.flash_attention:
         widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
     beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
@@ -48,11 +53,15 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
     Without flash attention there is a score for every head and cell of the widest span.
     """
+    layers = architecture.layers.values()
     width = attention_width(architecture)
-    if not shape.flash_attention and architecture.layers:
-        span = max(shape.cells(layer) for layer in architecture.layers.values())
-        width += architecture.n_heads * span
-    return shape.n_graph_tokens * width * FLOAT_BYTES + mask_bytes(architecture, shape)
+    if not shape.flash_attention:
+        width += max((layer.n_heads * shape.cells(layer) for layer in layers), default=0)
+    activations = shape.n_graph_tokens * width * FLOAT_BYTES
+    indexed = 0
+    if any(layer.indexer_k_width for layer in layers):
+        indexed = shape.n_graph_tokens * (INDEXER_CELL_BYTES * shape.n_cells + INDEXER_TOKEN_BYTES)
+    return activations + indexed + mask_bytes(architecture, shape)
 
 
 def feed_forward_width(architecture: Architecture) -> int:
@@ -77,16 +86,32 @@ def experts_width(architecture: Architecture) -> int:
 
 
 def attention_width(architecture: Architecture) -> int:
-    """Give the elements of one token in attention: queries, their results, keys and values."""
+    """Give the elements of one token in attention: queries, their results, keys and values.
+
+    Latent attention takes queries into the latent space and results out of it.
+    """
     widths = architecture.widths
+    if architecture.is_latent:
+        k_dim, v_dim = architecture.k_head_dims[0], architecture.v_head_dims[0]
+        return architecture.n_heads * (k_dim + 2 * v_dim) + architecture.d_hidden
     return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
 
 
-def recurrent_width(architecture: Architecture) -> int:
-    """Give the elements of one token in a recurrent block."""
+def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the buffer of a recurrent block: its projections, or a token's mixtures (RWKV)."""
     if not architecture.states:
         return 0
-    return 3 * architecture.widths.state_input + 3 * architecture.d_hidden
+    widths, d_hidden = architecture.widths, architecture.d_hidden
+    if widths.token_mix:
+        n_beside = 9 if widths.n_mixed < RWKV7_MIXTURES else 13
+        width = (widths.n_mixed + n_beside) * widths.token_mix
+        row = next(iter(architecture.states.values())).n_state
+        states = 2 * row * max(1, shape.n_slots) * FLOAT_BYTES
+        return shape.n_graph_tokens * width * FLOAT_BYTES + states
+    is_alone = not architecture.layers and not widths.feed_forward
+    n_beside = 1 if is_alone else 3
+    width = 3 * widths.state_input + n_beside * d_hidden
+    return shape.n_graph_tokens * width * FLOAT_BYTES
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:

@@ -110,7 +110,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         d_feed_forward=max(keys.per_layer("feed_forward_length", n_blocks, default=nothing)),
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
-        layers=_cached_layers(keys, kinds, dims, kv_heads, spans, n_layers),
+        layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
         states=dict.fromkeys(sorted(kinds.recurrent), row),
         is_latent=dims.is_latent,
         v_width_max=max(map(dims.v_width, kv_heads, spans)),
@@ -170,6 +170,7 @@ def _cached_layers(
     keys: HeaderKeys,
     kinds: LayerKinds,
     dims: HeadDims,
+    heads: list[int],
     kv_heads: list[int],
     spans: list[int | None],
     n_layers: int,
@@ -182,7 +183,7 @@ def _cached_layers(
         if index >= n_owning or not kv_heads[index]:
             continue
         k_width, v_width = indexer_widths(keys, index, n_layers)
-        layer = dims.layer(kv_heads[index], spans[index])
+        layer = dims.layer(kv_heads[index], heads[index], spans[index])
         found[index] = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
     return found
 

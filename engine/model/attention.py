@@ -17,6 +17,8 @@ class Layer:
     k_head_dim: int
     v_head_dim: int
     """0 where values are views of the keys (latent attention)."""
+    n_heads: int = 0
+    """Query heads."""
     window: int | None = None
     """Tokens that a sliding-window layer keeps; None keeps all."""
     indexer_k_width: int = 0
@@ -44,9 +46,10 @@ class HeadDims:
         self._v_swa = keys.optional("attention.value_length_swa", self.v)
         self.is_latent = is_latent(keys)
 
-    def layer(self, n_kv_heads: int, window: int | None) -> Layer:
+    def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
+        """Give a layer's share of the cache."""
         k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
-        return Layer(n_kv_heads, k, 0 if self.is_latent else v, window)
+        return Layer(n_kv_heads, k, 0 if self.is_latent else v, n_heads, window)
 
     def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
         """Give the sizes of key heads that occur, dense ones first."""

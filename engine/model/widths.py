@@ -23,6 +23,10 @@ class Widths:
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
     """Elements that a recurrent layer projects its input to."""
+    token_mix: int = 0
+    """Elements of one of the mixtures of a token with the one before (RWKV)."""
+    n_mixed: int = 0
+    """How many such mixtures are made at once."""
 
 
 def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
@@ -41,10 +45,12 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         query=query or fused,
         key_value=max(separate, latent),
         state_input=max(
-            table.outputs("ssm_in") + table.outputs("ssm_dt"),
+            table.outputs("ssm_in"),
             table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
             table.outputs("shortconv.in_proj"),
         ),
+        token_mix=table.outputs("time_mix_key"),
+        n_mixed=table.last("time_mix_lerp_fused"),
     )
 
 
@@ -54,16 +60,21 @@ class _Table:
     def __init__(self, tensors: tuple[TensorInfo, ...]) -> None:
         self._inputs: dict[str, int] = {}
         self._outputs: dict[str, int] = {}
+        self._last: dict[str, int] = {}
         for tensor in tensors:
             if not tensor.name.startswith("blk.") or not tensor.name.endswith(".weight"):
                 continue
             name = tensor.name.split(".", 2)[2].removesuffix(".weight")
             self._inputs[name] = max(self._inputs.get(name, 0), tensor.shape[0])
+            self._last[name] = tensor.shape[-1]
             if len(tensor.shape) > 1:
                 self._outputs[name] = max(self._outputs.get(name, 0), tensor.shape[1])
 
     def has(self, name: str) -> bool:
         return name in self._inputs
+
+    def last(self, name: str) -> int:
+        return self._last.get(name, 0)
 
     def inputs(self, name: str) -> int:
         return self._inputs.get(name, 0)
