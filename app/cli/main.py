@@ -14,6 +14,7 @@ DEFAULT_COMMAND = "chat"
 COMMANDS = {
     "run": ("app.cli.run", "Answer one prompt on standard output, as text or JSON."),
     "plan": ("app.cli.plan", "Say what a model costs in memory and what fits, without loading it."),
+    "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
     "export": ("app.cli.export", "Give a plan in the words of llama-server and nine others."),
     "import": ("app.cli.import_", "Make a preset of another program's settings."),
     "models": ("app.cli.models", "List the models on this machine; install the starter."),
@@ -94,6 +95,7 @@ def cli() -> None:
     kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
     kvchat run "Name three colours."        one answer, no screen
     kvchat plan qwen2.5-7b --vram 8GiB      will it fit, and with which context?
+    kvchat fit qwen2.5-7b --goal context    the largest context that fits, and how to start it
     kvchat export qwen2.5-7b                the arguments for llama-server
     """  # noqa: D301  click wants the backspace character itself
 

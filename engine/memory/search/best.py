@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.memory.search.goals import Goal, Offload
-from engine.memory.search.score import Rank, cost_of, rank, speed_class
+from engine.memory.search.score import Rank, cost_of, last_as_fast, rank
 from engine.memory.search.space import Knobs, Space, bisect
 
 Choice = tuple[Knobs, int]
@@ -23,7 +23,7 @@ def best_choice(space: Space, goal: Goal, offload: Offload) -> Choice | None:
     """Give the best choice for a goal, None where nothing fits."""
 
     def value(choice: Choice) -> Rank:
-        return rank(space, goal, offload, *choice)
+        return rank(space, goal, *choice)
 
     match goal:
         case Goal.CONTEXT:
@@ -51,7 +51,7 @@ def _finest(space: Space, offload: Offload, value: Callable[[Choice], Rank]) -> 
 
 
 def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
-    """Give the best choice of the fastest class of placements, the context counting last."""
+    """Give the best choice of the fastest placements, the context counting last."""
     places = _places(space, space.choices(), Offload.PARTIAL)
     if places is None:
         return None
@@ -64,7 +64,7 @@ def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
 
 
 def _places(space: Space, choices: list[Knobs], offload: Offload) -> Places | None:
-    """Give the placements that may be taken: all, or the fastest class that fits a choice.
+    """Give the placements that may be taken: all, or those about as fast as the fastest that fits.
 
     Once one is known, another choice matters only where it fits a faster placement.
     """
@@ -80,10 +80,7 @@ def _places(space: Space, choices: list[Knobs], offload: Offload) -> Places | No
             first = first if faster is None else faster
     if first is None:
         return None
-    last = first
-    while last < everywhere[1] and speed_class(space, last + 1) == speed_class(space, first):
-        last += 1
-    return first, last
+    return first, last_as_fast(space, first)
 
 
 def _farthest(
@@ -100,12 +97,13 @@ def _farthest(
         reached = max(reached, _reach(space, knobs, places, reached + 1))
     if reached < space.least:
         return None
-    found = []
-    for knobs in choices:
-        index = space.first_fitting(knobs, reached, places)
-        if index is not None:
-            found.append((replace(knobs, placement=index), reached))
-    return max(found, key=value)
+    fitting = {knobs: space.first_fitting(knobs, reached, places) for knobs in choices}
+    found = {knobs: index for knobs, index in fitting.items() if index is not None}
+    last = last_as_fast(space, min(found.values()))
+    return max(
+        ((replace(k, placement=index), reached) for k, index in found.items() if index <= last),
+        key=value,
+    )
 
 
 def _reach(space: Space, knobs: Knobs, places: Places, low: int) -> int:
@@ -149,4 +147,4 @@ def _balanced(space: Space) -> Choice | None:
 
 
 def _balance(space: Space, choice: Choice) -> Rank:
-    return rank(space, Goal.BALANCED, Offload.ANY, *choice)
+    return rank(space, Goal.BALANCED, *choice)

@@ -28,14 +28,18 @@ BALANCED_N_CTX = 32768
 
 
 class Goal(StrEnum):
-    """What is to be best; in this order of importance."""
+    """What is to be best.
+
+    All but `balanced` first take the fastest placement of the layers that fits the least context,
+    or one that is hardly slower; `quality` does so with the finest cache that fits anywhere.
+    """
 
     CONTEXT = "context"
-    """Fastest class of placements, then most tokens, then finest cache."""
+    """Most tokens, then the finest cache."""
     QUALITY = "quality"
-    """Finest cache, then fastest class of placements, then most tokens."""
+    """The finest cache, then most tokens."""
     SPEED = "speed"
-    """Fastest class of placements, then a draft model if one is given, finest cache, tokens."""
+    """A draft model if one is given, then the finest cache, then most tokens."""
     BALANCED = "balanced"
     """Tokens up to 32,768 against speed and fineness, by the weights of `score`."""
 

@@ -4,7 +4,7 @@ from math import log2
 
 from engine.configuration import KVTypeName
 from engine.memory.kv_cache import PAD
-from engine.memory.search.goals import Goal, Offload, Pair
+from engine.memory.search.goals import Goal, Pair
 from engine.memory.search.space import Knobs, Space
 
 COARSENESS: dict[KVTypeName, float] = {
@@ -23,36 +23,43 @@ DRAFT_GAIN = 0.5
 SMALL_BATCH_COST = 0.25
 """What halving the micro-batch costs the balanced goal: slower prompts, the same replies."""
 
-CLASS_WIDTH = 0.5
-"""Placements within a factor of 1.4 of speed count as one: a layer more or less in main memory is
-no reason to give up most of the context."""
+SPEED_TOLERANCE = 0.5
+"""Halvings of the speed that do not count: a layer more or less in main memory is no reason to give
+up most of the context, or a finer cache."""
 
 Rank = tuple[float, ...]
 
 
-def rank(space: Space, goal: Goal, offload: Offload, knobs: Knobs, steps: int) -> Rank:
-    """Give what sorts choices, the best last."""
+def rank(space: Space, goal: Goal, knobs: Knobs, steps: int) -> Rank:
+    """Give what sorts choices of placements that are about as fast, the best last."""
     pair, draft, batch = -knobs.pair, float(knobs.with_draft), knobs.n_ubatch
-    speed, place = -speed_class(space, knobs.placement), -knobs.placement
+    place = -knobs.placement
     match goal:
-        case Goal.CONTEXT if offload is Offload.ANY:
-            return (steps, speed, pair, batch, place, draft)
         case Goal.CONTEXT:
-            return (speed, steps, pair, batch, place, draft)
-        case Goal.QUALITY if offload is Offload.ANY:
-            return (pair, batch, steps, speed, place, draft)
+            return (steps, pair, batch, place, draft)
         case Goal.QUALITY:
-            return (pair, speed, batch, steps, place, draft)
+            return (pair, batch, steps, place, draft)
         case Goal.SPEED:
-            return (speed, draft, pair, batch, place, steps)
+            return (draft, pair, batch, place, steps)
         case Goal.BALANCED:
             return (log2(steps * PAD) - cost_of(space, knobs), steps, batch, pair, place)
 
 
-def speed_class(space: Space, placement: int) -> int:
-    """Give 0 where nothing lies in main memory, then one more for each half of a halving."""
-    slowness = space.placements[placement].slowness
-    return 1 + int(slowness / CLASS_WIDTH) if slowness > 0 else 0
+def last_as_fast(space: Space, first: int) -> int:
+    """Give the last placement that counts as being as fast as one.
+
+    That is any within a factor of 1.4 of its speed; only itself where nothing has left the GPUs.
+    """
+    fastest = space.placements[first].slowness
+    if not fastest:
+        return first
+    last = first
+    while (
+        last + 1 < len(space.placements)
+        and space.placements[last + 1].slowness <= fastest + SPEED_TOLERANCE
+    ):
+        last += 1
+    return last
 
 
 def cost_of(space: Space, knobs: Knobs) -> float:

@@ -13,7 +13,7 @@ from engine.memory.hardware import Device
 from engine.memory.search.best import Choice, best_choice
 from engine.memory.search.goals import FAST_PAIRS, Goal, Offload
 from engine.memory.search.placements import placements
-from engine.memory.search.score import rank
+from engine.memory.search.score import last_as_fast, rank
 from engine.memory.search.space import Knobs, Space
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
@@ -53,6 +53,7 @@ def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = No
 
 
 def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
+    """The goals in their own words, over every choice."""
     fitting = [
         (knobs, steps)
         for place, pair, n_ubatch, with_draft in product(
@@ -61,7 +62,23 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
         for steps in range(space.least, space.most + 1)
         if space.fits(knobs := Knobs(place, pair, n_ubatch, with_draft), steps)
     ]
-    return max(fitting, key=lambda choice: rank(space, goal, offload, *choice), default=None)
+    if not fitting:
+        return None
+    if goal is Goal.QUALITY:
+        finest = min(knobs.pair for knobs, _ in fitting)
+        fitting = [(knobs, steps) for knobs, steps in fitting if knobs.pair == finest]
+        if offload is Offload.ANY:
+            largest_batch = max(knobs.n_ubatch for knobs, _ in fitting)
+            fitting = [(k, steps) for k, steps in fitting if k.n_ubatch == largest_batch]
+    if offload is Offload.ANY and goal is not Goal.SPEED:
+        farthest = max(steps for _, steps in fitting)
+        fastest = min(knobs.placement for knobs, steps in fitting if steps == farthest)
+    else:
+        fastest = min(knobs.placement for knobs, _ in fitting)
+    if goal is not Goal.BALANCED:
+        last = last_as_fast(space, fastest)
+        fitting = [(k, steps) for k, steps in fitting if fastest <= k.placement <= last]
+    return max(fitting, key=lambda choice: rank(space, goal, *choice))
 
 
 def check(space: Space) -> None:

@@ -1,0 +1,156 @@
+"""`kvchat fit`: the best configuration of a model for a goal, on a machine that is here or not."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.plan import MAX_TOKENS, Bytes
+
+if TYPE_CHECKING:
+    from app.planning.fitting import Fitted
+
+GOALS = ("context", "quality", "speed", "balanced")
+OFFLOADS = ("none", "partial", "any", "full")
+
+
+@click.command(name="fit")
+@click.argument("model")
+@click.option(
+    "--goal",
+    type=click.Choice(GOALS),
+    default="balanced",
+    show_default=True,
+    help="What is to be best: the largest context, the finest cache, the speed, or all in balance.",
+)
+@click.option(
+    "--device",
+    "vram",
+    type=Bytes(),
+    multiple=True,
+    metavar="SIZE",
+    help="A GPU of this size instead of those found; again for more GPUs.",
+)
+@click.option(
+    "--card", "cards", multiple=True, metavar="NAME", help='A GPU by name, as "RTX 3060".'
+)
+@click.option("--ram", type=Bytes(), metavar="SIZE", help="Main memory instead of what is free.")
+@click.option("--no-gpu", is_flag=True, help="Plan without a GPU.")
+@click.option("--draft", metavar="MODEL", help="A draft model that may be used.")
+@click.option(
+    "--slots",
+    "n_slots",
+    type=click.IntRange(1, 256),
+    default=1,
+    metavar="N",
+    help="Requests that llama-server answers side by side.",
+)
+@click.option(
+    "--min-context",
+    type=click.IntRange(1, MAX_TOKENS),
+    metavar="N",
+    help="Least tokens of a slot; without it 8192.",
+)
+@click.option(
+    "--max-context",
+    type=click.IntRange(1, MAX_TOKENS),
+    metavar="N",
+    help="Most tokens of a slot; without it what the model was trained on.",
+)
+@click.option(
+    "--kv",
+    metavar="TYPES",
+    help="Cache types to choose among, the best first; without it f16,q8_0,q4_0.",
+)
+@click.option(
+    "--offload",
+    type=click.Choice(OFFLOADS),
+    default="partial",
+    show_default=True,
+    help="What may lie in main memory: nothing, what must, all that the goal gains from, or all.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["kvchat", "llama-server"]),
+    default="llama-server",
+    show_default=True,
+    help="The program that is to run it.",
+)
+@click.option(
+    "--margin",
+    type=Bytes(can_be_zero=True),
+    metavar="SIZE",
+    help="Memory to keep free on every device; without it 512MiB.",
+)
+@click.option("--format", "format_name", metavar="NAME", help="Print only this export of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
+    """Find the best configuration of MODEL for a goal, say why, and how to start it.
+
+    MODEL is named as for `kvchat plan`. Nothing is loaded. Only cache types with a fast kernel on
+    CUDA are chosen, and no context beyond training, unless options say otherwise.
+
+    \b
+    kvchat fit qwen3-8b --goal context --device 12GiB
+    kvchat fit qwen3-30b-a3b --goal speed --card "RTX 3060" --ram 64GiB
+    kvchat fit qwen2.5-7b --card "M4 Pro 24GB" --format lm-studio
+    """  # noqa: D301  click wants the backspace character itself
+    fit = _fitted(model, options)
+    if format_name is not None:
+        _print_export(fit, format_name)
+    elif as_json:
+        from app.planning.fit_json import fit_json
+
+        click.echo(json.dumps(fit_json(fit), indent=2))
+    else:
+        from app.cli.fit_text import print_fit
+
+        print_fit(fit)
+
+
+def _fitted(model: str, options: dict[str, object]) -> "Fitted":
+    from app.cli.slow_reading import SlowReading
+    from app.planning.fitting import Machine, Wanted, fitted
+    from app.planning.plan import DEFAULT_MARGIN_BYTES, Planner
+    from engine.memory.search import Goal, Limits, Offload, parse_pair
+
+    kv, margin, draft = options["kv"], options["margin"], options["draft"]
+    vram, cards = options["vram"], options["cards"]
+    assert isinstance(vram, tuple)
+    assert isinstance(cards, tuple)
+    pairs = None if kv is None else tuple(map(parse_pair, str(kv).split(",")))
+    wanted = Wanted(
+        model,
+        Goal(str(options["goal"])),
+        Machine(vram, cards, _whole(options["ram"]), has_gpu=not options["no_gpu"]),
+        "kvchat" if options["target"] == "kvchat" else "llama-server",
+        None if draft is None else str(draft),
+        n_slots=_whole(options["n_slots"]) or 1,
+        margin_bytes=margin if isinstance(margin, int) else DEFAULT_MARGIN_BYTES,
+        limits=Limits(
+            min_n_ctx=_whole(options["min_context"]),
+            max_n_ctx=_whole(options["max_context"]),
+            pairs=pairs,
+            offload=Offload(str(options["offload"])),
+        ),
+    )
+    reading = SlowReading()
+    fit = fitted(wanted, Planner(), progress=reading.header)
+    reading.done()
+    return fit
+
+
+def _print_export(fit: "Fitted", format_name: str) -> None:
+    from app.planning.exporting import export_format, export_request
+
+    format_ = export_format(format_name)
+    request = export_request(fit.plan)
+    exported = format_.render(request)
+    click.echo(exported.text, nl=False)
+    if not format_.has_comments:
+        for note in (*exported.remarks, *request.warnings):
+            click.echo(f"# {note}", err=True)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

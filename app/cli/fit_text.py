@@ -1,0 +1,98 @@
+"""A found configuration on standard output."""
+
+import sys
+from textwrap import wrap
+
+import click
+
+from app.cli.plan_text import PLAIN, symbols_for
+from app.planning.fitting import Fitted
+from engine.configuration import Configuration, PredictorName
+from engine.memory.search import Goal
+from engine.memory.units import format_bytes
+
+WIDTH = 100
+TITLES = {
+    Goal.CONTEXT: "largest context",
+    Goal.QUALITY: "highest quality",
+    Goal.SPEED: "fastest",
+    Goal.BALANCED: "balanced",
+}
+
+
+def print_fit(fit: Fitted) -> None:
+    """Print a found configuration, its devices, the reasons, what else fits, and the command."""
+    found = fit.found
+    lines = [click.style(f"{fit.model.file.name} · {TITLES[found.goal]}", bold=True), ""]
+    lines += [f"  {name:10} {value}" for name, value in _rows(found.configuration)]
+    lines += ["", *_device_table(fit)]
+    lines += _section("Why", [step.text for step in found.steps])
+    lines += _section("What else fits", [other.label for other in found.alternatives])
+    lines += _section("Know before you start", list(found.warnings))
+    lines += ["", click.style("Start it", bold=True), fit.plan.command_line]
+    is_plain = symbols_for(sys.stdout.encoding) == "ascii"
+    for line in lines:
+        click.echo(line.translate(PLAIN) if is_plain else line)
+
+
+def _rows(configuration: Configuration) -> list[tuple[str, str]]:
+    k, v = configuration.type_k, configuration.type_v
+    slots = configuration.n_slots
+    each = f", {configuration.n_ctx // slots:,} for each of {slots} slots" if slots > 1 else ""
+    return [
+        ("context", f"{configuration.n_ctx:,} tokens{each}"),
+        ("cache", k if k == v else f"keys {k}, values {v}"),
+        ("layers", _layers(configuration)),
+        ("batch", f"{configuration.n_batch}, micro-batches of {configuration.n_ubatch}"),
+        ("drafts", _drafts(configuration)),
+    ]
+
+
+def _layers(configuration: Configuration) -> str:
+    match configuration.n_gpu_layers:
+        case 0:
+            return "all in main memory"
+        case -1:
+            where = "all on the GPU"
+        case n_layers:
+            where = f"the last {n_layers} on the GPU"
+    match configuration.n_cpu_moe:
+        case 0:
+            return where
+        case -1:
+            return f"{where}, experts of all in main memory"
+        case n_layers:
+            return f"{where}, experts of the first {n_layers} in main memory"
+
+
+def _drafts(configuration: Configuration) -> str:
+    if configuration.draft is not None:
+        return f"by {configuration.draft.model_path.name}"
+    is_off = configuration.speculation.predictor is PredictorName.OFF
+    return "none" if is_off else "by look-up in the text so far"
+
+
+def _device_table(fit: Fitted) -> list[str]:
+    devices = fit.found.estimate.devices
+    width = max(len("device"), *(len(device.device.name) for device in devices))
+    rows = [("device", "needs", "of free", "stays free")]
+    rows += [
+        (
+            device.device.name,
+            format_bytes(device.total_bytes),
+            format_bytes(device.device.free_bytes),
+            format_bytes(device.left_bytes),
+        )
+        for device in devices
+    ]
+    return [f"  {name:{width}} {a:>11} {b:>11} {c:>11}" for name, a, b, c in rows]
+
+
+def _section(title: str, texts: list[str]) -> list[str]:
+    if not texts:
+        return []
+    lines = ["", click.style(title, bold=True)]
+    for text in texts:
+        first, *rest = wrap(text, WIDTH - 4)
+        lines += [f"  · {first}", *(f"    {row}" for row in rest)]
+    return lines

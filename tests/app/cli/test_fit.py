@@ -1,0 +1,127 @@
+"""`kvchat fit`, as text, as JSON and as an export."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from engine.memory.units import GIB, MIB
+
+
+def fit(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+    assert run(["fit", *map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def text_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(["fit", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(["fit", *map(str, arguments)]) != 0
+    return capsys.readouterr().err
+
+
+def configuration(found: dict[str, object]) -> dict[str, object]:
+    values = found["configuration"]
+    assert isinstance(values, dict)
+    return values
+
+
+def test_the_largest_context_of_a_model_on_a_card_is_one_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "qwen2.5-14b", "--goal", "context", "--card", "RTX 3060")
+    assert "largest context" in text
+    assert "GPU 0 · GeForce RTX 3060" in text
+    assert "instead of f16 buys" in text
+    assert "llama-server --model qwen2.5-14b" in text
+
+
+def test_json_has_the_configuration_the_devices_the_reasons_and_the_arguments(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fit(capsys, starter_path, "--goal", "context", "--device", "4GiB", "--ram", "16GiB")
+    assert found["goal"] == "context"
+    assert configuration(found)["n_ctx"] == 8192
+    devices = found["devices"]
+    assert isinstance(devices, list)
+    assert [d["free_memory_bytes"] for d in devices] == [4 * GIB, 16 * GIB]
+    for device in devices:
+        assert device["total_bytes"] == sum(t["bytes"] for t in device["terms"].values())
+        assert device["left_bytes"] >= 512 * MIB
+    assert isinstance(found["steps"], list)
+    assert {step["knob"] for step in found["steps"]} >= {"placement", "kv types", "context"}
+    assert "--ctx-size" in str(found["args"])
+
+
+def test_every_goal_gives_its_own_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    contexts = {}
+    for goal in ("context", "quality", "speed", "balanced"):
+        found = fit(capsys, "llama-3.1-8b", "--goal", goal, "--device", "8GiB", "--ram", "32GiB")
+        values = configuration(found)
+        contexts[goal] = (values["type_k"], values["n_ctx"])
+    assert contexts["quality"][0] == "f16"
+    assert contexts["context"][1] == max(n_ctx for _, n_ctx in contexts.values())
+    assert contexts["balanced"][1] == 32768
+
+
+def test_without_a_gpu_and_with_named_cache_types(capsys: pytest.CaptureFixture[str]) -> None:
+    found = fit(capsys, "llama-3.1-8b", "--goal", "context", "--no-gpu", "--ram", "16GiB",
+                "--kv", "q8_0")  # fmt: skip
+    assert configuration(found)["type_v"] == "q8_0"
+    assert isinstance(found["devices"], list)
+    assert [device["kind"] for device in found["devices"]] == ["cpu"]
+
+
+def test_an_export_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    text = text_of(capsys, "llama-3.1-8b", "--device", "12GiB", "--format", "llama-swap")
+    assert "models:" in text
+    assert "Why" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--card", "RTX 4095"], "did you mean GeForce RTX 4090"),
+        (["--device", "0GiB"], "no memory at all"),
+        (["--device", "-4GiB"], "is no size"),
+        (["--device", "1GiB", "--ram", "1GiB"], "does not fit"),
+        (["--offload", "none", "--device", "4GiB"], "does not fit"),
+        (["--kv", "q9"], "is no cache type"),
+        (["--min-context", "9000", "--max-context", "8000"], "above the largest"),
+        (["--no-gpu", "--card", "3090"], "without GPU"),
+        (["--format", "lm-studioo"], "did you mean lm-studio"),
+        (["--margin", "100GiB"], "does not fit"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    assert reason in refusal(capsys, "llama-3.1-8b", *options)
+
+
+def test_a_context_beyond_training_comes_with_the_flags_it_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "qwen3-8b", "--goal", "context", "--device", "24GiB",
+                   "--max-context", 131072)  # fmt: skip
+    assert "--rope-scaling yarn" in " ".join(text.split())
+
+
+def test_the_command_starts_in_half_a_second_without_textual_and_numpy() -> None:
+    code = (
+        "import sys; from app.cli.main import run; "
+        "run(['fit', 'llama-3.1-8b', '--device', '8GiB', '--json']); "
+        "sys.exit('numpy' in sys.modules or 'textual' in sys.modules)"
+    )
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert time.perf_counter() - start < 5  # half a second on a quiet machine
