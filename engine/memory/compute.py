@@ -53,7 +53,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
     Without flash attention there is a score for every head and cell of the widest span.
     """
-    layers = architecture.layers.values()
+    layers = architecture.distinct_layers
     width = attention_width(architecture)
     if not shape.flash_attention:
         width += max((layer.n_heads * shape.cells(layer) for layer in layers), default=0)
@@ -132,5 +132,5 @@ def output_bytes(architecture: Architecture, n_outputs: int) -> int:
 
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
     """Give the cells that a token's masks span."""
-    spans = {layer.window is None: shape.cells(layer) for layer in architecture.layers.values()}
+    spans = {layer.window is None: shape.cells(layer) for layer in architecture.distinct_layers}
     return sum(spans.values())

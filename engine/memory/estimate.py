@@ -167,11 +167,23 @@ def _add_memory(
         (TermKind.KV, layer_kv_bytes(architecture, shape)),
         (TermKind.STATE, layer_state_bytes(architecture, shape)),
     ):
-        for index, nbytes in sizes.items():
-            device = ledger.cpu
-            if configuration.offload_kqv and index < len(where.layer_devices):
-                device = where.layer_devices[index]
+        for device, nbytes in _by_device(sizes, configuration, where, ledger.cpu).items():
             ledger.add(device, kind, nbytes, source, note, spread)
+
+
+def _by_device(
+    sizes: dict[int, int], configuration: Configuration, where: Placement, cpu: Device
+) -> dict[Device, int]:
+    """Sum the sizes of layers where they lie; a router behind the last one follows the CPU."""
+    if not configuration.offload_kqv:
+        return {cpu: sum(sizes.values())} if sizes else {}
+    n_layers, totals = len(where.layer_devices), dict.fromkeys(where.distinct_devices, 0)
+    for first, end, device in where.spans:
+        totals[device] += sum(sizes.get(index, 0) for index in range(first, end))
+    rest = sum(nbytes for index, nbytes in sizes.items() if index >= n_layers)
+    if rest:
+        totals[cpu] = totals.get(cpu, 0) + rest
+    return {device: nbytes for device, nbytes in totals.items() if nbytes}
 
 
 def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:

@@ -40,9 +40,9 @@ def add_graph(
     """Add the compute buffers of every device that runs a part of the model."""
     architecture = model.architecture
     spread = relative_spread(architecture)
-    for device in dict.fromkeys((*where.layer_devices, where.output_device)):
+    for device in dict.fromkeys((*where.distinct_devices, where.output_device)):
         layers = 0
-        if device in where.layer_devices:
+        if device in where.distinct_devices:
             layers = layers_bytes(architecture, shape)
         if device.kind == "gpu":
             layers = gpu_layers_bytes(model, configuration, shape, where, device)
@@ -69,7 +69,7 @@ def gpu_layers_bytes(
 ) -> int:
     """Give the buffer of a GPU's layers: with the copies that CUDA and the scheduler make."""
     architecture, layers = model.architecture, 0
-    if device in where.layer_devices:
+    if device in where.distinct_devices:
         attention = attention_bytes(architecture, shape) + f16_copy_bytes(architecture, shape)
         layers = max(layers_bytes(architecture, shape), attention)
     if device == where.gpus[0]:
@@ -98,7 +98,7 @@ def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
     return max(
         (
             2 * shape.cells(layer) * (k * layer.k_width + v * layer.v_width) * shape.n_streams
-            for layer in architecture.layers.values()
+            for layer in architecture.distinct_layers
         ),
         default=0,
     )
@@ -112,7 +112,7 @@ def is_pipelined(configuration: Configuration, where: Placement) -> bool:
         and configuration.offload_kqv
         and not configuration.tensor_overrides
         and not configuration.n_cpu_moe
-        and all(device.kind == "gpu" for device in (*where.layer_devices, where.output_device))
+        and all(device.kind == "gpu" for device in (*where.distinct_devices, where.output_device))
     )
 
 
@@ -131,7 +131,7 @@ def _add_host_buffers(
     n_copies: int,
 ) -> None:
     """Add what the CPU keeps for GPUs: inputs of the graph, and experts that stay with it."""
-    if ledger.cpu in where.layer_devices or where.output_device == ledger.cpu:
+    if ledger.cpu in where.distinct_devices or where.output_device == ledger.cpu:
         return
     architecture = model.architecture
     token_bytes = shape.n_graph_tokens * FLOAT_BYTES

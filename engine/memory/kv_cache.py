@@ -77,13 +77,13 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
     widest = architecture.v_width_max
     sizes = {}
-    for index, layer in architecture.layers.items():
+    for layer in architecture.distinct_layers:
         v_width = layer.v_width if shape.flash_attention or not layer.v_width else widest
         row = k_type.row_bytes(layer.k_width) + v_type.row_bytes(v_width)
         indexer = k_type.row_bytes(layer.indexer_k_width) + v_type.row_bytes(layer.indexer_v_width)
         cells = row * shape.cells(layer) + indexer * shape.n_cells
-        sizes[index] = cells * shape.n_streams
-    return sizes
+        sizes[layer] = cells * shape.n_streams
+    return {index: sizes[layer] for index, layer in architecture.layers.items()}
 
 
 def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:

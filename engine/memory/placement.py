@@ -8,7 +8,9 @@ tied ones.
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from engine.configuration import Configuration
@@ -26,6 +28,13 @@ class Placement:
     weight_bytes: dict[Device, int]
     gpus: tuple[Device, ...]
     """The GPUs that llama.cpp would use."""
+    spans: tuple[tuple[int, int, Device], ...]
+    """Runs of layers on one device: the first, the one behind the last, and the device."""
+
+    @property
+    def distinct_devices(self) -> tuple[Device, ...]:
+        """The devices of layers, in their order."""
+        return tuple(dict.fromkeys(device for _, _, device in self.spans))
 
 
 def place(
@@ -37,11 +46,22 @@ def place(
         PresetError: a GPU is named that is not there, or shares that do not fit the GPUs.
     """
     used = _used_gpus(configuration, gpus)
+    bounds = tuple(_bounds(configuration, used))
+    return _place(weights, configuration.n_gpu_layers, used, bounds, gpus, cpu)
+
+
+@lru_cache(maxsize=512)
+def _place(
+    weights: Weights,
+    n_wanted: int,
+    used: tuple[Device, ...],
+    bounds: tuple[float, ...],
+    gpus: tuple[Device, ...],
+    cpu: Device,
+) -> Placement:
     n_layers = len(weights.layer_bytes)
-    n_wanted = configuration.n_gpu_layers
     n_offloaded = n_layers + 1 if n_wanted < 0 else min(n_wanted, n_layers + 1)
     first = n_layers + 1 - n_offloaded if used else n_layers + 1
-    bounds = _bounds(configuration, used)
     devices = [
         cpu if index < first else used[_share(index - first, n_offloaded, bounds)]
         for index in range(n_layers + 1)
@@ -56,7 +76,16 @@ def place(
         held[output] += weights.tied_bytes
     for name, nbytes in weights.moved_bytes:
         held[device_named(name, gpus, cpu)] += nbytes
-    return Placement(tuple(devices[:n_layers]), output, dict(held), used)
+    spans = tuple(_spans(devices[:n_layers]))
+    return Placement(tuple(devices[:n_layers]), output, dict(held), used, spans)
+
+
+def _spans(devices: list[Device]) -> Iterator[tuple[int, int, Device]]:
+    start = 0
+    for index in range(1, len(devices) + 1):
+        if index == len(devices) or devices[index] is not devices[start]:
+            yield start, index, devices[start]
+            start = index
 
 
 def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
@@ -104,5 +133,5 @@ def _bounds(configuration: Configuration, gpus: tuple[Device, ...]) -> list[floa
     return [part / total for part in accumulate(shares)] if total else [1.0] * len(gpus)
 
 
-def _share(index: int, n_offloaded: int, bounds: list[float]) -> int:
+def _share(index: int, n_offloaded: int, bounds: tuple[float, ...]) -> int:
     return min(bisect_right(bounds, index / n_offloaded), len(bounds) - 1)

@@ -54,6 +54,11 @@ class Architecture:
     side_width: int = 0
     """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
+    distinct_layers: tuple[Layer, ...] = field(init=False)
+    """The layers that own a cache, each kind once."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distinct_layers", tuple(dict.fromkeys(self.layers.values())))
 
     @property
     def is_moe(self) -> bool:
