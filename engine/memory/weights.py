@@ -94,7 +94,9 @@ def override_rules(
     rules = [(_compiled(override.pattern), override.device) for override in overrides]
     if n_cpu_moe < 0:
         rules.append((re.compile(EXPERTS), CPU))
-    rules += [(re.compile(rf"blk\.{i}{EXPERTS}"), CPU) for i in range(max(0, n_cpu_moe))]
+    if n_cpu_moe > 0:  # one pattern for all layers: a search asks for many numbers of them
+        layers = "|".join(map(str, range(n_cpu_moe)))
+        rules.append((re.compile(rf"blk\.({layers}){EXPERTS}"), CPU))
     return rules
 
 
