@@ -37,7 +37,7 @@ KEPT_WHOLE = (
     "time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_a0.weight",
     "time_mix_a1.weight", "time_mix_a2.weight", "time_mix_g1.weight", "time_mix_g2.weight",
     "time_mix_decay_w1.weight", "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight",
-    "position_embd.weight",
+    "position_embd.weight", "ffn_gate_tid2eid.weight",
 )  # fmt: skip
 """Parts of names of tensors that are never quantised."""
 
@@ -112,7 +112,7 @@ def _names(mix: Mix, tensors: Sequence[Shape]) -> Iterator[str]:
             yield _whole_type(mix, name, shape)
             continue
         default = DEFAULTS[mix.quantization]
-        if mix.has_mxfp4_experts and len(shape) > 2:
+        if mix.has_mxfp4_experts and "_exps." in name:
             yield "mxfp4"
             continue
         if default in ("f32", "f16", "bf16"):
@@ -149,6 +149,8 @@ def _is_quantized(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _whole_type(mix: Mix, name: str, shape: tuple[int, ...]) -> str:
+    if "ffn_gate_tid2eid" in name:
+        return "i32"
     is_half = len(shape) > 1 and any(part in name for part in KEPT_AS_F16)
     if not is_half or name.endswith("_norm.weight") or mix.quantization == "F32":
         return "f32"

@@ -5,6 +5,8 @@ file whose tensors differ in name or shape.
 """
 
 from engine.errors import ModelFileError
+from engine.model.layouts.classic import CLASSIC
+from engine.model.layouts.deepseek4 import DEEPSEEK4
 from engine.model.layouts.delta_net import DELTA_FAMILIES
 from engine.model.layouts.dense import DENSE
 from engine.model.layouts.experts import EXPERTS
@@ -17,7 +19,8 @@ from engine.model.layouts.rows import Shape
 from engine.model.layouts.rwkv import RWKV
 
 FAMILIES: dict[str, Family] = {
-    **DENSE, **GEMMA, **EXPERTS, **LATENT_FAMILIES, **DELTA_FAMILIES, **RECURRENT, **RWKV,
+    **DENSE, **CLASSIC, **GEMMA, **EXPERTS, **LATENT_FAMILIES, **DEEPSEEK4, **DELTA_FAMILIES,
+    **RECURRENT, **RWKV,
 }  # fmt: skip
 
 

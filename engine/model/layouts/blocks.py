@@ -30,6 +30,8 @@ QK_NORM_WIDE = rows("""
     attn_q_norm q
     attn_k_norm k
 """)
+SINKS = rows("attn_sinks heads")
+HEAD_GATE = rows("attn_gate d heads")
 NORM_BIAS = rows("attn_norm.bias d")
 FFN_NORM_BIAS = rows("ffn_norm.bias d")
 

@@ -1,4 +1,4 @@
-"""Hybrids of attention and delta networks: Qwen 3 Next, Qwen 3.5 and later, Kimi Linear."""
+"""Hybrids of attention and linear attention: Qwen 3 Next and later, Kimi Linear, MiniMax 01."""
 
 from engine.model.layouts import blocks as b
 from engine.model.layouts.experts import ROUTED, dense_first, next_token_head
@@ -97,9 +97,53 @@ def _kimi_sizes(keys: Keys, layer: int) -> Sizes:
     }
 
 
+LIGHTNING = rows("""
+    attn_norm_2 q
+    attn_qkv d 3*q
+    attn_gate d q
+    attn_output q d
+""")
+
+
+def _minimax01(keys: Keys, index: int) -> Rows:
+    interval = keys.integer("full_attention_interval", default=8)
+    mixer = LIGHTNING if (index + 1) % interval else b.ATTENTION_BARE
+    return ATTENTION_NORM + mixer + b.FFN_NORM + b.EXPERTS
+
+
+BAILING3_DELTA = rows("""
+    ssm_conv1d_q conv 1 heads*kda_dim 1
+    ssm_conv1d_k conv 1 heads*kda_dim 1
+    ssm_conv1d_v conv 1 heads*kda_dim 1
+    attn_q d heads*kda_dim
+    attn_k d heads*kda_dim
+    attn_v d heads*kda_dim
+    ssm_f_a d heads*kda_dim
+    ssm_beta d heads
+    ssm_a. 1 heads
+    ssm_dt.bias heads*kda_dim
+    ssm_g_a d heads*kda_dim
+    ssm_norm kda_dim
+    attn_output heads*kda_dim d
+""")
+BAILING3_HEAD = b.NEXT_TOKEN[:3] + rows("layer_output_norm d")
+
+
+def _bailingmoe3(keys: Keys, index: int) -> Rows:
+    has_attention = keys.integer("attention.head_count_kv", index)
+    delta = ATTENTION_NORM + BAILING3_DELTA
+    mixer = latent_attention(keys) + b.HEAD_GATE if has_attention else delta
+    is_dense = index < keys.integer("leading_dense_block_count")
+    head = BAILING3_HEAD if index >= keys.n_trunk_layers else ()
+    ffn = b.GATED_FFN if is_dense else ROUTED + b.EXPERT_BIAS
+    return mixer + b.FFN_NORM + ffn + head
+
+
 DELTA_FAMILIES = {
     "qwen3next": Family(_qwen3next, sizes=_delta_sizes),
     "qwen35": Family(_qwen35, sizes=_delta_sizes),
     "qwen35moe": Family(_qwen35moe, sizes=_delta_sizes),
     "kimi-linear": Family(_kimi_linear, sizes=_kimi_sizes),
+    "bailingmoe3": Family(_bailingmoe3, sizes=_kimi_sizes),
+    "minimax-01": Family(_minimax01),
 }

@@ -1,13 +1,12 @@
-"""Dense transformers: Llama and its many relatives."""
+"""Dense transformers of today: Llama and its many relatives."""
 
 from engine.model.layouts import blocks as b
-from engine.model.layouts.family import Family, Sizes, same_in_every_layer
+from engine.model.layouts.family import Family, same_in_every_layer
 from engine.model.layouts.keys import Keys
 from engine.model.layouts.rows import Rows, rows
 
 GATED = b.ATTENTION + b.FFN_NORM + b.GATED_FFN
 NORMED_AFTER = b.ATTENTION_BARE + b.POST_ATTENTION_NORM + b.GATED_FFN + b.POST_FFN_NORM
-NORM_BIASES = b.NORM_BIAS + b.FFN_NORM_BIAS
 NORM_PER_HEAD = rows("""
     attn_q_norm k_dim heads
     attn_k_norm k_dim kv_heads
@@ -29,14 +28,8 @@ def _command_r(keys: Keys, _index: int) -> Rows:
     return b.ATTENTION + norms + b.GATED_FFN
 
 
-def _gpt2_sizes(keys: Keys, layer: int) -> Sizes:
-    return keys.sizes(layer) | {"positions": keys.integer("context_length")}
-
-
-GPT_NEOX = same_in_every_layer(
-    b.FUSED_ATTENTION, b.FUSED_QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, NORM_BIASES,
-    b.PLAIN_FFN, b.FFN_BIAS,
-)  # fmt: skip
+QWEN2 = Family(same_in_every_layer(GATED, b.QKV_BIAS))
+QWEN3 = Family(same_in_every_layer(GATED, b.QK_NORM))
 
 DENSE = {
     "llama": Family(_llama),
@@ -46,9 +39,11 @@ DENSE = {
     "smollm3": Family(_llama),
     "internlm2": Family(_llama),
     "ernie4_5": Family(_llama),
-    "qwen2": Family(same_in_every_layer(GATED, b.QKV_BIAS)),
-    "qwen3": Family(same_in_every_layer(GATED, b.QK_NORM)),
-    "hunyuan-dense": Family(same_in_every_layer(GATED, b.QK_NORM)),
+    "qwen2": QWEN2,
+    "qwen2vl": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3vl": QWEN3,
+    "hunyuan-dense": QWEN3,
     "phi3": Family(same_in_every_layer(b.FUSED_ATTENTION, b.FFN_NORM, b.FUSED_GATED_FFN)),
     "glm4": Family(
         same_in_every_layer(
@@ -64,28 +59,5 @@ DENSE = {
     "olmo2": Family(same_in_every_layer(NORMED_AFTER, b.QK_NORM_WIDE)),
     "command-r": Family(_command_r),
     "cohere2": Family(same_in_every_layer(b.ATTENTION, b.GATED_FFN)),
-    "stablelm": Family(
-        same_in_every_layer(GATED, NORM_BIASES, b.QKV_BIAS), extra=b.OUTPUT_NORM_BIAS
-    ),
-    "nemotron": Family(
-        same_in_every_layer(b.ATTENTION, b.FFN_NORM, NORM_BIASES, b.PLAIN_FFN),
-        extra=b.OUTPUT_NORM_BIAS,
-    ),
-    "starcoder2": Family(
-        same_in_every_layer(
-            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, NORM_BIASES, b.PLAIN_FFN, b.FFN_BIAS
-        ),
-        extra=b.OUTPUT_NORM_BIAS,
-    ),
-    "phi2": Family(
-        same_in_every_layer(
-            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.NORM_BIAS, b.PLAIN_FFN, b.FFN_BIAS
-        ),
-        extra=b.OUTPUT_NORM_BIAS + b.OUTPUT_LOGIT_BIAS,
-    ),
-    "falcon": Family(
-        same_in_every_layer(b.FUSED_ATTENTION, b.NORM_BIAS, b.PLAIN_FFN), extra=b.OUTPUT_NORM_BIAS
-    ),
-    "gptneox": Family(GPT_NEOX, extra=b.OUTPUT_NORM_BIAS),
-    "gpt2": Family(GPT_NEOX, extra=b.OUTPUT_NORM_BIAS + b.POSITIONS, sizes=_gpt2_sizes),
+    "granite_swa": Family(same_in_every_layer(GATED, b.SINKS)),
 }  # fmt: skip

@@ -13,7 +13,6 @@ GPT_OSS_BIASES = rows("""
     ffn_up_exps.bias expert_ff experts
     ffn_down_exps.bias d experts
 """)
-SINKS = rows("attn_sinks heads")
 ARCTIC_FFN = rows("""
     ffn_gate d d
     ffn_up d d
@@ -22,8 +21,8 @@ ARCTIC_FFN = rows("""
 """)
 OUTPUT_NORM_OF_ATTENTION = rows("attn_output_norm d")
 LAYER_OUTPUT_NORM = rows("layer_output_norm d")
-HEAD_GATE = rows("attn_gate d heads")
 ROUTED = b.EXPERTS + b.SHARED_EXPERTS
+NORMED = b.ATTENTION + b.QK_NORM + b.FFN_NORM
 
 
 def dense_first(every: Rows, dense: Rows, experts: Rows) -> Callable[[Keys, int], Rows]:
@@ -63,13 +62,37 @@ def _glm4moe(keys: Keys, index: int) -> Rows:
 
 def _mimo2(keys: Keys, index: int) -> Rows:
     slides = keys.integer("attention.sliding_window_pattern", index)
-    every = b.ATTENTION + (SINKS if slides else ()) + b.FFN_NORM
+    every = b.ATTENTION + (b.SINKS if slides else ()) + b.FFN_NORM
     if index >= keys.n_trunk_layers:
         return every + b.GATED_FFN + b.NEXT_TOKEN[:3] + LAYER_OUTPUT_NORM
     return dense_first(every, b.GATED_FFN, b.EXPERTS + b.EXPERT_BIAS)(keys, index)
 
 
-STEP35_ATTENTION = b.ATTENTION + b.QK_NORM + HEAD_GATE + b.FFN_NORM
+AFMOE_GATE = rows("attn_gate d q")
+AFMOE = b.ATTENTION + AFMOE_GATE + b.QK_NORM + b.POST_ATTENTION_NORM + b.FFN_NORM + b.POST_FFN_NORM
+CHUNK_EXPERTS = rows("""
+    ffn_gate_chexps d chunk_ff chunks
+    ffn_up_chexps d chunk_ff chunks
+    ffn_down_chexps chunk_ff d chunks
+""")
+UNSUFFIXED_BIAS = rows("exp_probs_b. experts")
+
+
+def _grove_sizes(keys: Keys, layer: int) -> Sizes:
+    sizes = keys.sizes(layer)
+    return sizes | {
+        "chunk_ff": keys.integer("expert_chunk_feed_forward_length", default=sizes["k_dim"]),
+        "chunks": sizes["experts"] // max(1, keys.integer("experts_per_group")),
+    }
+
+
+def _exaone_moe(keys: Keys, index: int) -> Rows:
+    head = next_token_head(keys, index)
+    is_dense = index < keys.integer("leading_dense_block_count") or head
+    return NORMED + (b.GATED_FFN if is_dense else ROUTED + b.EXPERT_BIAS) + head
+
+
+STEP35_ATTENTION = b.ATTENTION + b.QK_NORM + b.HEAD_GATE + b.FFN_NORM
 
 
 def _step35(keys: Keys, index: int) -> Rows:
@@ -84,17 +107,30 @@ def _bailing_sizes(keys: Keys, layer: int) -> Sizes:
     return sizes | {"shared_ff": shared * keys.integer("expert_shared_count")}
 
 
-NORMED = b.ATTENTION + b.QK_NORM + b.FFN_NORM
-
 EXPERTS = {
     "qwen3moe": Family(same_in_every_layer(NORMED, b.EXPERTS)),
+    "qwen3vlmoe": Family(same_in_every_layer(NORMED, b.EXPERTS)),
+    "mellum": Family(same_in_every_layer(NORMED, b.EXPERTS)),
+    "grovemoe": Family(same_in_every_layer(NORMED, b.EXPERTS, CHUNK_EXPERTS), sizes=_grove_sizes),
+    "phimoe": Family(
+        same_in_every_layer(
+            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, b.NORM_BIAS, b.FFN_NORM_BIAS,
+            b.EXPERTS,
+        ),
+        extra=b.OUTPUT_NORM_BIAS + b.OUTPUT_LOGIT_BIAS,
+    ),
+    "afmoe": Family(dense_first(AFMOE, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
+    "exaone-moe": Family(_exaone_moe),
+    "laguna": Family(dense_first(NORMED + b.HEAD_GATE, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
+    "hy_v3": Family(dense_first(NORMED, b.GATED_FFN, ROUTED + UNSUFFIXED_BIAS)),
+    "cohere2moe": Family(dense_first(b.ATTENTION, b.GATED_FFN, b.EXPERTS)),
     "qwen2moe": Family(
         same_in_every_layer(b.ATTENTION, b.QKV_BIAS, b.FFN_NORM, ROUTED, b.SHARED_GATE)
     ),
     "gpt-oss": Family(
         same_in_every_layer(
             b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.POST_ATTENTION_NORM, b.EXPERTS,
-            GPT_OSS_BIASES, SINKS,
+            GPT_OSS_BIASES, b.SINKS,
         )
     ),
     "llama4": Family(_llama4, sizes=_llama4_sizes),

@@ -73,6 +73,7 @@ MINICPM3 = same_in_every_layer(
 
 LATENT_FAMILIES = {
     "deepseek2": Family(_deepseek2, sizes=latent_sizes),
+    "mistral4": Family(_deepseek2, sizes=latent_sizes),
     "deepseek32": Family(_indexed, sizes=latent_sizes),
     "glm-dsa": Family(_indexed, sizes=latent_sizes),
     "minicpm3": Family(MINICPM3, sizes=latent_sizes),
