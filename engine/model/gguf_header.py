@@ -47,6 +47,8 @@ FORMS = {
     }.items()
 }  # fmt: skip
 U32, U64 = FORMS[4], FORMS[10]
+TENSOR_ROWS = tuple(struct.Struct(f"<{n}QIQ") for n in range(MAX_DIMENSIONS + 1))
+"""Dimensions, type and offset of a tensor, by the number of its dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,8 @@ class _Walk:
             raise self._error(
                 start, f"tensor {name!r} has {n_dimensions} dimensions; 4 are possible"
             )
-        shape = tuple(self._integer(U64) for _ in range(n_dimensions))
-        kind = ggml_type(self._integer(U32), name, self._at - 4)
-        offset = self._integer(U64)
+        *shape_, number, offset = self._row(TENSOR_ROWS[n_dimensions])
+        shape, kind = tuple(shape_), ggml_type(number, name, self._at - 12)
         n_elements = prod(shape)
         if not all(shape) or n_elements > MAX_ELEMENTS:
             raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
@@ -278,13 +279,22 @@ class _Walk:
         if length > limit:
             raise self._error(at, f"{what}: a string claims {length} bytes; at most {limit} can be")
         end = self._at + length
-        self._source.reach(end, at)
-        text = bytes(self._source.data[self._at : end]).decode("utf-8", "replace")
+        if end > len(self._source.data):
+            self._source.reach(end, at)
+        text = self._source.data[self._at : end].decode("utf-8", "replace")
         self._at = end
         return text
 
     def _integer(self, form: struct.Struct) -> int:
         return int(self._unpack(form))
+
+    def _row(self, form: struct.Struct) -> tuple[int, ...]:
+        end = self._at + form.size
+        if end > len(self._source.data):
+            self._source.reach(end, self._at)
+        row: tuple[int, ...] = form.unpack_from(self._source.data, self._at)
+        self._at = end
+        return row
 
     def _unpack(self, form: struct.Struct) -> Scalar:
         end = self._at + form.size
