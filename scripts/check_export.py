@@ -282,9 +282,10 @@ def _with_systemd(model: Model, tried: dict[str, Configuration]) -> Iterator[Out
                 capture_output=True,
                 text=True,
                 check=False,
+                env={**os.environ, "XDG_RUNTIME_DIR": folder},
             )
-            complaints = [line for line in done.stderr.splitlines() if unit.name in line]
-            yield Outcome(f"systemd-analyze verify: {name}", "; ".join(complaints) or None)
+            problem = done.stderr.strip() or (done.returncode and f"exit code {done.returncode}")
+            yield Outcome(f"systemd-analyze verify: {name}", problem or None)
 
 
 def free_port() -> int:

@@ -65,8 +65,10 @@ def file_name(request: ExportRequest) -> str:
 
 
 def render(request: ExportRequest) -> Exported:
-    """Give the command on one line."""
-    line = [
-        writable(request.program), *arguments(request.configuration, request.flag_set)
-    ]  # fmt: skip
-    return Exported(shlex.join(line) + "\n", request_remarks(request))
+    """Give the command on one line.
+
+    Raises:
+        ExportError: a path that cannot be written, or a pattern that would be cut apart.
+    """
+    words = [request.program, *arguments(request.configuration, request.flag_set)]
+    return Exported(shlex.join(map(writable, words)) + "\n", request_remarks(request))
