@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -106,10 +107,22 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
 @click.option(
     "--dry-run", is_flag=True, help="Ask llama.cpp what it would allocate; loads no weights."
 )
+@click.option(
+    "--log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Compare with what llama-server's log tells (-lv 4 or --log-jsonl).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    model: str, vram: tuple[int, ...], *, dry_run: bool, as_json: bool, **options: object
-) -> None:  # fmt: skip
+    model: str,
+    vram: tuple[int, ...],
+    *,
+    dry_run: bool,
+    log: Path | None,
+    as_json: bool,
+    **options: object,
+) -> None:
     """Say what MODEL costs in memory, device by device, and the largest context that fits.
 
     MODEL is a path, a name from `kvchat models`, a name of the catalogue with a quantisation behind
@@ -152,7 +165,17 @@ def command(
     if as_json:
         from app.planning.as_json import plan_json
 
-        click.echo(json.dumps(plan_json(plan, planner), indent=2))
+        found = plan_json(plan, planner)
+        if log is not None:
+            from app.cli.compare_log import comparison_json
+
+            found["log"] = comparison_json(plan, log)
+        click.echo(json.dumps(found, indent=2))
+        return
+    if log is not None:
+        from app.cli.compare_log import print_comparison
+
+        print_comparison(plan, log)
         return
     from app.cli.plan_text import print_plan
 

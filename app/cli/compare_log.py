@@ -1,0 +1,60 @@
+"""Planned numbers beside those of a server's log, on standard output."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from app.planning.plan import Plan
+from app.render.format import nbytes
+from engine.memory.log_comparison import Compared, compare_log, settings_that_differ
+from engine.memory.server_log import read_server_log
+
+SHARE_SHOWN = 0.01
+"""Differences below this share of the measured bytes are not coloured."""
+
+
+def print_comparison(plan: Plan, path: Path) -> None:
+    """Print each term of each device, planned and measured.
+
+    Raises:
+        LogError: the log cannot be read, or says nothing about memory.
+    """
+    log = read_server_log(path)
+    rows = compare_log(plan.estimate, log)
+    for note in settings_that_differ(plan.estimate, log):
+        click.echo(click.style(f"{note}: the numbers are of two configurations", fg="yellow"))
+    width = max((len(row.device) for row in rows), default=6)
+    click.echo(f"{'':{width}}  {'':12} {'planned':>12} {'measured':>12} {'planned too much':>17}")
+    for row in rows:
+        click.echo(_line(row, width))
+    click.echo(
+        _line(
+            Compared(
+                "all",
+                "total",
+                sum(row.planned_bytes for row in rows),
+                sum(row.measured_bytes for row in rows),
+            ),
+            width,
+        )
+    )
+    if any(buffer.device.endswith("_Mapped") for buffer in log.buffers):
+        click.echo("Weights in main memory are measured as the part of the file that is mapped.")
+
+
+def comparison_json(plan: Plan, path: Path) -> list[dict[str, str | int]]:
+    """Give each term of each device, planned and measured, as plain values.
+
+    Raises:
+        LogError: the log cannot be read, or says nothing about memory.
+    """
+    return [asdict(row) for row in compare_log(plan.estimate, read_server_log(path))]
+
+
+def _line(row: Compared, width: int) -> str:
+    share = row.difference_bytes / row.measured_bytes if row.measured_bytes else 1.0
+    text = f"{share:+.1%}" if row.measured_bytes else "not in the log"
+    color = None if abs(share) < SHARE_SHOWN else "yellow" if share > 0 else "red"
+    numbers = f"{nbytes(row.planned_bytes):>12} {nbytes(row.measured_bytes):>12}"
+    return f"{row.device:{width}}  {row.kind:12} {numbers} {click.style(f'{text:>17}', fg=color)}"

@@ -1,0 +1,208 @@
+"""What a llama-server really allocated, read from its log.
+
+Read are the lines `... buffer size = 96.00 MiB` of llama.cpp 0c1e57098 with `-lv 4` and of builds
+back to 2024, which printed them without being asked, the table `memory breakdown` that a server
+prints before it loads and when it ends, and both as rows of `--log-jsonl`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from engine.errors import EngineError
+from engine.memory.dry_run import MeasuredBuffer
+from engine.memory.units import MIB
+
+MAX_LINE = 64 * 1024
+"""Characters of a line that are looked at: a prompt may stand in a log as one line."""
+
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+BUFFER = re.compile(
+    r"(?P<function>\w+):\s+(?P<device>\S+)\s+(?:(?P<kind>model|KV|RS|compute|output)\s+)?"
+    r"buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?)\s*MiB"
+)
+"""Builds before September 2024 print `CUDA0 buffer size` for weights."""
+SETTING = re.compile(
+    r"(?:llama_context|llama_new_context_with_model): (?P<name>\w+)\s*= (?P<value>\S+)"
+)
+TABLE_ROW = re.compile(
+    r"\|\s+- (?P<name>\S+)(?: \((?P<description>.*)\))?\s*\|"
+    r"(?:\s*(?P<total>\d+) =\s*(?P<free>\d+) \+ \()?"
+    r"\s*\d+ =\s*(?P<model>\d+) \+\s*(?P<context>\d+) \+\s*(?P<compute>\d+)"
+)
+NEW_RUN = re.compile(r"llama_server: initializing|\bbuild: \d+|main: build = ")
+NEW_CONTEXT = re.compile(r"constructing llama_context|llama_new_context_with_model: n_ctx ")
+DRAFT = re.compile(r"loading draft model")
+PROJECTOR = re.compile(r"clip|mtmd|compute_meta")
+
+
+class LogError(EngineError):
+    """A log that cannot be read, or that says nothing about memory."""
+
+    title = "The log is of no use"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A row of the memory breakdown, in bytes of whole MiB.
+
+    Where several models run, the row is of the target alone.
+    """
+
+    name: str
+    """`CUDA0`, `Host`, `CPU_REPACK` and so on."""
+    description: str
+    """Name of the card without its maker; empty for memory of the host."""
+    model_bytes: int
+    context_bytes: int
+    """Cache and recurrent state."""
+    compute_bytes: int
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    is_loaded: bool = False
+    """Whether the model was loaded when the row was printed; before, it is a projection."""
+
+    @property
+    def self_bytes(self) -> int:
+        """Bytes that llama.cpp accounts for."""
+        return self.model_bytes + self.context_bytes + self.compute_bytes
+
+    @property
+    def unaccounted_bytes(self) -> int | None:
+        """Bytes in use beyond those: the driver's context and other programs."""
+        if self.total_bytes is None or self.free_bytes is None or not self.is_loaded:
+            return None
+        return self.total_bytes - self.free_bytes - self.self_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """The last run that a log tells of."""
+
+    buffers: tuple[MeasuredBuffer, ...]
+    """Exact to 0.005 MiB; none where the log has the breakdown alone."""
+    devices: tuple[DeviceMemory, ...]
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings of the target's context by llama.cpp's names: `n_ctx`, `n_seq_max`, `n_ubatch`..."""
+
+
+def read_server_log(path: Path) -> ServerLog:
+    """Give what the last run in a log allocated.
+
+    Raises:
+        LogError: the file cannot be read, or no line of it tells of memory.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            log = parse_server_log(_lines(file))
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not log.buffers and not log.devices:
+        raise LogError(
+            f"{path} says nothing about memory: start llama-server with -lv 4 or --log-jsonl, and "
+            "keep what it prints"
+        )
+    return log
+
+
+def parse_server_log(lines: Iterable[str]) -> ServerLog:
+    """Give what the last run in the lines of a log allocated."""
+    run = _Run()
+    for line in lines:
+        row = _json_row(line) if line.startswith("{") else None
+        if row is not None and row.get("type") == "fit_memory_breakdown":
+            run.read_breakdown(row.get("data"))
+            continue
+        text = COLOR.sub("", line) if row is None else str(row.get("msg"))
+        if NEW_RUN.search(text) and run.has_buffers:
+            run = _Run()
+        run.read(text)
+    return run.log()
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(MAX_LINE):
+        yield line
+
+
+def _json_row(line: str) -> dict[str, object] | None:
+    """Give a row of `--log-jsonl`; None for a line that was cut off, or text with a brace."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+class _Run:
+    """What one run has told so far.
+
+    A context prints its compute buffers again whenever it lays its graph out anew, so the last ones
+    count; caches and weights of several devices or kinds add up.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[MeasuredBuffer] = []
+        self._graphs: dict[tuple[int, str], MeasuredBuffer] = {}
+        self._n_contexts = 0
+        self._owner = "target"
+        self._rows: dict[str, DeviceMemory] = {}
+        self._settings: dict[str, str] = {}
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether a buffer was told."""
+        return bool(self._kept or self._graphs)
+
+    def read(self, text: str) -> None:
+        """Take in one line, or the message of one row."""
+        if DRAFT.search(text):
+            self._owner = "draft"
+        elif buffer := BUFFER.search(text):
+            self._add(buffer)
+        elif row := TABLE_ROW.search(text):
+            self._add_row(row.groupdict(default=""))
+        elif (setting := SETTING.search(text)) and self._owner == "target":
+            self._settings.setdefault(setting["name"], setting["value"])
+        if NEW_CONTEXT.search(text):
+            self._n_contexts += 1
+
+    def read_breakdown(self, data: object) -> None:
+        """Take in the rows of a `fit_memory_breakdown`; what is no such row is passed over."""
+        rows = data.get("rows") if isinstance(data, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict) and {"name", "model", "context", "compute"} <= row.keys():
+                self._add_row({str(name): str(value) for name, value in row.items()})
+
+    def log(self) -> ServerLog:
+        """Give what was told."""
+        buffers = (*self._kept, *self._graphs.values())
+        return ServerLog(buffers, tuple(self._rows.values()), self._settings)
+
+    def _add(self, match: re.Match[str]) -> None:
+        owner = "projector" if PROJECTOR.search(match["function"]) else self._owner
+        kind, nbytes = match["kind"] or "model", round(float(match["mib"]) * MIB)
+        buffer = MeasuredBuffer(match["device"], kind, nbytes, owner)
+        if kind == "compute":
+            self._graphs[self._n_contexts, f"{owner} {buffer.device}"] = buffer
+        else:
+            self._kept.append(buffer)
+
+    def _add_row(self, row: dict[str, str]) -> None:
+        def size(name: str) -> int | None:
+            text = row.get(name, "")
+            return int(text) * MIB if text.isascii() and text.isdecimal() else None
+
+        self._rows[row["name"]] = DeviceMemory(
+            name=row["name"],
+            description=row.get("description", ""),
+            model_bytes=size("model") or 0,
+            context_bytes=size("context") or 0,
+            compute_bytes=size("compute") or 0,
+            total_bytes=size("total"),
+            free_bytes=size("free"),
+            is_loaded=bool(self._graphs),
+        )
