@@ -1,0 +1,45 @@
+"""`kvchat plan MODEL --log FILE`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+
+LOG = Path(__file__).parents[2] / "engine" / "memory" / "logs" / "cpu_lv4.log"
+SAME = ("--target", "llama-server", "--ctx", "2048", "--slots", "4", "--unified")
+
+
+def test_planned_stands_beside_measured(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(starter_path), "--log", str(LOG), *SAME]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["planned", "measured", "planned", "too", "much"]
+    [cache] = [line for line in lines if " kv " in line]
+    assert cache.split() == ["CPU", "kv", "45", "MiB", "45", "MiB", "+0.0%"]
+    assert any(line.split()[:2] == ["all", "total"] for line in lines)
+
+
+def test_a_log_of_another_configuration_is_said_first(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", str(starter_path), "--log", str(LOG), *SAME[:2], "--ctx", "4096"]) == 0
+    assert "4096 in the plan, but 2048 in the log" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_json_has_the_comparison(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(starter_path), "--log", str(LOG), *SAME, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["log"]
+    [cache] = [row for row in rows if row["kind"] == "kv"]
+    assert cache["planned_bytes"] == cache["measured_bytes"] == 45 * 1024**2
+
+
+def test_a_log_that_says_nothing_is_an_error(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = tmp_path / "quiet.log"
+    quiet.write_text("nothing\n")
+    assert run(["plan", str(starter_path), "--log", str(quiet)]) != 0
+    assert "-lv 4" in capsys.readouterr().err
