@@ -52,6 +52,21 @@ def comparison_json(plan: Plan, path: Path) -> list[dict[str, str | int]]:
     return [asdict(row) for row in compare_log(plan.estimate, read_server_log(path))]
 
 
+def learn(plan: Plan, path: Path) -> None:
+    """Keep what a log says about the cards, and say on standard error what it was.
+
+    Raises:
+        LogError: the log cannot be read, or says nothing about memory.
+        CalibrationError: it says nothing about a card, or the file cannot be kept.
+    """
+    from app.planning.calibrating import calibration_path, learn_from_log
+
+    for name, found in learn_from_log(plan, path).items():
+        factor = f", graphs times {found.compute_factor:g}" if found.compute_factor else ""
+        click.echo(f"{name}: {nbytes(found.overhead_bytes)} beyond buffers{factor}", err=True)
+    click.echo(f"kept in {calibration_path()}", err=True)
+
+
 def _line(row: Compared, width: int) -> str:
     share = row.difference_bytes / row.measured_bytes if row.measured_bytes else 1.0
     text = f"{share:+.1%}" if row.measured_bytes else "not in the log"

@@ -113,6 +113,9 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
     metavar="FILE",
     help="Compare with what llama-server's log tells (-lv 4 or --log-jsonl).",
 )
+@click.option(
+    "--calibrate", is_flag=True, help="With --log: plan with what the log says about the GPU."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     model: str,
@@ -120,6 +123,7 @@ def command(
     *,
     dry_run: bool,
     log: Path | None,
+    calibrate: bool,
     as_json: bool,
     **options: object,
 ) -> None:
@@ -162,6 +166,12 @@ def command(
                 "out --vram and a preset with vram_gib"
             )
         plan = measured_plan(plan)
+    if calibrate:
+        from app.cli.compare_log import learn
+
+        if log is None:
+            raise click.UsageError("--calibrate learns from a log: name it with --log")
+        learn(plan, log)
     if as_json:
         from app.planning.as_json import plan_json
 

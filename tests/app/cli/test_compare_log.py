@@ -43,3 +43,24 @@ def test_a_log_that_says_nothing_is_an_error(
     quiet.write_text("nothing\n")
     assert run(["plan", str(starter_path), "--log", str(quiet)]) != 0
     assert "-lv 4" in capsys.readouterr().err
+
+
+def test_calibrating_keeps_what_the_log_says_about_the_card(
+    starter_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("app.planning.calibrating.data_dir", lambda: tmp_path)
+    log = tmp_path / "card.log"
+    log.write_text(
+        "sched_reserve:      CUDA0 compute buffer size =   100.00 MiB\n"
+        "f: |   - CUDA0 (RTX 3090) | 24268 = 23000 + (968 = 800 +  68 +  100) + 300 |\n"
+    )
+    arguments = ["plan", str(starter_path), "--log", str(log), "--vram", "24GiB"]
+    assert run([*arguments, "--calibrate"]) == 0
+    assert "RTX 3090: 300 MiB beyond buffers" in capsys.readouterr().err
+    kept = json.loads((tmp_path / "calibration.json").read_text())
+    assert kept["RTX 3090"]["overhead_bytes"] == 300 * 1024**2
+    assert run([*arguments[:2], "--calibrate"]) != 0
+    assert "--log" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""What a measured run taught about a card: the memory beyond buffers, and how far graphs were off.
+
+llama.cpp cannot know before loading what a driver's context takes; a log of a server that ended
+can: its memory breakdown tells total, free and own bytes of each device.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from engine.errors import EngineError
+from engine.memory.estimate import Estimate
+from engine.memory.hardware import Device
+from engine.memory.log_comparison import compare_log, settings_that_differ
+from engine.memory.server_log import DeviceMemory, ServerLog
+from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.memory.units import MIB, format_bytes
+
+MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Radeon ", "Instinct ")
+"""Words that llama.cpp leaves out of a card's name in its breakdown."""
+OVERHEAD_LIMIT_BYTES = 2048 * MIB
+"""A driver's context of 107 to 555 MiB was reported: what is far beyond is another program."""
+FACTOR_LIMITS = (0.5, 2.0)
+
+
+class CalibrationError(EngineError):
+    """A calibration that cannot be taken, read or kept."""
+
+    title = "The calibration failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What one run on a card taught."""
+
+    overhead_bytes: int
+    """In use beyond llama.cpp's buffers while the model was loaded, to 1 MiB."""
+    compute_factor: float | None = None
+    """Measured graph over the planned one; None where the log is of another configuration."""
+
+
+Calibrations = Mapping[str, Calibration]
+"""By the name of the card without its maker."""
+
+
+def card_name(name: str) -> str:
+    """Give a card's name as llama.cpp prints it: `NVIDIA GeForce RTX 3090` is `RTX 3090`."""
+    for maker in MAKERS:
+        name = name.removeprefix(maker)
+    return name.strip()
+
+
+def overhead_bytes(device: Device, known: Calibrations) -> int | None:
+    """Give what was measured beyond buffers on a card of this name; None where nothing was."""
+    found = known.get(card_name(device.name))
+    return None if found is None else found.overhead_bytes
+
+
+def calibrate(log: ServerLog, planned: Estimate) -> dict[str, Calibration]:
+    """Learn from a log that has a memory breakdown of a loaded model.
+
+    Raises:
+        CalibrationError: the log has none, or its numbers cannot be a driver's overhead; the
+            message says which.
+    """
+    found = {}
+    for row in log.devices:
+        if row.unaccounted_bytes is None:
+            continue
+        nbytes = row.unaccounted_bytes - _beside(row, log)
+        _check(row, nbytes)
+        found[card_name(row.description)] = Calibration(nbytes, _factor(row, log, planned))
+    if not found:
+        raise CalibrationError(
+            "the log has no memory breakdown of a GPU with a loaded model: start llama-server with "
+            "-lv 4, and end it with Ctrl+C, which prints one"
+        )
+    return found
+
+
+def _beside(row: DeviceMemory, log: ServerLog) -> int:
+    """Give what a draft model and a projector hold: the breakdown is of the target alone."""
+    return sum(b.nbytes for b in log.buffers if b.owner != "target" and b.device == row.name)
+
+
+def _check(row: DeviceMemory, nbytes: int) -> None:
+    if not 0 < nbytes <= OVERHEAD_LIMIT_BYTES:
+        raise CalibrationError(
+            f"{row.name} has {format_bytes(nbytes)} in use beyond llama.cpp's buffers, which is no "
+            "driver's context: end other programs on the card, run the server again, and end it "
+            "with Ctrl+C"
+        )
+
+
+def _factor(row: DeviceMemory, log: ServerLog, planned: Estimate) -> float | None:
+    gpus = [device.device.name for device in planned.devices if device.device.kind == "gpu"]
+    number = "".join(character for character in row.name if character.isdigit())
+    if settings_that_differ(planned, log) or not number or int(number) >= len(gpus):
+        return None
+    name = gpus[int(number)]
+    for compared in compare_log(planned, log):
+        if (compared.device, compared.kind) == (name, TermKind.COMPUTE.value):
+            low, high = FACTOR_LIMITS
+            share = compared.measured_bytes / max(compared.planned_bytes, 1)
+            return round(share, 3) if low <= share <= high else None
+    return None
+
+
+def calibrated(planned: Estimate, known: Calibrations) -> Estimate:
+    """Put what was measured on cards of the same names into an estimate."""
+    devices = tuple(_calibrated_device(device, known) for device in planned.devices)
+    return replace(planned, devices=devices)
+
+
+def _calibrated_device(device: DeviceEstimate, known: Calibrations) -> DeviceEstimate:
+    found = known.get(card_name(device.device.name))
+    if found is None or device.device.kind != "gpu" or not device.terms:
+        return device
+    terms = dict(device.terms)
+    if TermKind.OVERHEAD in terms:
+        terms[TermKind.OVERHEAD] = Term(
+            found.overhead_bytes, Source.MEASURED, "calibrated with a log of this card"
+        )
+    compute = terms.get(TermKind.COMPUTE)
+    if compute is not None and compute.source is Source.ESTIMATED and found.compute_factor:
+        terms[TermKind.COMPUTE] = _scaled(compute, found.compute_factor)
+    return replace(device, terms=terms)
+
+
+def _scaled(term: Term, factor: float) -> Term:
+    def scale(nbytes: int | None) -> int | None:
+        return None if nbytes is None else round(nbytes * factor)
+
+    note = f"{term.note}, times {factor:g} by a log of this card".removeprefix(", ")
+    return Term(
+        round(term.nbytes * factor),
+        term.source,
+        note,
+        scale(term.low_bytes),
+        scale(term.high_bytes),
+    )
+
+
+def read_calibrations(path: Path) -> dict[str, Calibration]:
+    """Read what was learned so far; nothing where there is no file yet.
+
+    Raises:
+        CalibrationError: the file cannot be read or is damaged.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): _calibration(row) for name, row in rows.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise CalibrationError(
+            f"{path} cannot be read ({error}): delete it to start anew"
+        ) from error
+
+
+def _calibration(row: dict[str, object]) -> Calibration:
+    nbytes, factor = row["overhead_bytes"], row["compute_factor"]
+    if not isinstance(nbytes, int) or not isinstance(factor, float | None):
+        raise ValueError(f"{row!r} is no calibration")
+    return Calibration(nbytes, factor)
+
+
+def write_calibrations(path: Path, found: Calibrations) -> None:
+    """Keep calibrations, beside those of other cards.
+
+    Raises:
+        CalibrationError: the file cannot be read or written.
+    """
+    rows = {name: asdict(one) for name, one in {**read_calibrations(path), **found}.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise CalibrationError(f"{path} cannot be written: {error.strerror or error}") from error
