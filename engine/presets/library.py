@@ -34,9 +34,20 @@ def builtin_dir() -> Path:
 def list_presets(user_dir: Path) -> list[PresetEntry]:
     """Give the user's presets, then the built-in ones; broken files are listed with the reason."""
     return [
-        *(_entry(path, is_builtin=False) for path in sorted(user_dir.glob("*.toml"))),
-        *(_entry(path, is_builtin=True) for path in sorted(builtin_dir().glob("*.toml"))),
+        *(_entry(path, is_builtin=False) for path in _sorted(user_dir)),
+        *(_entry(path, is_builtin=True) for path in _sorted(builtin_dir())),
     ]
+
+
+def _sorted(folder: Path) -> list[Path]:
+    """Give the preset files of a folder by name, numbers by their value: 6 before 12."""
+    return sorted(
+        folder.glob("*.toml"),
+        key=lambda path: [
+            (not part.isdigit(), int(part) if part.isdigit() else 0, part)
+            for part in re.split(r"(\d+)", path.stem.lower())
+        ],
+    )
 
 
 def find_preset(name: str, user_dir: Path) -> Preset:

@@ -98,6 +98,8 @@ class Preset(_Strict):
     description: str = ""
     model: str | None = None
     """Path or name of the model; left out, the preset suits any."""
+    goal: Literal["context", "quality", "speed", "balanced"] | None = None
+    """What shall be best; a search then settles context, cache types and layers not given here."""
     n_ctx: Annotated[int, Field(ge=1)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName = "f16"
@@ -137,6 +139,8 @@ class Preset(_Strict):
     n_threads: int | None = Field(default=None, ge=1, le=1024)
     vram_gib: float | None = Field(default=None, gt=0)
     """Memory of the GPU to plan for, instead of the one that is there."""
+    ram_gib: float | None = Field(default=None, gt=0)
+    """Main memory that a goal plans for, instead of what is free."""
     margin_gib: float = Field(default=0.5, ge=0)
     """Memory that is kept free on every device."""
     system_prompt: str = ""

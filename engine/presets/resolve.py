@@ -11,10 +11,13 @@ from engine.configuration import (
 from engine.errors import PresetError
 from engine.memory.estimate import Target
 from engine.memory.fit import DoesNotFitError as DoesNotFitError
-from engine.memory.fit import Estimator, estimator, max_gpu_layers, max_n_ctx, with_n_ctx
+from engine.memory.fit import Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.hardware import Device
+from engine.memory.search.goals import Offload
+from engine.memory.search.placements import placements
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
+from engine.presets.by_goal import settled_by_goal
 from engine.presets.preset import Preset
 
 AUTO_N_CTX = 8192
@@ -34,15 +37,21 @@ def resolve(
 ) -> Configuration:
     """Give the configuration of a preset (None: the defaults) for a model on a machine.
 
-    Layers on the GPU are settled at a small context first, then the context: `auto` is the smallest
-    of training, 8192 and what fits; `max` all that fits up to training. `draft` is the model that
-    the preset or the user names.
+    Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
+    then the context: `auto` is the smallest of training, 8192 and what fits; `max` all that fits up
+    to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
+    user names.
+
+    A preset with a goal leaves all of that to a search (`by_goal`).
 
     Raises:
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
     rules = preset or Preset(name="default")
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
+    if rules.goal is not None:
+        devices, target = machine.devices, machine.target
+        return settled_by_goal(rules, start, model, devices, target, draft)
     cost = estimator(model, machine.devices, target=machine.target, draft=draft)
     margin = round(rules.margin_gib * GIB)
     settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
@@ -113,16 +122,34 @@ def _with_gpu_layers(
         case "all":
             return replace(configuration, n_gpu_layers=-1)
         case "auto":
-            if not any(device.kind == "gpu" for device in machine.devices):
-                return replace(configuration, n_gpu_layers=-1)
-            wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else LEAST_N_CTX
-            at_context = with_n_ctx(configuration, min(wanted, AUTO_N_CTX))
-            if cost(replace(at_context, n_gpu_layers=-1)).fits(margin):
-                return replace(configuration, n_gpu_layers=-1)
-            n_layers = max_gpu_layers(at_context, model, cost, margin_bytes=margin)
-            return replace(configuration, n_gpu_layers=n_layers)
+            return _with_most_on_gpus(rules, configuration, model, machine, cost, margin)
         case int(n_layers):
             return replace(configuration, n_gpu_layers=n_layers)
+
+
+def _with_most_on_gpus(
+    rules: Preset,
+    configuration: Configuration,
+    model: Model,
+    machine: Machine,
+    cost: Estimator,
+    margin: int,
+) -> Configuration:
+    """Lay on the GPUs what fits beside the usual context, or beside the least one."""
+    usual = min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
+    wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else usual
+    ladder = placements(model, machine.devices, Offload.PARTIAL)
+    for n_ctx in (wanted, min(wanted, LEAST_N_CTX)):
+        at_context = with_n_ctx(configuration, n_ctx)
+        for placement in ladder:
+            placed = {"n_gpu_layers": placement.n_gpu_layers}
+            if rules.n_cpu_moe == 0:
+                placed["n_cpu_moe"] = placement.n_cpu_moe
+            elif placement.n_cpu_moe > 0:
+                continue  # the preset says which experts stay in main memory
+            if cost(replace(at_context, **placed)).fits(margin):
+                return replace(configuration, **placed)
+    return replace(configuration, n_gpu_layers=0)
 
 
 def _with_context(

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
-from engine.memory.kv_cache import PAD
 from engine.memory.search.best import Choice
 from engine.memory.search.goals import pair_label
 from engine.memory.search.space import Knobs, Space
@@ -66,4 +65,4 @@ def _farther(space: Space, model: Model, knobs: Knobs, steps: int) -> tuple[str,
 def _alternative(space: Space, label: str, choice: Choice) -> Alternative:
     knobs, steps = choice
     estimate = space.estimate(knobs, steps)
-    return Alternative(f"{label}: {steps * PAD:,} tokens", estimate.configuration, estimate)
+    return Alternative(f"{label}: {space.tokens(steps):,} tokens", estimate.configuration, estimate)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from engine.errors import PresetError
-from engine.memory.kv_cache import PAD
 from engine.memory.search.goals import Limits, Offload, pair_label
 from engine.memory.search.space import Space
 from engine.memory.units import format_bytes
@@ -24,8 +23,9 @@ def why_nothing_fits(space: Space, model: Model, limits: Limits) -> str:
         for d in short
     )
     pair = pair_label(space.pairs[smallest.pair])
+    least = f"{space.tokens(space.least):,} tokens of {pair} cache"
     return (
-        f"{model.file.name} does not fit with {space.least * PAD:,} tokens of {pair} cache and "
+        f"{model.file.name} does not fit with {least} and "
         f"{format_bytes(space.margin_bytes)} kept free on each device: {where}. {_advice(limits)}"
     )
 

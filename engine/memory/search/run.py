@@ -79,13 +79,14 @@ def search(
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
         n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
+        n_slots=n_slots,
     )
     best = best_choice(space, goal, limits.offload)
     if best is None:
         raise space.refusal or DoesNotFitError(why_nothing_fits(space, model, limits))
     knobs, steps = best
     estimate = space.estimate(knobs, steps)
-    rope = rope_warning(model, steps * PAD // n_slots, target)
+    rope = rope_warning(model, space.tokens(steps) // n_slots, target)
     return Found(
         goal,
         estimate.configuration,

@@ -41,13 +41,15 @@ class Space:
         drafts: tuple[bool, ...],
         margin_bytes: int,
         n_ctx_range: tuple[int, int],
+        n_slots: int = 1,
     ) -> None:
         self.base, self.cost = base, cost
         self.placements, self.pairs, self.drafts = placements, pairs, drafts
         self.micro_batches, self.margin_bytes = micro_batches, margin_bytes
-        least, most = n_ctx_range
-        self.most = max(1, most // PAD)
-        self.least = min(-(-least // PAD), self.most)
+        self.n_slots = n_slots
+        least, self.limit = n_ctx_range
+        self.least = -(-least // PAD)
+        self.most = max(self.least, -(-self.limit // PAD))
         self.refusal: PresetError | None = None
         self._known: dict[tuple[Knobs, int], tuple[bool, bool]] = {}
         self._reach: dict[Knobs, int | None] = {}
@@ -85,7 +87,11 @@ class Space:
                 draft=base.draft if knobs.with_draft else None,
                 speculation=replace(base.speculation, predictor=predictor),
             )
-        return with_n_ctx(chosen, steps * PAD)
+        return with_n_ctx(chosen, self.tokens(steps))
+
+    def tokens(self, steps: int) -> int:
+        """Give the context of a number of steps: training need not be a whole number of them."""
+        return min(steps * PAD, self.limit)
 
     def estimate(self, knobs: Knobs, steps: int) -> Estimate:
         """Say what a choice costs.

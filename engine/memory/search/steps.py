@@ -83,11 +83,12 @@ def _why_moved(space: Space, goal: Goal, knobs: Knobs) -> str:
     faster = replace(knobs, placement=knobs.placement - 1)
     steps = space.largest(faster)
     if steps is None:
-        return f": with less there, {space.least * PAD:,} tokens do not fit"
+        return f": with less there, {space.tokens(space.least):,} tokens do not fit"
     here = space.largest(knobs) or space.least
     if goal is Goal.SPEED or here == steps:
         return ""
-    return f": with one step less there, {steps * PAD:,} tokens instead of {here * PAD:,} would fit"
+    fewer, now = space.tokens(steps), space.tokens(here)
+    return f": with one layer less there, {fewer:,} tokens instead of {now:,} would fit"
 
 
 def _types(space: Space, before: Knobs, after: Knobs) -> Step | None:
@@ -131,7 +132,7 @@ def _cost_of_draft(space: Space, with_it: Knobs, without: Knobs) -> str:
     reached, kept = space.largest(with_it), space.largest(without)
     size = format_bytes(nbytes)
     if reached is None:
-        return f"with its {size} not even {space.least * PAD:,} tokens fit"
+        return f"with its {size} not even {space.tokens(space.least):,} tokens fit"
     if kept is None or kept == reached:
         return f"it takes {size} and no context"
     return f"it takes {size}, or {(kept - reached) * PAD:,} tokens of context"
@@ -139,11 +140,11 @@ def _cost_of_draft(space: Space, with_it: Knobs, without: Knobs) -> str:
 
 def _context(space: Space, model: Model, goal: Goal, best: Choice) -> Step:
     knobs, steps = best
-    n_ctx, trained = steps * PAD, model.architecture.n_ctx_train
+    n_ctx, trained = space.tokens(steps), model.architecture.n_ctx_train * space.n_slots
     if steps < space.most:
         more = _missing(space, knobs, steps)
         return Step("context", f"{n_ctx:,} tokens fit{more}")
-    if goal is Goal.BALANCED and space.most * PAD < trained:
+    if goal is Goal.BALANCED and space.tokens(space.most) < trained:
         return Step("context", f"{n_ctx:,} tokens are enough for this goal; the rest stays free")
     if n_ctx >= trained:
         return Step("context", f"{n_ctx:,} tokens fit: all that the model was trained on")
@@ -168,11 +169,11 @@ def _gain(
     """Give the tokens that a change buys, and say so."""
     had, has = space.largest(before), space.largest(after)
     if has is None:
-        return None, f"{verbs[1]} some of the room that {space.least * PAD:,} tokens need"
+        return None, f"{verbs[1]} some of the room that {space.tokens(space.least):,} tokens need"
     if had is None:
-        return None, f"{verbs[1]} room for {has * PAD:,} tokens: without, nothing would fit"
+        return None, f"{verbs[1]} room for {space.tokens(has):,} tokens: without, nothing would fit"
     gained = (has - had) * PAD
-    return gained, f"{verbs[0]} {gained:,} tokens ({had * PAD:,} to {has * PAD:,})"
+    return gained, f"{verbs[0]} {gained:,} tokens ({space.tokens(had):,} to {space.tokens(has):,})"
 
 
 def _has_gpu(space: Space, knobs: Knobs) -> bool:

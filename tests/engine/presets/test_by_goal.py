@@ -1,0 +1,139 @@
+"""Presets that are rules with a goal, on models such as people have."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.errors import PresetError
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.model.architecture import Model
+from engine.model.catalog import find_entry
+from engine.presets.library import find_preset, list_presets
+from engine.presets.preset import Preset, parse_preset
+from engine.presets.resolve import DoesNotFitError, Machine, resolve
+
+NOBODY = Path("nobody's presets")
+RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
+MODELS = ("qwen2.5-0.5b", "llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b")
+SIZES = ("gpu-6", "gpu-8", "gpu-12", "gpu-16", "gpu-24", "gpu-48", "cpu-16", "cpu-32")
+
+
+def model(name: str) -> Model:
+    return find_entry(name).model("Q4_K_M")
+
+
+def built_in(stem: str) -> Preset:
+    entry = next(e for e in list_presets(NOBODY) if e.path.stem == stem)
+    return find_preset(str(entry.path), NOBODY)
+
+
+def machine(rules: Preset) -> Machine:
+    if rules.n_gpu_layers == 0:
+        return Machine((RAM,), "llama-server")
+    nbytes = round((rules.vram_gib or 12) * GIB)
+    return Machine((Device("GPU 0", "gpu", nbytes, nbytes), RAM), "llama-server")
+
+
+def resolved(stem: str, name: str) -> Configuration:
+    rules = built_in(stem)
+    return resolve(rules, model(name), machine(rules))
+
+
+def test_there_is_a_preset_for_every_common_size_and_use() -> None:
+    stems = [entry.path.stem for entry in list_presets(NOBODY)]
+    assert set(SIZES) | {"long-context", "coding"} <= set(stems)
+    assert [stem for stem in stems if stem.startswith("gpu")] == list(SIZES[:6])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("stem", [entry.path.stem for entry in list_presets(NOBODY)])
+def test_every_preset_gives_something_that_fits_its_machine(stem: str, name: str) -> None:
+    rules, of_model = built_in(stem), model(name)
+    on = machine(rules)
+    if stem == "cpu-16" and name in ("qwen3-32b", "qwen3-30b-a3b"):
+        with pytest.raises(DoesNotFitError, match=r"has 16\.00 GiB free"):
+            resolve(rules, of_model, on)
+        return
+    found = resolve(rules, of_model, on)
+    cost = estimate(of_model, found, on.devices, target=on.target)
+    assert cost.fits(round(rules.margin_gib * GIB))
+    trained = of_model.architecture.n_ctx_train
+    assert min(4096, trained) <= found.n_ctx <= trained * found.n_slots
+    assert not any("slow path" in warning for warning in cost.warnings)
+
+
+def test_larger_cards_give_more_of_the_same_model() -> None:
+    contexts = [resolved(stem, "llama-3.1-8b") for stem in SIZES[:6]]
+    assert contexts[0].type_k == "q8_0"
+    assert contexts[2].type_k == "f16"
+    assert [c.n_ctx for c in contexts] == sorted(c.n_ctx for c in contexts)
+
+
+def test_a_small_card_keeps_experts_not_layers_in_main_memory() -> None:
+    for stem in ("gpu-8", "gpu-16", "balanced"):
+        found = resolved(stem, "qwen3-30b-a3b")
+        assert found.n_gpu_layers == -1
+        assert found.n_cpu_moe > 0
+
+
+def test_presets_without_gpu_use_none_though_there_is_one() -> None:
+    rules = built_in("cpu-32")
+    card = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
+    found = resolve(rules, model("llama-3.1-8b"), Machine((card, RAM)))
+    assert found.n_gpu_layers == 0
+
+
+def test_long_context_has_the_longest_and_coding_its_look_up() -> None:
+    longest = resolved("long-context", "llama-3.1-8b")
+    assert longest.n_ctx == max(
+        resolved(e.path.stem, "llama-3.1-8b").n_ctx
+        for e in list_presets(NOBODY)
+        if built_in(e.path.stem).vram_gib is None and built_in(e.path.stem).n_gpu_layers != 0
+    )
+    coding = resolved("coding", "llama-3.1-8b")
+    assert (coding.type_k, coding.speculation.predictor) == ("q8_0", "lookup")
+    assert coding.speculation.n_draft_max == 12
+    assert coding.sampling.temperature == 0
+
+
+def test_what_a_goal_preset_fixes_stays() -> None:
+    rules = parse_preset('name="x"\ngoal="context"\nn_ctx=5000\ntype_v="q8_0"\nn_ubatch=64', "x")
+    found = resolve(rules, model("llama-3.1-8b"), machine(rules))
+    assert found.n_ctx == 5000
+    assert (found.type_k, found.type_v, found.n_ubatch) == ("f16", "q8_0", 64)
+
+
+def test_a_fixed_context_is_taken_also_where_it_does_not_fit() -> None:
+    rules = Preset(name="x", goal="context", n_ctx=131072)
+    tiny = Machine((Device("CPU", "cpu", GIB, GIB),))
+    assert resolve(rules, model("llama-3.1-8b"), tiny).n_ctx == 131072
+
+
+def test_a_goal_beside_fixed_layers_is_refused() -> None:
+    rules = Preset(name="x", goal="speed", n_gpu_layers=12, n_cpu_moe=3)
+    with pytest.raises(PresetError, match="leave out n_gpu_layers and n_cpu_moe, or the goal"):
+        resolve(rules, model("llama-3.1-8b"), machine(rules))
+
+
+def test_a_draft_that_is_named_is_used_with_a_goal() -> None:
+    rules = Preset(name="x", goal="speed")
+    small = model("llama-3.2-1b")
+    found = resolve(rules, model("llama-3.1-8b"), machine(rules), draft=small)
+    assert found.draft is not None
+    assert found.draft.n_ctx == found.n_ctx
+
+
+def test_layers_are_settled_beside_a_context_that_can_be_used() -> None:
+    rules = Preset(name="x")
+    found = resolve(rules, model("qwen3-32b"), machine(rules))
+    assert found.n_ctx == 8192
+    assert 0 < found.n_gpu_layers < 64
+
+
+def test_four_slots_have_the_least_context_each() -> None:
+    found = resolved("many-slots", "llama-3.1-8b")
+    assert found.n_slots == 4
+    assert found.n_ctx >= 4 * 8192
