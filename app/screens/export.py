@@ -1,91 +1,216 @@
-"""What leaves for llama-server: looked at, copied, saved."""
+"""What leaves for other programs: looked at, copied, saved, installed."""
 
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePath
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from app.clipboard import copy
-from app.planning.plan import Plan, warnings_of
-from app.render.lines import Line, Run
-from app.render.plan import command_lines, warning_lines
+from app.planning.exporting import export_request
+from app.planning.plan import Plan
+from app.render.export import export_lines, place_line
+from app.render.lines import EMPTY, Line
+from app.render.plan import refusal_lines
 from app.screens.ask import AskLine, AskYes
+from app.widgets.key_bar import KeyBar
 from app.widgets.plan_report import PlanReport
-from engine.presets.export.llama_server import remarks
+from app.widgets.plan_title import PlanTitle
+from engine.errors import EngineError
+from engine.presets.export.flag_sets import FLAG_SETS, FlagSetName
+from engine.presets.export.formats import FORMATS, ExportFormat
+from engine.presets.export.install import install, write
+from engine.presets.export.request import Exported, ExportError, ExportRequest
+
+HEIGHTS = [(0, "-low"), (36, "-tall")]
 
 
 class ExportScreen(ModalScreen[None]):
-    """Shows the command of llama-server for a plan."""
+    """Shows a plan in the words of each program."""
 
-    CSS_PATH = "../styles/planner.tcss"
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/export.tcss"]
+    VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", id="export-close", tooltip="Back to the plan"),
-        Binding("c,y", "copy", "Copy", id="export-copy", tooltip="Copy the command, in one line"),
-        Binding("s", "save", "Save", id="export-save", tooltip="Write it to a script"),
-        Binding("pageup", "scroll_report(-1)", "Up", id="export-up", tooltip="A page up"),
-        Binding("pagedown", "scroll_report(1)", "Down", id="export-down", tooltip="A page down"),
-    ]
+        Binding("c", "copy", "Copy", id="export-copy", tooltip="Copy the text"),
+        Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
+        Binding("s", "save", "Save", id="export-save", tooltip="Write it to a file"),
+        Binding("i", "install", "Install", id="export-install",
+                tooltip="Put it where the program looks for it"),
+        Binding("f", "flags", "Flags", id="export-flags",
+                tooltip="Flags of today's llama-server, of one before May 2026, of ik_llama.cpp"),
+        Binding("j", "move(1)", "Down", id="export-next", show=False, tooltip="Next format"),
+        Binding("k", "move(-1)", "Up", id="export-previous", show=False, tooltip="Format above"),
+        Binding("pageup", "scroll_report(-1)", "Page up", id="export-up",
+                priority=True, tooltip="Scroll the text up"),
+        Binding("pagedown", "scroll_report(1)", "Page down", id="export-down",
+                priority=True, tooltip="Scroll the text down"),
+    ]  # fmt: skip
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, preset: str | None = None) -> None:
         super().__init__()
         self._plan = plan
-        self._remarks = [
-            *remarks(plan.setup.configuration, plan.model), *warnings_of(plan)
-        ]  # fmt: skip
+        self._preset = preset
+        self._format: ExportFormat = next(iter(FORMATS.values()))
+        self._flags: FlagSetName = "current"
+        self._request: ExportRequest = export_request(plan, preset=preset)
+        self._exported: Exported | ExportError = self._rendered()
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide", id="export"):
-            yield Static("export to llama-server", classes="title", markup=False)
-            yield PlanReport(id="export-lines")
-            yield Static("c copies · s saves to a file · esc closes", classes="hint", markup=False)
+            yield Static("export", classes="title", markup=False)
+            yield PlanTitle(id="export-place")
+            with Horizontal(id="export-main"):
+                yield OptionList(*(Option(name) for name in FORMATS), id="export-formats")
+                yield PlanReport(id="export-lines")
+            yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self.query_one(PlanReport).present(self._lines)
+        formats = self.query_one(OptionList)
+        formats.highlighted = 0
+        formats.focus()
 
-    def _lines(self, width: int) -> list[Line]:
-        notes = [line for text in self._remarks for line in warning_lines(text, width)]
-        command = command_lines(self._plan, width)
-        return [*command, (Run(""),), *notes] if notes else command
+    def on_option_list_option_highlighted(self, message: OptionList.OptionHighlighted) -> None:
+        self._format = list(FORMATS.values())[message.option_index]
+        self._show()
+
+    def check_action(
+        self,
+        action: str,
+        parameters: tuple[object, ...],  # noqa: ARG002  Textual's signature
+    ) -> bool:
+        """Offer what the format can do."""
+        match action:
+            case "flags":
+                return len(self._format.flag_sets) > 1
+            case "install":
+                found = self._exported
+                return isinstance(found, Exported) and found.install_path is not None
+            case _:
+                return True
+
+    def action_move(self, step: int) -> None:
+        """Go to another format."""
+        formats = self.query_one(OptionList)
+        if step > 0:
+            formats.action_cursor_down()
+        else:
+            formats.action_cursor_up()
 
     def action_scroll_report(self, pages: int) -> None:
         """Scroll by pages."""
         report = self.query_one(PlanReport)
         report.scroll_relative(y=pages * (report.size.height - 1), animate=False)
 
+    def action_flags(self) -> None:
+        """Take the next family of llama-server."""
+        names = list(FLAG_SETS)
+        self._flags = names[(names.index(self._flags) + 1) % len(names)]
+        self._show()
+
     def action_copy(self) -> None:
-        """Copy the command in one line."""
-        copy(self.app, self._plan.command_line, "the command")
+        """Copy the text."""
+        if (found := self._given()) is not None:
+            copy(self.app, found.text.rstrip("\n"), self._format.file_name(self._request))
 
     def action_save(self) -> None:
         """Ask for a file, and whether one that is there may go."""
-        name = f"{self._plan.model.file.path.stem}-server.sh"
-        self.app.push_screen(AskLine("Write the command to", str(Path.cwd() / name)), self._save)
+        if self._given() is None:
+            return
+        name = self._format.file_name(self._request)
+        self.app.push_screen(AskLine("Write it to", str(Path.cwd() / name)), self._save)
+
+    def action_install(self) -> None:
+        """Put it where the program looks for it; what is there is joined or asked about."""
+        found = self._given()
+        if found is None or found.install_path is None:
+            return
+        if self._format.merge is None and found.install_path.exists():
+            self._ask_over(found.install_path, lambda: self._install(found))
+        else:
+            self._install(found)
+
+    # --- the text ---
+
+    def _rendered(self) -> Exported | ExportError:
+        is_known = self._flags in self._format.flag_sets
+        flags = self._flags if is_known else "current"
+        self._request = export_request(self._plan, preset=self._preset, flags=flags)
+        try:
+            return self._format.render(self._request)
+        except ExportError as error:
+            return error
+
+    def _show(self) -> None:
+        self._exported = self._rendered()
+        self.refresh_bindings()
+        report = self.query_one(PlanReport)
+        report.scroll_home(animate=False)
+        report.present(self._lines)
+        self.query_one(PlanTitle).present(self._place())
+        title = f"export to {self._format.title}"
+        if len(self._format.flag_sets) > 1:
+            title += f" · {self._request.flag_set.title} flags"
+        self.query_one(".title", Static).update(title)
+
+    def _lines(self, width: int) -> list[Line]:
+        found = self._exported
+        if isinstance(found, ExportError):
+            return refusal_lines(found.title, str(found), width)
+        return export_lines(self._format, self._request, found, width)
+
+    def _place(self) -> Line:
+        found = self._exported
+        if isinstance(found, ExportError):
+            return EMPTY
+        return place_line(self._format, self._request, found)
+
+    def _given(self) -> Exported | None:
+        """Give the text, or say why there is none."""
+        if isinstance(self._exported, Exported):
+            return self._exported
+        self.notify(str(self._exported), severity="error", markup=False)
+        return None
+
+    # --- writing ---
 
     def _save(self, name: str | None) -> None:
         if not name:
             return
         path = Path(name).expanduser()
-        if not path.exists():
+        if path.exists():
+            self._ask_over(path, lambda: self._write(path))
+        else:
             self._write(path)
-            return
 
-        def overwrite(is_sure: bool | None) -> None:
+    def _ask_over(self, path: Path, then: Callable[[], None]) -> None:
+        def decide(is_sure: bool | None) -> None:
             if is_sure:
-                self._write(path)
+                then()
 
-        self.app.push_screen(AskYes(f"{path} is there already: write over it?"), overwrite)
+        self.app.push_screen(AskYes(f"{path} is there already: write over it?"), decide)
 
     def _write(self, path: Path) -> None:
-        comments = "".join(f"# {text}\n" for text in self._remarks)
+        found = self._given()
+        if found is None:
+            return
         try:
-            path.write_text(f"#!/bin/sh\n{comments}exec {self._plan.command_line}\n", "utf-8")
-            path.chmod(0o755)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            self.notify(f"{path} cannot be written: {reason}", severity="error", markup=False)
+            written = write(found, path, replace_existing=True)
+        except EngineError as error:
+            self.notify(str(error), severity="error", markup=False)
         else:
-            self.notify(f"Saved {path}", markup=False)
+            self.notify(f"Saved {', '.join(map(str, written))}", markup=False)
+
+    def _install(self, found: Exported) -> None:
+        try:
+            path, backup = install(found, self._format, replace_existing=True)
+        except EngineError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        kept = f"; what was there is kept as {backup.name}" if backup else ""
+        self.notify(f"Installed {path}{kept}", markup=False)

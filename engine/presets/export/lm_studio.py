@@ -39,7 +39,7 @@ def render(request: ExportRequest) -> Exported:
             f"{path} does not lie in LM Studio's folder (~/.lmstudio/models/publisher/model): it "
             "looks for these defaults by the model's place there, `lms import` moves it",
         )
-    defaults = {
+    defaults: JsonObject = {
         "preset": "",
         "operation": {"fields": _as_list(fields.prediction(placed))},
         "load": {"fields": _as_list(fields.load(placed))},
@@ -103,5 +103,22 @@ def _as_list(values: dict[str, object]) -> list[JsonObject]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
-def _dumped(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _dumped(parts: JsonObject) -> str:
+    """Give JSON with a line for each field."""
+    lines = ",\n".join(f"  {_json(name)}: {_part(part)}" for name, part in parts.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def _part(part: object) -> str:
+    listed = part.get("fields") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(listed, list) or not listed:
+        return _json(part)
+    others = "".join(
+        f"    {_json(name)}: {_json(value)},\n" for name, value in part.items() if name != "fields"
+    )
+    fields = ",\n".join(f"      {_json(each)}" for each in listed)
+    return f'{{\n{others}    "fields": [\n{fields}\n    ]\n  }}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -208,7 +208,7 @@ async def test_the_export_is_copied_and_saved(starter_path: Path, tmp_path: Path
         await pilot.press("s")
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")
-        assert path.read_text().splitlines()[-1] == f"exec {app.clipboard}"
+        assert path.read_text() == f"{app.clipboard}\n"
         path.write_text("mine")
         await pilot.press("s")
         app.screen.query_one(Input).value = str(path)

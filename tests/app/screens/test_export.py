@@ -1,0 +1,126 @@
+"""The export screen: every format is looked at, copied, saved, installed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from app.planning.plan import Planner, Setup
+from app.screens.export import ExportScreen
+from engine.configuration import Configuration
+from engine.presets.export.formats import FORMATS
+from tests.app.screens.plan_host import Host, report_of
+from tests.fakes_app import NARROW, WIDE, wait_until
+
+
+def export_screen(path: Path, **changes: object) -> ExportScreen:
+    configuration = Configuration(path, 2048, **changes)  # type: ignore[arg-type]  # by name
+    return ExportScreen(Planner().plan(Setup(configuration, "llama-server")))
+
+
+def choose(screen: ExportScreen, name: str) -> None:
+    screen.query_one(OptionList).highlighted = list(FORMATS).index(name)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_every_format_is_shown_by_arrows(starter_path: Path, size: tuple[int, int]) -> None:
+    screen = export_screen(starter_path)
+    app = Host(screen)
+    async with app.run_test(size=size) as pilot:
+        for name, format_ in FORMATS.items():
+            await wait_until(
+                pilot, lambda title=format_.title: title in str(screen.query_one(".title").render())
+            )
+            assert report_of(screen), name
+            await pilot.press("down")
+
+
+async def test_the_whole_text_is_copied(starter_path: Path) -> None:
+    screen = export_screen(starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        choose(screen, "models-preset")
+        await wait_until(pilot, lambda: "version = 1" in report_of(screen))
+        await pilot.press("c")
+        assert f"\nmodel = {starter_path}\n" in app.clipboard
+
+
+async def test_flags_are_those_of_another_server(starter_path: Path) -> None:
+    screen = export_screen(starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: "spec-ngram-simple-size-n" in report_of(screen))
+        await pilot.press("f")
+        await wait_until(pilot, lambda: "--spec-ngram-size-n" in report_of(screen))
+        assert "legacy flags" in str(screen.query_one(".title").render())
+        choose(screen, "lm-studio")
+        await pilot.pause()
+        assert not screen.check_action("flags", ())
+
+
+async def test_a_script_is_saved_so_that_it_can_be_run(starter_path: Path, tmp_path: Path) -> None:
+    screen = export_screen(starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        choose(screen, "shell")
+        await wait_until(pilot, lambda: "#!/bin/sh" in report_of(screen))
+        await pilot.press("s")
+        path = tmp_path / "serve.sh"
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        assert path.stat().st_mode & 0o111
+        path.write_text("mine")
+        await pilot.press("s")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter", "n")
+        assert path.read_text() == "mine"
+        await pilot.press("s")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter", "y")
+        assert path.read_text().startswith("#!/bin/sh")
+
+
+async def test_lm_studios_defaults_are_joined_with_those_that_are_there(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / ".lmstudio" / "models" / "me" / "starter" / "m.gguf"
+    model.parent.mkdir(parents=True)
+    model.symlink_to(starter_path)
+    screen = export_screen(model)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        choose(screen, "lm-studio")
+        await wait_until(pilot, lambda: "contextLength" in report_of(screen))
+        place = screen._exported.install_path  # type: ignore[union-attr]  # rendered above
+        place.parent.mkdir(parents=True)
+        place.write_text('{"load": {"fields": [{"key": "mine", "value": 1}]}}')
+        await pilot.press("i")
+        fields = json.loads(place.read_text())["load"]["fields"]
+        assert {"key": "mine", "value": 1} in fields
+        assert {"key": "llm.load.contextLength", "value": 2048} in fields
+        assert place.with_name(f"{place.name}.bak").exists()
+
+
+async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "a;b.gguf"
+    odd.symlink_to(starter_path)
+    screen = export_screen(odd)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        choose(screen, "models-preset")
+        await wait_until(pilot, lambda: "has no quotes" in report_of(screen))
+        await pilot.press("c")
+        assert app.clipboard == ""
+        assert len(app._notifications) == 1
+
+
+async def test_a_click_on_a_format_shows_it(starter_path: Path) -> None:
+    screen = export_screen(starter_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: bool(report_of(screen)))
+        await pilot.click(OptionList, offset=(2, 4))
+        await wait_until(pilot, lambda: "INI" in str(screen.query_one(".title").render()))
