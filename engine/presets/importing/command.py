@@ -22,8 +22,9 @@ def read_words(
         ImportedFileError: none of its flags means anything to a preset.
     """
     given = from_words(_arguments(words), environment)
-    model = given.values.get("model", "llama-server")
-    return preset_from(given, preset_name(name, model), "a llama-server command line")
+    model = given.values.get("model", SERVER)
+    called = name or PurePath(model).stem or SERVER
+    return preset_from(given, called, "a llama-server command line")
 
 
 def read_script(text: str, name: str | None) -> Imported:
@@ -44,13 +45,6 @@ def read_script(text: str, name: str | None) -> Imported:
             "configuration: give one of those, or the command behind `--`"
         )
     return read_words(starting.words, name, starting.environment)
-
-
-def preset_name(name: str | None, model: str) -> str:
-    """Give a name that a preset can have: the wanted one, or that of the model's file."""
-    text = name or PurePath(model).stem or SERVER
-    kept = "".join(c if c.isalnum() or c in "_ .+-" else "-" for c in text)
-    return kept.lstrip(" .+-")[:60] or SERVER
 
 
 def _arguments(words: Sequence[str]) -> list[str]:

@@ -41,15 +41,24 @@ def preset_from(given: Given, name: str, source: str) -> Imported:
 
 
 def validated(data: Data, source: str) -> Preset:
-    """Give a preset of rules; raises ImportedFileError where they make none."""
+    """Give a preset of rules, its name made one that presets can have.
+
+    Raises:
+        ImportedFileError: a value is out of range; all of them are named.
+    """
     try:
-        return Preset.model_validate(data)
+        return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc']))} is {fault['input']!r}: {fault['msg'].lower()}"
             for fault in error.errors(include_url=False)
         )
         raise ImportedFileError(f"{source} makes no preset: {faults}") from error
+
+
+def _preset_name(name: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "_ .+-" else "-" for c in name)
+    return kept.lstrip(" .+-")[:60] or "imported"
 
 
 def _read_context(reading: Reading) -> None:

@@ -1,6 +1,6 @@
 """A text of any of the formats, told apart by what it says."""
 
-from engine.presets.importing.command import preset_name, read_script
+from engine.presets.importing.command import read_script
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.ini import looks_like_ini, read_ini
 from engine.presets.importing.llama_swap import looks_like_llama_swap, read_llama_swap
@@ -34,8 +34,7 @@ def read_text(
         ImportedFileError: it is none of these, or names nothing that a preset has.
     """
     text = text.removeprefix("\ufeff")
-    called = None if name is None else preset_name(name, name)
-    found = _read(text, called, entry, model, n_layers)
+    found = _read(text, name, entry, model, n_layers)
     if model is None or found.preset.model is not None:
         return found
     preset = found.preset.model_copy(update={"model": model})
