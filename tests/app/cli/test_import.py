@@ -1,0 +1,128 @@
+"""`kvchat import`: other programs' settings become presets."""
+
+import io
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app import locations
+from app.cli.main import run
+from engine.presets.export.formats import FORMATS
+from tests.app.cli.test_imports import imported
+
+
+def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["llama-server", "-m", "a b.gguf", "-c", "4096", "-ctk", "q8_0", "--jinja"]
+    assert run(["import", "--", *words]) == 0
+    shown = capsys.readouterr()
+    preset = tomllib.loads(shown.out)
+    assert (preset["name"], preset["model"], preset["n_ctx"]) == ("a b", "a b.gguf", 4096)
+    assert "# stays behind: --jinja" in shown.err
+
+
+def test_a_saved_preset_can_be_exported_again(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "serve.sh"
+    assert run(["export", str(starter_path), "--format", "shell", "--output", str(script)]) == 0
+    assert run(["import", str(script), "--name", "back", "--save"]) == 0
+    assert (locations.presets_dir() / "back.toml").is_file()
+    capsys.readouterr()
+    assert (
+        run(["export", "--preset", "back", "--format", "shell", "--name", starter_path.stem]) == 0
+    )
+    assert capsys.readouterr().out == script.read_text()
+    assert run(["import", str(script), "--name", "back", "--save"]) == 1
+    assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
+
+
+def test_standard_input_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = b"[one]\nmodel = a.gguf\nc = 512\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert run(["import", "-", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["preset"]["n_ctx"] == 512
+    assert found["source"] == "section [one] of a models preset"
+
+
+def test_lm_studios_shares_become_layers_of_the_model_that_is_named(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "defaults.json"
+    share = {"key": "llm.load.llama.acceleration.offloadRatio", "value": 0.5}
+    file.write_text(json.dumps({"load": {"fields": [share]}}))
+    assert run(["import", str(file), "--model", str(starter_path)]) == 0
+    preset = tomllib.loads(capsys.readouterr().out)
+    assert (preset["model"], preset["n_gpu_layers"]) == (str(starter_path), 15)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * (2**20 + 1), b"no command"])
+def test_what_cannot_be_imported_is_refused_with_the_reason(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    assert run(["import", str(file)]) == 1
+    assert "cannot be imported" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_says_where_commands_go(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["import", "nowhere.sh"]) == 1
+    assert "behind `--`" in capsys.readouterr().err
+
+
+def test_import_imports_neither_the_screen_nor_an_engine() -> None:
+    assert imported("import", "--", "llama-server", "-m", "a.gguf") == []
+
+
+def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "--format", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in FORMATS)
+
+
+def test_a_wrong_format_or_set_of_flags_is_refused_with_the_nearest(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(starter_path), "--format", "olama"]) == 1
+    assert "did you mean ollama" in capsys.readouterr().err
+    assert run(["export", str(starter_path), "--format", "compose", "--flags", "ik"]) == 1
+    assert "has no --flags ik" in capsys.readouterr().err
+
+
+def test_an_export_is_written_beside_what_is_there_only_with_force(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "compose.yaml"
+    ask = ["export", str(starter_path), "--format", "compose", "--output", str(path)]
+    assert run(ask) == 0
+    first = path.read_text()
+    assert capsys.readouterr().out == f"{path}\n"
+    path.write_text("mine")
+    assert run(ask) == 1
+    assert path.read_text() == "mine"
+    assert run([*ask, "--force"]) == 0
+    assert path.read_text() == first
+
+
+def test_install_puts_lm_studios_defaults_in_their_place(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / ".lmstudio" / "models" / "me" / "repo" / "m.gguf"
+    model.parent.mkdir(parents=True)
+    model.symlink_to(starter_path)
+    assert run(["export", str(model), "--format", "lm-studio", "--install"]) == 0
+    place = Path(capsys.readouterr().out.strip())
+    assert place.is_relative_to(tmp_path / ".lmstudio" / ".internal")
+    assert json.loads(place.read_text())["load"]["fields"]
+    assert run(["export", str(model), "--format", "lm-studio", "--install"]) == 0
+    assert "kept as" in capsys.readouterr().err
