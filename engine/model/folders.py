@@ -1,4 +1,4 @@
-"""Walks folders for GGUF files: each model once, within limits."""
+"""Walks folders for GGUF files: each model once, within limits; downloads that did not end too."""
 
 import os
 import re
@@ -11,6 +11,14 @@ MAX_DEPTH = 8
 MAX_VISITED = 50_000
 """Directory entries looked at below one scanned folder."""
 
+UNFINISHED = re.compile(
+    r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
+    re.IGNORECASE,
+)
+"""What browsers, LM Studio, Hugging Face's and llama.cpp's downloads call what is not yet whole."""
+NOT_FINISHED = "its download is not finished"
+ARIA2 = ".aria2"
+"""Behind the name of a file that lies beside one that aria2 has not finished."""
 SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})$")
 
 
@@ -25,7 +33,7 @@ class Candidate:
 
 
 def find_candidates(folders: Sequence[Path]) -> list[Candidate]:
-    """Give each model below the folders once, by folder and then by path."""
+    """Give each GGUF file below the folders once, by folder and then by path."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
     found: list[Candidate] = []
@@ -63,10 +71,16 @@ def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
             return
 
 
+def is_projector_name(name: str) -> bool:
+    """Whether a file is called as the projectors of image models are."""
+    return "mmproj" in name.lower()
+
+
 def _is_model_name(name: str) -> bool:
-    """Whether it is called a model; the projectors of image models are none."""
-    lower = name.lower()
-    return lower.endswith(".gguf") and "mmproj" not in lower and not lower.startswith(".")
+    """Whether it is called a model, or the beginning of one."""
+    if name.startswith("."):
+        return False
+    return name.lower().endswith(".gguf") or UNFINISHED.match(name) is not None
 
 
 def _candidate(path: Path, seen: set[tuple[int, int]]) -> Candidate | None:
@@ -77,6 +91,12 @@ def _candidate(path: Path, seen: set[tuple[int, int]]) -> Candidate | None:
         if identity in seen or (shard is not None and int(shard["number"]) != 1):
             return None
         seen.add(identity)
+        unfinished = UNFINISHED.match(path.name)
+        if unfinished is not None:
+            name = unfinished["name"].removesuffix(".gguf")
+            return Candidate(path, name, path.stat().st_size, NOT_FINISHED)
+        if path.with_name(f"{path.name}{ARIA2}").exists():
+            return Candidate(path, path.stem, path.stat().st_size, NOT_FINISHED)
         if shard is None:
             return Candidate(path, path.stem, path.stat().st_size)
     except OSError as error:

@@ -54,6 +54,8 @@ class GgufFile:
     nbytes: int
     """Size of all files."""
     paths: tuple[Path, ...]
+    header_sizes: tuple[int, ...] = ()
+    """Bytes of the header of each file, without padding; empty where no file was read."""
     origin: str | None = None
     """Where the header comes from when the file is not on this machine: an address, or the
     catalogue; `path` is then only what the file is called."""
@@ -194,6 +196,7 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
         tensors=tuple(tensor for part in parts for tensor in part.header.tensors),
         nbytes=sum(part.nbytes for part in parts),
         paths=tuple(part.path for part in parts),
+        header_sizes=tuple(part.header.nbytes for part in parts),
     )
 
 

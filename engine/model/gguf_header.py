@@ -14,6 +14,7 @@ from math import prod
 from engine.errors import ModelFileError
 from engine.model.ggml_types import GgmlType, ggml_type
 from engine.model.header_bytes import HeaderBytes
+from engine.model.header_strings import after_strings
 
 MAGIC = b"GGUF"
 SWAPPED_MAGIC = b"FUGG"
@@ -195,7 +196,7 @@ class _Walk:
                 f"at most {MAX_STRINGS} are believed"
             )  # fmt: skip
         while count:
-            self._at, count = _after_strings(self._source.data, self._at, count)
+            self._at, count = after_strings(self._source.data, self._at, count)
             if self._at > self._source.nbytes:
                 raise self._error(start, f"a string of the array {key!r} reaches behind the end")
             if count:
@@ -307,27 +308,6 @@ class _Walk:
 
     def _error(self, at: int, why: str) -> ModelFileError:
         return self._source.error(at, why)
-
-
-def _after_strings(data: bytearray, at: int, count: int) -> tuple[int, int]:
-    """Step over strings; give the next byte and how many strings the bytes did not reach.
-
-    A length is looked up in one of eight views, by the residue of its place: unpacking takes a
-    third longer, and this loop is most of the time of a header.
-    """
-    with memoryview(data) as whole:
-        views = [whole[shift : shift + (len(whole) - shift) // 8 * 8] for shift in range(8)]
-        lengths = [view.cast("Q") for view in views]
-        left = count
-        try:
-            for left in range(count, 0, -1):  # noqa: B007  told when the bytes end
-                at += 8 + lengths[at & 7][at >> 3]
-        except IndexError:
-            return at, left
-        finally:
-            for view in (*lengths, *views):
-                view.release()
-    return at, 0
 
 
 def _fault(offset: int, expected: int, alignment: int) -> str:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.model.gguf import read_gguf
+from engine.model.folders import Candidate
+from engine.model.gguf import GgufFile, read_gguf
+from engine.model.identity import identity_of
+from engine.model.kinds import ModelKind, kind_of
 
-PROJECTORS = ("clip", "mmproj")
-"""Architectures of files that turn images into embeddings for a model."""
-
-FORMAT = 1
-"""Rises when `HeaderFacts` changes; a file of another format is not used."""
+FORMAT = 2
+"""Rises when `HeaderFacts` or its stamp changes; a file of another format is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +24,36 @@ class HeaderFacts:
     architecture: str | None = None
     file_type: str | None = None
     n_ctx_train: int | None = None
-    is_projector: bool = False
-    """It is the image part of a model, not a model."""
+    kind: ModelKind = ModelKind.MODEL
+    identity: str | None = None
+    """The same for every copy of a model: see `engine.model.identity`."""
     problem: str | None = None
 
 
 class HeaderCache:
-    """Gives facts from memory where a file is as it was, and reads its header otherwise."""
+    """Gives facts from memory where a file is as it was, and reads its header otherwise.
+
+    A file is known by its path, and where it was moved to another, by its number on the disk.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known = _load(path)
+        self._by_stamp = {_stamp_of(entry): entry for entry in self._known.values()}
         self._used: dict[str, object] = {}
 
-    def facts(self, model: Path) -> HeaderFacts:
+    def facts(self, candidate: Candidate) -> HeaderFacts:
         """Give what the header of a model says, or why it says nothing."""
         try:
-            status = model.stat()
+            status = candidate.path.stat()
         except OSError as error:
             return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
-        stamp = [status.st_size, status.st_mtime_ns]
-        facts = _remembered(self._known.get(str(model)), stamp) or read_facts(model)
-        self._used[str(model)] = {"stamp": stamp, "facts": asdict(facts)}
+        stamp = [candidate.nbytes, status.st_mtime_ns, status.st_dev, status.st_ino]
+        name = str(candidate.path)
+        facts = _remembered(self._known.get(name), stamp)
+        facts = facts or _remembered(self._by_stamp.get(tuple(stamp)), stamp)
+        facts = facts or read_facts(candidate.path)
+        self._used[name] = {"stamp": stamp, "facts": asdict(facts)}
         return facts
 
     def save(self) -> None:
@@ -62,19 +70,32 @@ def read_facts(model: Path) -> HeaderFacts:
     """Read the header of a model."""
     try:
         header = read_gguf(model)
+        return _facts_of(header, identity_of(header))
     except ModelFileError as error:
         return HeaderFacts(problem=str(error))
-    architecture = header.architecture
-    if not architecture:
-        return HeaderFacts(problem="its header names no architecture, so it is no language model")
-    if not header.tensors:
-        return HeaderFacts(architecture, problem="it holds no weights")
+
+
+def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
+    architecture, kind = header.architecture, kind_of(header)
+    problem = None
+    if not architecture and kind is ModelKind.MODEL:
+        problem = "its header names no architecture, so it is no language model"
+    elif not header.tensors and kind is not ModelKind.VOCABULARY:
+        problem = "it holds no weights"
     return HeaderFacts(
-        architecture=architecture,
+        architecture=architecture or None,
         file_type=header.file_type,
         n_ctx_train=header.integer(f"{architecture}.context_length"),
-        is_projector=architecture in PROJECTORS,
+        kind=kind,
+        identity=identity,
+        problem=problem,
     )
+
+
+def _stamp_of(entry: object) -> tuple[int, ...]:
+    stamp = entry.get("stamp") if isinstance(entry, dict) else None
+    is_stamp = isinstance(stamp, list) and all(isinstance(number, int) for number in stamp)
+    return tuple(stamp) if isinstance(stamp, list) and is_stamp else ()
 
 
 def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
@@ -84,7 +105,9 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     facts = entry.get("facts")
     if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(HeaderFacts)}:
         return None
-    return HeaderFacts(**facts)
+    if facts["kind"] not in list(ModelKind):
+        return None
+    return HeaderFacts(**{**facts, "kind": ModelKind(facts["kind"])})
 
 
 def _load(path: Path | None) -> dict[str, object]:

@@ -2,15 +2,23 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.model.folders import Candidate, find_candidates
+from engine.model.folders import (
+    NOT_FINISHED,
+    Candidate,
+    find_candidates,
+    is_projector_name,
+)
 from engine.model.header_cache import HeaderCache, HeaderFacts
+from engine.model.kinds import ModelKind
 from engine.model.remote_address import is_remote
 from engine.model.starter import STARTER
+
+Progress = Callable[[int, int], None]
 
 STARTER_WORD = "starter"
 N_NEAR = 5
@@ -42,20 +50,37 @@ class ModelEntry:
     """Size of all of its files together."""
     problem: str | None
     """Why it cannot be loaded, None when its header is fine."""
+    kind: ModelKind = ModelKind.MODEL
+    identity: str | None = None
+    """The same for every copy of the model; None where its header cannot be read."""
 
 
-def scan(folders: Sequence[Path], *, cache_path: Path | None = None) -> list[ModelEntry]:
+def scan(
+    folders: Sequence[Path],
+    *,
+    cache_path: Path | None = None,
+    kinds: Collection[ModelKind] = (ModelKind.MODEL,),
+    progress: Progress | None = None,
+) -> list[ModelEntry]:
     """Give the models below the folders, in the order of the folders and then of their paths.
 
     Args:
         folders: Where to look; one that does not exist holds nothing.
         cache_path: File that remembers headers by path, size and time, so that a second scan reads
             none; None reads all of them.
+        kinds: What to give: only models to talk to where nothing is said. A file that cannot be
+            read counts as a model, unless it is called a projector.
+        progress: Told how many files of how many were looked at.
     """
     cache = HeaderCache(cache_path)
-    entries = [_entry(candidate, cache) for candidate in find_candidates(folders)]
+    candidates = find_candidates(folders)
+    entries = []
+    for number, candidate in enumerate(candidates, 1):
+        entries.append(_entry(candidate, cache))
+        if progress is not None:
+            progress(number, len(candidates))
     cache.save()
-    return [entry for entry in entries if entry is not None]
+    return [entry for entry in entries if entry.kind in kinds]
 
 
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
@@ -80,7 +105,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         raise ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
     if path.is_absolute():
         raise ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
-    candidates = find_candidates(folders)
+    candidates = [c for c in find_candidates(folders) if _can_be_meant(c)]
     wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
     found = _matches(wanted, candidates)
     if len(found) == 1:
@@ -92,13 +117,14 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     raise _not_found(text, found, candidates, folders)
 
 
-def _entry(candidate: Candidate, cache: HeaderCache) -> ModelEntry | None:
+def _entry(candidate: Candidate, cache: HeaderCache) -> ModelEntry:
     if candidate.problem is not None:
         facts = HeaderFacts(problem=candidate.problem)
     else:
-        facts = cache.facts(candidate.path)
-    if facts.is_projector:
-        return None
+        facts = cache.facts(candidate)
+    kind = facts.kind
+    if kind is ModelKind.MODEL and is_projector_name(candidate.path.name):
+        kind = ModelKind.PROJECTOR
     return ModelEntry(
         path=candidate.path,
         name=candidate.name,
@@ -107,7 +133,14 @@ def _entry(candidate: Candidate, cache: HeaderCache) -> ModelEntry | None:
         n_ctx_train=facts.n_ctx_train,
         nbytes=candidate.nbytes,
         problem=facts.problem,
+        kind=kind,
+        identity=facts.identity,
     )
+
+
+def _can_be_meant(candidate: Candidate) -> bool:
+    is_whole = candidate.problem != NOT_FINISHED
+    return is_whole and not is_projector_name(candidate.path.name)
 
 
 def _matches(wanted: str, candidates: Sequence[Candidate]) -> list[Candidate]:

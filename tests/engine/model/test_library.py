@@ -7,6 +7,7 @@ import pytest
 
 from engine.model import header_cache
 from engine.model.folders import MAX_DEPTH
+from engine.model.kinds import ModelKind
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
 
@@ -66,6 +67,66 @@ def test_projectors_and_hidden_folders_are_no_models(tmp_path: Path) -> None:
     tiny_gguf(tmp_path / ".hidden" / "a.gguf")
     tiny_gguf(tmp_path / "SHOUTED.GGUF")
     assert names(tmp_path) == ["SHOUTED"]
+
+
+def test_parts_of_models_are_given_when_they_are_asked_for(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "mmproj-model-f16.gguf")
+    tiny_gguf(tmp_path / "vision.gguf", "clip")
+    tiny_gguf(tmp_path / "vectors.gguf", "nomic-bert")
+    tiny_gguf(tmp_path / "model.gguf")
+    (tmp_path / "mmproj-broken.gguf").write_bytes(b"GGUF")
+    assert names(tmp_path) == ["model"]
+    projectors = scan([tmp_path], kinds={ModelKind.PROJECTOR})
+    assert [e.name for e in projectors] == ["mmproj-broken", "mmproj-model-f16", "vision"]
+    assert [e.name for e in scan([tmp_path], kinds={ModelKind.EMBEDDING})] == ["vectors"]
+    assert len(scan([tmp_path], kinds=ModelKind)) == 5
+
+
+def test_a_name_never_means_a_projector(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "mmproj-gemma.gguf")
+    path = tiny_gguf(tmp_path / "gemma-it.gguf")
+    assert find_model("gemma", [tmp_path]) == path
+    with pytest.raises(ModelNotFoundError):
+        find_model("mmproj-gemma", [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m.gguf.part", "m.gguf.incomplete", "m.gguf.crdownload", "m.gguf.downloadInProgress",
+        "m.gguf.0a1b2c3d.incomplete", "downloading_m.gguf.part",
+    ],
+)  # fmt: skip
+def test_a_download_that_did_not_end_is_named_as_that(tmp_path: Path, name: str) -> None:
+    tiny_gguf(tmp_path / name)
+    tiny_gguf(tmp_path / "notes.txt.part")
+    (entry,) = scan([tmp_path])
+    assert entry.problem == "its download is not finished"
+    assert entry.name.endswith("m")
+    with pytest.raises(ModelNotFoundError):
+        find_model("m", [tmp_path])
+
+
+def test_a_file_that_aria2_is_filling_is_not_finished(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "m.gguf")
+    (tmp_path / "m.gguf.aria2").write_bytes(b"")
+    assert [entry.problem for entry in scan([tmp_path])] == ["its download is not finished"]
+
+
+def test_progress_counts_every_file(tmp_path: Path) -> None:
+    for number in range(3):
+        tiny_gguf(tmp_path / f"{number}.gguf")
+    told: list[tuple[int, int]] = []
+    scan([tmp_path], progress=lambda *numbers: told.append(numbers))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_copies_have_the_same_identity(tmp_path: Path) -> None:
+    one = tiny_gguf(tmp_path / "one.gguf")
+    (tmp_path / "two.gguf").write_bytes(one.read_bytes())
+    tiny_gguf(tmp_path / "three.gguf", "qwen2")
+    identities = {entry.name: entry.identity for entry in scan([tmp_path])}
+    assert identities["one"] == identities["two"] != identities["three"]
 
 
 def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
@@ -142,6 +203,25 @@ def test_a_header_is_read_again_only_when_its_file_changed(
     assert read_paths == [one, two, two]
 
 
+def test_a_file_that_was_moved_is_not_read_again(tmp_path: Path, read_paths: list[Path]) -> None:
+    one = tiny_gguf(tmp_path / "m" / "1.gguf")
+    cache = tmp_path / "models.json"
+    (before,) = scan([tmp_path / "m"], cache_path=cache)
+    moved = one.rename(tmp_path / "m" / "renamed.gguf")
+    (after,) = scan([tmp_path / "m"], cache_path=cache)
+    assert (after.path, after.identity) == (moved, before.identity)
+    assert read_paths == [one]
+
+
+def test_a_changed_second_part_is_read_again(tmp_path: Path, read_paths: list[Path]) -> None:
+    parts = [tiny_gguf(tmp_path / "m" / f"big-0000{n}-of-00002.gguf") for n in (1, 2)]
+    cache = tmp_path / "models.json"
+    scan([tmp_path / "m"], cache_path=cache)
+    parts[1].write_bytes(parts[1].read_bytes() + bytes(32))
+    scan([tmp_path / "m"], cache_path=cache)
+    assert len(read_paths) == 2
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 0}', '{"format": 1, "models": 3}'])
 def test_a_cache_that_says_nothing_is_made_again(
     tmp_path: Path, content: str, read_paths: list[Path]
@@ -154,12 +234,19 @@ def test_a_cache_that_says_nothing_is_made_again(
     assert len(read_paths) == 1
 
 
+ODD_KIND = (
+    '{"stamp": [1, 2], "facts": {"architecture": "x", "file_type": null, "n_ctx_train": null, '
+    '"kind": "teapot", "identity": null, "problem": null}}'
+)
+
+
 def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "m" / "1.gguf")
     cache = tmp_path / "models.json"
-    for odd in ("3", '{"stamp": null}', '{"stamp": [1, 2], "facts": {"wrong": 1}}'):
+    for odd in ("3", '{"stamp": null}', '{"stamp": [1, 2], "facts": {"wrong": 1}}', ODD_KIND):
         status = path.stat()
-        entry = odd.replace("[1, 2]", f"[{status.st_size}, {status.st_mtime_ns}]")
+        numbers = [status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino]
+        entry = odd.replace("[1, 2]", str(numbers))
         cache.write_text(f'{{"format": {header_cache.FORMAT}, "models": {{"{path}": {entry}}}}}')
         assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
 

@@ -1,0 +1,88 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ModelFileError
+from engine.model.gguf_header import KEPT_ELEMENTS
+from engine.model.identity import model_identity
+from tests.gguf_files import header, llama_values, write
+
+N_ROWS = 1 << 14
+TENSORS = [("token_embd.weight", (64, N_ROWS), 0, 0)]
+DATA_BYTES = 64 * N_ROWS * 4
+
+
+def a_model(path: Path, *, word: str = "word", name: str = "Tiny") -> Path:
+    words = ["a", word, *["x" * 20] * (KEPT_ELEMENTS + 1)]
+    values = llama_values(**{"general.name": name, "tokenizer.ggml.tokens": words})
+    return write(path, header(values, TENSORS), data_bytes=DATA_BYTES)
+
+
+def changed(path: Path, share: float) -> Path:
+    """Change a block of a file's data, at a share of its size."""
+    with path.open("r+b") as file:
+        file.seek(int(path.stat().st_size * share))
+        file.write(b"\1" * (64 << 10))
+    return path
+
+
+def test_a_copy_under_another_name_is_the_same_model(tmp_path: Path) -> None:
+    path = a_model(tmp_path / "one.gguf")
+    (tmp_path / "folder").mkdir()
+    other = Path(shutil.copy(path, tmp_path / "folder" / "two.gguf"))
+    assert model_identity(path) == model_identity(other)
+    assert len(model_identity(path)) == 32
+
+
+def test_other_keys_words_sizes_or_data_are_another_model(tmp_path: Path) -> None:
+    files = [
+        a_model(tmp_path / "a.gguf"),
+        a_model(tmp_path / "b.gguf", name="Tony"),
+        a_model(tmp_path / "c.gguf", word="wird"),
+        changed(a_model(tmp_path / "d.gguf"), 0.99),
+        changed(a_model(tmp_path / "e.gguf"), 0.165),
+    ]
+    longer = a_model(tmp_path / "f.gguf")
+    with longer.open("ab") as file:
+        file.write(bytes(32))
+    assert len({model_identity(path) for path in (*files, longer)}) == 6
+
+
+def test_a_split_model_is_known_by_all_of_its_parts(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for number in (1, 2):
+            values = {**(llama_values() if number == 1 else {}), "split.count": 2}
+            data = header(values, [(f"t{number}", (64, N_ROWS), 0, 0)])
+            path = tmp_path / folder / f"m-0000{number}-of-00002.gguf"
+            write(path, data, data_bytes=DATA_BYTES)
+    first, second = (tmp_path / name / "m-00001-of-00002.gguf" for name in ("a", "b"))
+    assert model_identity(first) == model_identity(second)
+    changed(tmp_path / "b" / "m-00002-of-00002.gguf", 0.999)
+    assert model_identity(first) != model_identity(second)
+
+
+def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path / "m.gguf",
+        header(llama_values(), [("t", (1 << 20, 1 << 12), 0, 0)]),
+        data_bytes=1 << 34,
+    )
+    sizes: list[int] = []
+
+    class Counting:
+        def update(self, data: bytes) -> None:
+            sizes.append(len(data))
+
+        def hexdigest(self) -> str:
+            return "x"
+
+    monkeypatch.setattr("hashlib.blake2b", lambda **_: Counting())
+    model_identity(path)
+    assert sum(sizes) < 2 << 20
+
+
+def test_a_file_that_is_no_model_has_no_identity(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        model_identity(write(tmp_path / "m.gguf", b"no model at all, only some text"))
