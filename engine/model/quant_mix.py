@@ -121,7 +121,7 @@ def _names(mix: Mix, tensors: Sequence[Shape]) -> Iterator[str]:
         if role is Role.OUTPUT or (is_tied and role is Role.EMBEDDING):
             kind = _output_type(mix, shape, default)
         elif mix.quantization == "MXFP4_MOE":
-            kind = "mxfp4" if len(shape) > 2 and shape[2] > 1 else "q8_0"
+            kind = "mxfp4" if _is_expert(mix, name, shape) else "q8_0"
         elif role in (Role.VALUE, Role.FUSED):
             kind = _value_type(mix, i_value, n_values, default)
             i_value += 1
@@ -143,8 +143,7 @@ def _role(name: str) -> Role:
 
 
 def _is_quantized(name: str, shape: tuple[int, ...]) -> bool:
-    n_dimensions = len(shape) - (len(shape) > 1 and shape[-1] == 1)
-    is_matrix = n_dimensions >= 2 and name.endswith("weight")
+    is_matrix = any(n > 1 for n in shape[1:]) and name.endswith("weight")
     return is_matrix and not any(part in name for part in KEPT_WHOLE)
 
 
@@ -155,6 +154,12 @@ def _whole_type(mix: Mix, name: str, shape: tuple[int, ...]) -> str:
     if not is_half or name.endswith("_norm.weight") or mix.quantization == "F32":
         return "f32"
     return "bf16" if mix.quantization == "BF16" else "f16"
+
+
+def _is_expert(mix: Mix, name: str, shape: tuple[int, ...]) -> bool:
+    """Tell what llama.cpp takes for experts; only in one architecture it looks at the name."""
+    is_stack = len(shape) > 2 and shape[2] > 1
+    return is_stack and (mix.architecture != "bailingmoe3" or ".ffn_" in name)
 
 
 def _use_more_bits(layer: int, n_layers: int) -> bool:

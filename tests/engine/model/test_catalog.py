@@ -1,5 +1,8 @@
 """The catalogue: names, sizes against real files, and what it refuses."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,8 @@ import pytest
 from engine.errors import ModelFileError
 from engine.model.architecture import read_model
 from engine.model.catalog import entries, find_entry
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.mark.model
@@ -44,3 +49,27 @@ def test_an_unknown_quantisation_is_refused_with_those_that_there_are() -> None:
 def test_no_two_entries_share_a_name() -> None:
     names = [name.lower() for entry in entries() for name in (entry.name, *entry.aliases)]
     assert len(names) == len(set(names))
+
+
+def test_an_entry_counts_its_parameters() -> None:
+    assert find_entry("llama-3.1-8b").n_parameters == 8_030_261_312
+
+
+def test_a_model_is_planned_without_a_file_in_milliseconds() -> None:
+    start = time.perf_counter()
+    model = find_entry("qwen3-32b").model("Q8_0")
+    assert time.perf_counter() - start < 0.3
+    assert not model.file.path.exists()
+    assert model.file.file_type == "Q8_0"
+
+
+def test_every_entry_says_where_its_figures_come_from() -> None:
+    assert all(entry.source and entry.checked for entry in entries())
+
+
+def test_llama_cpp_accepts_the_headers_that_are_written(tmp_path: Path) -> None:
+    names = ("smollm2-135m", "llama-2-7b", "deepseek-v2-lite", "jamba-mini", "rwkv-6-world-7b")
+    command = (sys.executable, "accuracy_models.py", str(tmp_path), *names, "--check")
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_model(tmp_path / "jamba-mini.Q4_K_M.gguf").file.name == "jamba-mini"

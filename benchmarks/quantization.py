@@ -1,0 +1,97 @@
+"""Compares the catalogue's tensor types with those that llama.cpp's own quantiser would choose.
+
+    ../.venv/bin/python quantization.py [NAME ...]
+
+Each model is written as a 16-bit file without data; llama.cpp names the type of every tensor for
+each quantisation in a dry run, which reads the header only.
+"""
+
+import ctypes
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import llama_cpp
+from accuracy_models import write_header
+
+from engine.model.catalog import CatalogEntry, entries, find_entry
+from engine.model.quant_mix import FILE_TYPE_IDS, QUANTIZATIONS
+
+ROW = re.compile(
+    r"\] (?P<name>\S+)\s+- \[.*?\], type =\s*(?P<old>\S+), size =(?:.*\((?P<new>\S+)\))?"
+)
+"""A tensor of the quantiser's log; one without an arrow keeps its type."""
+
+SKIPPED = {"F16", "BF16", "F32"}
+
+
+class Quantizer:
+    """llama.cpp's quantiser in a dry run, asked for the types that it would give."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._callback = llama_cpp.llama_log_callback(self._receive)
+        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _receive(self, _level: int, text: bytes, _data: int | None) -> None:
+        self._text += text.decode("utf-8", "replace")
+
+    def types(self, path: Path, quantization: str) -> dict[str, str]:
+        """Give the type of each tensor of a 16-bit file once it were quantised."""
+        self._text = ""
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = FILE_TYPE_IDS[quantization]
+        params.dry_run = True
+        params.nthread = 1
+        code = llama_cpp.llama_model_quantize(
+            str(path).encode(), b"not-written.gguf", ctypes.byref(params)
+        )
+        if code:
+            raise click.ClickException(f"{path.name}, {quantization}: {self._text[-500:]}")
+        return {match["name"]: match["new"] or match["old"] for match in ROW.finditer(self._text)}
+
+
+def differences(
+    entry: CatalogEntry, quantization: str, real: dict[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Give name, own type and llama.cpp's type of every tensor where they differ.
+
+    Experts that were published in MXFP4 are left out: files of such models keep them.
+    """
+    keeps_experts = "mxfp4_experts" in entry.traits
+    for tensor in entry.header(quantization).tensors:
+        if keeps_experts and "_exps." in tensor.name:
+            continue
+        kind = real.get(tensor.name, "missing")
+        if kind.lower() != tensor.type.name.lower():
+            yield tensor.name, tensor.type.name, kind
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+def main(names: tuple[str, ...]) -> None:
+    """Compare catalogue models in every quantisation that has rules."""
+    quantizer = Quantizer()
+    chosen = [find_entry(name) for name in names] or list(entries())
+    n_cases = n_wrong = 0
+    with TemporaryDirectory() as folder:
+        for entry in chosen:
+            path = write_header(entry, "F16", Path(folder))
+            for quantization in QUANTIZATIONS:
+                if quantization in SKIPPED:
+                    continue
+                found = list(differences(entry, quantization, quantizer.types(path, quantization)))
+                n_cases += 1
+                n_wrong += bool(found)
+                for name, own, real in found[:2]:
+                    click.echo(f"{entry.name} {quantization}: {name} {own}, llama.cpp {real}")
+            path.unlink()
+    click.echo(f"{n_cases - n_wrong} of {n_cases} agree in every tensor")
+    sys.exit(n_wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

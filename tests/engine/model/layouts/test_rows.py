@@ -1,0 +1,24 @@
+"""Tables of tensors: names, suffixes and dimensions."""
+
+import pytest
+
+from engine.model.layouts.rows import rows, shapes
+
+
+def test_a_row_gives_a_weight_with_its_dimensions() -> None:
+    assert list(shapes(rows("attn_q d q"), {"d": 8, "q": 16}, "blk.3.")) == [
+        ("blk.3.attn_q.weight", (8, 16))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [("attn_q.bias q", "attn_q.bias"), ("ssm_a. q", "ssm_a"), ("nextn.e q", "nextn.e.weight")],
+)
+def test_biases_and_bare_names_get_no_suffix(row: str, name: str) -> None:
+    assert [found for found, _ in shapes(rows(row), {"q": 4})] == [name]
+
+
+def test_dimensions_are_sums_of_products() -> None:
+    sizes = {"rank": 512, "rot": 64, "heads": 3}
+    assert list(shapes(rows("kv rank+2*rot*heads"), sizes)) == [("kv.weight", (512 + 384,))]
