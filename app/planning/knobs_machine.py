@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from app.planning.devices import parse_devices, shown_devices, turned_devices
+from app.planning.devices import (
+    one_memory,
+    parse_devices,
+    parse_ram,
+    shown_devices,
+    shown_ram,
+    turned_devices,
+    turned_ram,
+)
 from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import MARGINS, KnobError, parse_count, step_among
@@ -67,6 +75,10 @@ MACHINE_KNOBS: tuple[Knob, ...] = (
         "vram", "GPUs", "Those found, or others to plan for: type 8GiB, 2x24GiB or a card's name; "
         "d lists cards.",
         shown_devices, turned_devices, parse_devices, chooser="device",
+    ),
+    Knob(
+        "ram", "main memory", "What is free here, or a size to plan for. Type 32GiB or found.",
+        shown_ram, turned_ram, parse_ram, one_memory,
     ),
     Knob(
         "margin", "keep free", "Memory that stays free on every device. Type 512MiB or 0.",

@@ -35,4 +35,4 @@ def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
 
 def can_measure(plan: Plan) -> bool:
     """Whether the dry run's machine is the one that is planned for, and the model is a file."""
-    return not plan.setup.vram_bytes and plan.setup.configuration.model_path.is_file()
+    return not plan.setup.is_elsewhere and plan.setup.configuration.model_path.is_file()

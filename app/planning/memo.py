@@ -11,8 +11,8 @@ from engine.memory.fit import Estimator
 MAX_ESTIMATES = 4096
 """About 20 MB of estimates: the table and the what-ifs of some hundred turns of a knob."""
 
-Base = tuple[str, tuple[int, ...], tuple[str, ...]]
-"""Program, sizes and names of the GPUs: what an estimate depends on beside its configuration."""
+Base = tuple[str, tuple[int, ...], tuple[str, ...], int | None]
+"""Program and machine: what an estimate depends on beside its configuration."""
 
 
 class RememberingPlanner(Planner):
@@ -25,7 +25,7 @@ class RememberingPlanner(Planner):
     def estimator(self, setup: Setup) -> Estimator:
         """Give the cost of other configurations of the same models and devices."""
         cost = super().estimator(setup)
-        base = (setup.target, setup.vram_bytes, setup.gpu_names)
+        base = (setup.target, setup.vram_bytes, setup.cards, setup.ram_bytes)
 
         def remembered(configuration: Configuration) -> Estimate:
             key = (base, configuration)

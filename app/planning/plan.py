@@ -15,6 +15,7 @@ from engine.model.gguf import GgufFile, read_gguf
 from engine.presets.export.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
+_Machine = tuple[tuple[int, ...], tuple[str, ...], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,15 @@ class Setup:
     """Memory of each GPU to plan for; empty plans for those that were found."""
     margin_bytes: int = DEFAULT_MARGIN_BYTES
     """Memory that is kept free on every device."""
-    gpu_names: tuple[str, ...] = ()
-    """Names of the cards that the sizes are of; empty where sizes were typed."""
+    cards: tuple[str, ...] = ()
+    """Cards to plan for by name, after those sizes; a machine with one memory stands alone."""
+    ram_bytes: int | None = None
+    """Main memory to plan for; None plans for what is free here."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the machine is another one than this."""
+        return bool(self.vram_bytes or self.cards or self.ram_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ class Planner:
         self._loaded = loaded
         self._models: dict[Path, Model] = {}
         self._files: dict[Path, GgufFile] = {}
-        self._devices: dict[tuple[int, ...], tuple[Device, ...]] = {}
+        self._devices: dict[_Machine, tuple[Device, ...]] = {}
 
     def plan(self, setup: Setup) -> Plan:
         """Say what a setup costs.
@@ -168,22 +176,38 @@ class Planner:
         return self._models[path]
 
     def devices_of(self, setup: Setup) -> tuple[Device, ...]:
-        """Give the devices of a setup, under the names of its cards."""
-        found = self.devices(setup.vram_bytes)
-        names = dict(enumerate(setup.gpu_names))
-        return tuple(
-            replace(device, name=f"{device.name} · {names[index]}") if index in names else device
-            for index, device in enumerate(found)
-        )
+        """Give the devices of a setup.
 
-    def devices(self, vram_bytes: tuple[int, ...]) -> tuple[Device, ...]:
-        """Give the devices to plan for."""
-        if vram_bytes not in self._devices:
-            found = devices(vram_bytes=vram_bytes)
-            self._devices[vram_bytes] = _given_back(
-                found, self._loaded, has_own_gpus=not vram_bytes
-            )
-        return self._devices[vram_bytes]
+        Raises:
+            HardwareError: a card is not known, or the parts make no machine.
+        """
+        return self.devices(setup.vram_bytes, setup.cards, setup.ram_bytes)
+
+    def devices(
+        self,
+        vram_bytes: tuple[int, ...],
+        cards: tuple[str, ...] = (),
+        ram_bytes: int | None = None,
+    ) -> tuple[Device, ...]:
+        """Give the devices to plan for; raises as `devices_of` does."""
+        machine = (vram_bytes, cards, ram_bytes)
+        if machine not in self._devices:
+            found = _devices(*machine)
+            if ram_bytes is None:
+                is_here = not vram_bytes and not cards
+                found = _given_back(found, self._loaded, has_own_gpus=is_here)
+            self._devices[machine] = found
+        return self._devices[machine]
+
+
+def _devices(
+    vram_bytes: tuple[int, ...], cards: tuple[str, ...], ram_bytes: int | None
+) -> tuple[Device, ...]:
+    if not cards and ram_bytes is None:
+        return devices(vram_bytes=vram_bytes)
+    from engine.memory.cards import planned_devices
+
+    return planned_devices(vram_bytes=vram_bytes, cards=cards, ram_bytes=ram_bytes)
 
 
 def n_ctx_limit(model: Model, setup: Setup) -> int:

@@ -15,6 +15,7 @@ CONTEXTS = (
 )  # fmt: skip
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 GPU_SIZES = tuple(gib * GIB for gib in (2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141))
+RAM_SIZES = tuple(gib * GIB for gib in (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
 MARGINS = tuple(mib * MIB for mib in (0, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096))
 MAX_GPUS = 16
 """`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""

@@ -66,11 +66,11 @@ def verdict_line(plan: Plan) -> Line:
         least = min(plan.used_devices, key=lambda device: device.left_bytes)
         where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
         left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
-        return (Run("✓ fits", "good strong"), Run(left, "muted"))
+        return (Run("✓ fits", "strong good"), Run(left, "muted"))
     short = [d for d in plan.used_devices if device_verdict(d, margin) is verdict]
     text = f" · {', '.join(_shortage(plan, device) for device in short)}"
     if verdict is Verdict.TIGHT:
-        return (Run("! tight", "warn strong"), Run(text))
+        return (Run("! tight", "strong warn"), Run(text))
     return (Run("✗ does not fit", "bad"), Run(text))
 
 
@@ -86,7 +86,9 @@ def largest_context_line(plan: Plan) -> Line:
     """The largest context that fits, and what ends it."""
     label = Run("largest context ", "heading-minor")
     if plan.max_n_ctx is None:
-        return (label, Run("none fits", "bad"), Run(": even 256 tokens are too many", "muted"))
+        margin = fmt.nbytes(plan.setup.margin_bytes)
+        why = f": not even 256 tokens with {margin} kept free"
+        return (label, Run("none", "bad"), Run(why, "muted"))
     why = "training's limit" if plan.is_limited_by_training else "memory's limit"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 

@@ -26,6 +26,7 @@ from app.render.plan import (
 )
 from app.render.plan_compare import comparison_lines
 from app.render.plan_effects import effect_lines
+from app.render.plan_goal import goal_lines
 from app.screens.plan_actions import PlanActions
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_knobs import PlanKnobs
@@ -97,7 +98,7 @@ class PlannerScreen(PlanActions):
         if configuration is not None and path in (None, configuration.model_path):
             self.open_setup(Setup(configuration))
         elif path is not None:
-            self.open_model(path)
+            self.open_model(str(path))
         else:
             self.present_message("No model is planned yet: m chooses one.")
             self.action_choose_model()
@@ -252,8 +253,14 @@ class PlannerScreen(PlanActions):
     def _memory(self, plan: Plan, width: int, *, has_rest: bool) -> list[Line]:
         if self.pinned is not None:
             return comparison_lines(compare(self.pinned, plan), width)
-        lines = plan_lines(plan, width, loaded=self._loaded(plan))
+        lines = [*self._found(plan, width), *plan_lines(plan, width, loaded=self._loaded(plan))]
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
+
+    def _found(self, plan: Plan, width: int) -> list[Line]:
+        """What the search says, while its setup is the one that is planned."""
+        if self.searched is None or self.searched.setup != plan.setup:
+            return []
+        return [*goal_lines(self.searched.found, width), EMPTY]
 
     def _rest(self, plan: Plan, width: int) -> list[Line]:
         note = (f"no dry run: {self._note}",) if self._note else ()
@@ -270,7 +277,7 @@ class PlannerScreen(PlanActions):
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
         first = self._first[1]
         if (
-            plan.setup.vram_bytes
+            plan.setup.is_elsewhere
             or first is None
             or first.model_path != plan.setup.configuration.model_path
         ):

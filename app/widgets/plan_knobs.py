@@ -36,7 +36,8 @@ class PlanKnobs(InkLines, can_focus=True):
                 tooltip="Turn the knob back"),
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
                 tooltip="Turn the knob on"),
-        Binding("space", "type", "Type", id="planner-type", tooltip="Type a value; digits do too"),
+        Binding("space", "type", "Type", id="planner-type", show=False,
+                tooltip="Type a value; digits do too"),
     ]  # fmt: skip
 
     @dataclass

@@ -76,7 +76,7 @@ def test_a_model_that_fits_with_no_context_is_a_plan_too(
     assert (found["fits"], found["max_n_ctx"]) == (False, None)
     text = text_of(capsys, *base)
     assert "✗ does not fit · GPU 0 lacks" in text
-    assert "none fits" in text
+    assert "not even 256 tokens" in text
 
 
 def test_slots_count_for_llama_server_only(
@@ -198,3 +198,16 @@ def test_two_gpus_share_the_layers(starter_path: Path, capsys: pytest.CaptureFix
     first, second, cpu = found["devices"]  # type: ignore[misc]
     assert first["kv_bytes"] > second["kv_bytes"] > 0
     assert cpu["kv_bytes"] == 0
+
+
+def test_a_card_is_planned_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(capsys, "llama-3.1-8b", "--device", "8GiB", "--card", "4090")
+    devices_found = found["devices"]
+    assert isinstance(devices_found, list)
+    assert [device["name"] for device in devices_found[:2]] == [
+        "GPU 0",
+        "GPU 1 · GeForce RTX 4090",
+    ]
+    assert devices_found[1]["total_memory_bytes"] == 24564 * MIB
+    assert run(["plan", "llama-3.1-8b", "--card", "RTX 4095"]) != 0
+    assert "did you mean GeForce RTX 4090" in capsys.readouterr().err

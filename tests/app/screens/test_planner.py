@@ -9,8 +9,10 @@ from app.render.lines import plain
 from app.screens.ask import AskLine, AskYes
 from app.screens.export import ExportScreen
 from app.screens.models import ModelsScreen
+from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.plan_knobs import PlanKnobs
+from app.widgets.plan_list import PlanList
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
@@ -224,10 +226,10 @@ async def test_another_model_is_chosen_from_those_found(
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
         await pilot.press("m")
-        assert isinstance(app.screen, ModelsScreen)
-        models = app.screen.query_one(OptionList)
-        await wait_until(pilot, lambda: models.option_count)
-        await pilot.press("down", "enter")
+        assert isinstance(app.screen, PlanModelsScreen)
+        rows = app.screen.query_one(PlanList)
+        await wait_until(pilot, lambda: "✓ fits" in "".join(map(plain, rows.lines)))
+        await pilot.press("enter")
         await shows(pilot, screen, gemma_path.name)
         assert "--ctx-size 8192" in report_of(screen)
 
@@ -270,7 +272,7 @@ async def test_without_a_model_it_lets_one_be_chosen(tmp_path: Path) -> None:
     screen = planner(None, tmp_path, scan=list)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, PlanModelsScreen))
         await pilot.press("escape")
         await pilot.press("right", "5", "enter", "s", "x", "f")
         assert "m chooses one" in report_of(screen)

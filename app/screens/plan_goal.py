@@ -1,0 +1,28 @@
+"""What the search is to make best."""
+
+from typing import ClassVar
+
+from app.planning.goals import MEANINGS
+from app.render.lines import Line, Run
+from app.screens.plan_pick import PickScreen, Row
+from engine.memory.search import Goal
+
+
+class GoalScreen(PickScreen[Goal]):
+    """Gives the goal to search for, None to stay."""
+
+    TITLE_TEXT: ClassVar[str] = "search for the best"
+    HINT: ClassVar[str] = "enter searches · esc closes"
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        rows = [
+            Row(goal, str(goal), lambda _, goal=goal: _line(goal))  # type: ignore[misc]  # a default
+            for goal in Goal
+        ]
+        note = "context, KV types, layers, experts and batches; other knobs stay"
+        self.show_all(rows, note=note)
+
+
+def _line(goal: Goal) -> Line:
+    return (Run(f"{goal:<10}", "strong"), Run(MEANINGS[goal], "muted"))

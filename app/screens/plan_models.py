@@ -1,0 +1,139 @@
+"""Models to plan with: those on this machine and those of the catalogue, each with a verdict."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.worker import get_current_worker
+
+from app.planning.offers import (
+    CATALOG_QUANTIZATIONS,
+    Bench,
+    Offer,
+    catalog_offers,
+    library_offers,
+)
+from app.render import format as fmt
+from app.render.plan_offers import offer_line
+from app.screens.plan_pick import PickScreen, Row
+from app.widgets.tab_strip import TabStrip
+from engine.model.library import ModelEntry
+
+TABS = ("on this machine", "catalogue")
+BATCH = 6
+"""Offers that are judged before they are painted."""
+
+
+class PlanModelsScreen(PickScreen[str]):
+    """Gives the path or the catalogue's name of the model to plan, None to stay."""
+
+    TITLE_TEXT: ClassVar[str] = "plan which model?"
+    HINT: ClassVar[str] = "enter plans it · tab other list · ◂ ▸ quantisation · type to search"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "next_tab", "List", id="plan-models-tab", priority=True,
+                tooltip="The other list: this machine, the catalogue"),
+        Binding("left", "quantize(-1)", "Smaller", id="plan-models-smaller", priority=True,
+                tooltip="A smaller quantisation of the catalogue's models"),
+        Binding("right", "quantize(1)", "Larger", id="plan-models-larger", priority=True,
+                tooltip="A larger quantisation of the catalogue's models"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        scan: Callable[[], Sequence[ModelEntry]],
+        folders: Sequence[Path],
+        bench: Bench | None,
+        now: Path | None,
+    ) -> None:
+        """List models.
+
+        Args:
+            scan: Finds those of this machine.
+            folders: Where it looks, for the note.
+            bench: What each is judged by; None judges none.
+            now: The model that is planned.
+        """
+        super().__init__()
+        self._scan = scan
+        self._folders = folders
+        self._bench = bench
+        self._now = now
+        self._quantization = "Q4_K_M"
+
+    def head(self) -> Sequence[Widget]:
+        return (TabStrip(TABS, id="plan-models-tabs"),)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._fill()
+
+    def on_tab_strip_chosen(self) -> None:
+        self._fill()
+
+    def action_next_tab(self) -> None:
+        """Show the other list."""
+        self.query_one(TabStrip).next()
+
+    def action_quantize(self, step: int) -> None:
+        """Judge the catalogue's models in another quantisation."""
+        if not self._is_catalog:
+            return
+        place = CATALOG_QUANTIZATIONS.index(self._quantization) + step
+        if 0 <= place < len(CATALOG_QUANTIZATIONS):
+            self._quantization = CATALOG_QUANTIZATIONS[place]
+            self._fill()
+
+    @property
+    def _is_catalog(self) -> bool:
+        return self.query_one(TabStrip).active == 1
+
+    def _fill(self) -> None:
+        if self._is_catalog:
+            offers = catalog_offers(self._quantization, self._bench)
+            note = f"as {self._quantization} · not on this machine: for a plan and its commands"
+            self._judge(lambda: offers, note)
+        else:
+            self._judge(self._library, f"in {len(self._folders)} folders")
+
+    def _library(self) -> Iterator[Offer]:
+        entries = self._scan()
+        return library_offers(entries, [_facts(entry) for entry in entries], self._bench)
+
+    @work(thread=True, exclusive=True, group="judge")
+    def _judge(self, offers: Callable[[], Iterator[Offer]], note: str) -> None:
+        """Judge one model after the other away from the screen."""
+        worker = get_current_worker()
+        found: list[Offer] = []
+        for offer in offers():
+            if worker.is_cancelled or not self.is_attached:
+                return
+            found.append(offer)
+            if len(found) % BATCH == 0:
+                self.app.call_from_thread(self._show, list(found), f"{note} · looking on …")
+        if not worker.is_cancelled and self.is_attached:
+            self.app.call_from_thread(self._show, found, f"{len(found)} models {note}")
+
+    def _show(self, offers: list[Offer], note: str) -> None:
+        if not self.is_attached:
+            return
+        now = str(self._now)
+        rows = [
+            Row(
+                offer.key,
+                f"{offer.name} {' '.join(offer.facts)}".lower(),
+                partial(offer_line, offer, is_now=offer.key == now),
+            )
+            for offer in offers
+        ]
+        self.show_all(rows, note=note)
+
+
+def _facts(entry: ModelEntry) -> tuple[str, ...]:
+    facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
+    if entry.n_ctx_train:
+        facts.append(f"ctx {fmt.context_size(entry.n_ctx_train)}")
+    return tuple(facts)
