@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate, Target, estimate
+from engine.memory.estimate import Companions, Estimate, Target, estimate
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.weights import weights_of
@@ -26,9 +26,12 @@ def estimator(
     *,
     target: Target = "kvchat",
     draft: Model | None = None,
+    companions: Companions | None = None,
 ) -> Estimator:
     """Give the estimate as a function of the configuration alone."""
-    return lambda configuration: estimate(model, configuration, devices, target=target, draft=draft)
+    return lambda configuration: estimate(
+        model, configuration, devices, target=target, draft=draft, companions=companions
+    )
 
 
 def max_n_ctx(

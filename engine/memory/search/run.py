@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import Estimate, Target
+from engine.memory.estimate import Companions, Estimate, Target
 from engine.memory.fit import DoesNotFitError, estimator
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
@@ -25,6 +25,7 @@ from engine.memory.search.placements import placements
 from engine.memory.search.space import Space
 from engine.memory.search.steps import Step, steps_to
 from engine.model.architecture import Model
+from engine.model.vocabulary_headers import check_headers
 
 USUAL_MARGIN_BYTES = 512 * 1024**2
 
@@ -52,27 +53,32 @@ def search(
     target: Target,
     margin_bytes: int,
     draft: Model | None = None,
+    companions: Companions | None = None,
     base: Configuration | None = None,
     limits: Limits | None = None,
 ) -> Found:
     """Give the best configuration of a model for a goal that fits the free memory of each device.
 
     It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
-    `draft`, a model that could draft for this one. Everything else stays as in `base`. Contexts end
-    at what the model was trained on unless `limits` say otherwise.
+    `draft`, a model that could draft for this one. Everything else stays as in `base`, whose other
+    files are `companions`. Contexts end at what the model was trained on unless `limits` say
+    otherwise.
 
     Raises:
         DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
         PresetError: llama.cpp would refuse every choice, or the limits contradict each other.
+        IncompatiblePairError: the headers show that the draft cannot draft for the model.
         HardwareError: there is no main memory among the devices, or the margin is negative.
     """
     _check(devices, margin_bytes)
+    if draft is not None:
+        check_headers(model.file, draft.file)
     limits = limits or Limits()
     start = _start(model, base, draft)
     n_slots = start.n_slots if target == "llama-server" else 1
     space = Space(
         start,
-        estimator(model, devices, target=target, draft=draft),
+        estimator(model, devices, target=target, draft=draft, companions=companions),
         placements=placements(model, devices, limits.offload),
         pairs=_pairs(start, limits),
         micro_batches=_micro_batches(start, limits),

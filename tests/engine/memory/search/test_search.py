@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, PredictorName
-from engine.errors import HardwareError, PresetError
+from engine.errors import HardwareError, IncompatiblePairError, PresetError
+from engine.memory.estimate import Companions
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.search import Found, Goal, Limits, Offload, parse_pair, search
@@ -119,6 +120,20 @@ def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
     assert far.configuration.draft is None
     assert far.configuration.speculation.predictor is not PredictorName.DRAFT
     assert "left out: it takes" in knob(far, "draft")
+
+
+def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Path) -> None:
+    other = dense_model(tmp_path, n_layers=2, n_vocab=32000)
+    with pytest.raises(IncompatiblePairError, match="more than 128 apart"):
+        found(model_8b, 24, Goal.SPEED, draft=other)
+
+
+def test_a_projector_takes_its_part_of_the_memory(model_8b: Model) -> None:
+    projector = replace(model_8b.file, tensors=model_8b.file.tensors[:20])
+    base = Configuration(model_8b.file.path, n_ctx=256, mmproj_path=Path("mmproj.gguf"))
+    beside = found(model_8b, 8, Goal.QUALITY, base=base, companions=Companions(None, projector))
+    assert beside.estimate.fits(MARGIN)
+    assert beside.configuration.n_ctx < found(model_8b, 8, Goal.QUALITY).configuration.n_ctx
 
 
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
