@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from app import locations
+from engine.model.kinds import ModelKind
 from engine.model.library import ModelEntry, scan
 
 
@@ -19,7 +20,16 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """List the models on this machine, by the names that every command takes."""
     if ctx.invoked_subcommand is not None:
         return
-    entries = scan(locations.model_folders(), cache_path=locations.header_cache_path())
+    from app.cli.slow_reading import SlowReading
+
+    reading = SlowReading()
+    entries = scan(
+        locations.model_folders(),
+        cache_path=locations.header_cache_path(),
+        kinds=tuple(ModelKind),
+        progress=reading.scanned,
+    )
+    reading.done()
     if as_json:
         click.echo(json.dumps([_as_json(entry) for entry in entries], indent=2))
     elif entries:
@@ -52,7 +62,7 @@ def _print_table(entries: Sequence[ModelEntry]) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "quant", "context", "size", "folder"):
+    for title in ("name", "kind", "quant", "context", "size", "folder"):
         table.add_column(title, justify="right" if title in ("context", "size") else "left")
         table.columns[-1].overflow = "fold"
     for entry in entries:
@@ -60,15 +70,28 @@ def _print_table(entries: Sequence[ModelEntry]) -> None:
     # A list that goes into a pipe is never cut to the width of a screen.
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
     console.print(table)
+    for copy, first in _copies(entries):
+        console.print(Text(f"{copy.path}: the same model as {first.path}", style="yellow"))
     for entry in entries:
         if entry.problem is not None:
             console.print(Text(f"{entry.name}: {entry.problem}", style="red"))
 
 
-def _cells(entry: ModelEntry) -> tuple[str, str, str, str, str]:
+def _copies(entries: Sequence[ModelEntry]) -> Iterator[tuple[ModelEntry, ModelEntry]]:
+    """Give each model that was listed before, and where."""
+    first: dict[str, ModelEntry] = {}
+    for entry in entries:
+        if entry.identity is not None:
+            other = first.setdefault(entry.identity, entry)
+            if other is not entry:
+                yield entry, other
+
+
+def _cells(entry: ModelEntry) -> tuple[str, str, str, str, str, str]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
     return (
         entry.name,
+        "-" if entry.architecture is None and entry.problem else str(entry.kind),
         "broken" if entry.problem else entry.file_type or "-",
         context,
         f"{entry.nbytes / 2**20:,.0f} MiB",

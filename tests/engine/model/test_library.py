@@ -79,7 +79,7 @@ def test_parts_of_models_are_given_when_they_are_asked_for(tmp_path: Path) -> No
     projectors = scan([tmp_path], kinds={ModelKind.PROJECTOR})
     assert [e.name for e in projectors] == ["mmproj-broken", "mmproj-model-f16", "vision"]
     assert [e.name for e in scan([tmp_path], kinds={ModelKind.EMBEDDING})] == ["vectors"]
-    assert len(scan([tmp_path], kinds=ModelKind)) == 5
+    assert len(scan([tmp_path], kinds=list(ModelKind))) == 5
 
 
 def test_a_name_never_means_a_projector(tmp_path: Path) -> None:
