@@ -46,7 +46,7 @@ def main() -> None:
     if options.worst:
         write_worst(rows, options.worst)
     if options.docs:
-        write_report(rows, options.docs)
+        write_report(rows, options.docs, options.peers)
 
 
 def rows_of(path: Path, truth: Truth) -> Iterator[Answer]:
@@ -121,6 +121,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("models", nargs="+", type=Path, help="GGUF files, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("accuracy.jsonl"), help="rows; reused")
     parser.add_argument("--docs", type=Path, help="write the report here")
+    parser.add_argument("--peers", type=Path, help="what peers.py wrote, for the report")
     parser.add_argument("--worst", type=Path, help="write the 60 worst rows here")
     parser.add_argument(
         "--llama-cpp", type=Path, help="source of the same llama.cpp: placements on stand-in GPUs"

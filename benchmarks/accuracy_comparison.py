@@ -17,8 +17,8 @@ COMPUTE_GOALS = {
 TOTAL_GOAL = (0.05, 64 * MIB)
 LOW_GOAL = 0.05
 WEIGHTS_GOAL = MIB
-ROUNDING_BYTES = 5300
-"""What a size of the log may be off by: it has two decimals of a MiB."""
+ROUNDING_BYTES = 3 * 5300
+"""What state in the log may be off by: up to three sizes with two decimals of a MiB."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,21 @@ class Comparison:
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
     """Give the cases on the CPU where both sides have figures."""
-    return [_comparison(row) for row in rows if _is_compared(row) and not row["n_gpus"]]
+    return [comparison_of(row) for row in rows if _is_compared(row) and not row["n_gpus"]]
 
 
 def device_comparisons(rows: Iterable[Row]) -> list[Comparison]:
     """Give each device of the cases with stand-in GPUs where both sides have figures."""
-    return [c for row in rows if _is_compared(row) and row["n_gpus"] for c in _devices(row)]
+    return [
+        c for row in rows if _is_compared(row) and row["n_gpus"] for c in device_comparisons_of(row)
+    ]
 
 
 def _is_compared(row: Row) -> bool:
     return "truth" in row and not errors_of(row)
 
 
-def _comparison(row: Row) -> Comparison:
+def comparison_of(row: Row) -> Comparison:
     """Give both sides of a row in the same terms.
 
     State is logged with two decimals of a MiB and is told apart from the cache by that: where both
@@ -90,7 +92,8 @@ def _comparison(row: Row) -> Comparison:
     return _with_total(row, "", planned, measured)
 
 
-def _devices(row: Row) -> Iterable[Comparison]:
+def device_comparisons_of(row: Row) -> Iterable[Comparison]:
+    """Give both sides of each device of a row."""
     planned = part_of(row, "formula")["devices"]
     measured = _by_device(part_of(row, "truth"))
     assert isinstance(planned, dict)

@@ -39,7 +39,10 @@ class Truth:
         if answer:
             return dict(json.loads(answer))
         del self.processes[n_gpus]
-        return {"error": f"llama.cpp ended with code {process.wait()}"}
+        code = process.wait()
+        if code >= 0:
+            sys.exit(f"{SCRIPT.name} ended with code {code}: run it by itself to see why")
+        return {"error": f"llama.cpp crashes (signal {-code})"}
 
     def _start(self, n_gpus: int) -> "subprocess.Popen[str]":
         self.processes[n_gpus] = subprocess.Popen(

@@ -2,9 +2,8 @@
 
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
-from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -18,6 +17,8 @@ from accuracy_comparison import (
     refusal,
     refusals,
 )
+from accuracy_numbers import quantile
+from accuracy_peers import peer_section
 
 Goal = tuple[str, bool, str]
 INTRODUCTION = """\
@@ -38,14 +39,15 @@ within 1 MiB, for rows are padded there.
 """
 
 
-def write_report(rows: list[Row], path: Path) -> None:
-    """Write the page."""
+def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None:
+    """Write the page; `peers` is what `peers.py` wrote."""
     found, placed = comparisons(rows), device_comparisons(rows)
     lines = [INTRODUCTION, *_environment(rows, found), *_goals(found), *_table(found)]
     if placed:
         lines += [GPU_SECTION, *_placement_goals(placed), *_placement_table(placed)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([*lines, *_left_out(rows)]) + "\n", encoding="utf-8")
+    lines += [*peer_section(rows, peers), *_left_out(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _environment(rows: list[Row], found: list[Comparison]) -> list[str]:
@@ -189,12 +191,6 @@ def _exact(found: list[Comparison], term: str) -> str:
 def _spread(found: list[Comparison], term: str) -> str:
     shares = [abs(c.share(term)) for c in found]
     return f"{100 * median(shares or [0]):.1f} / {100 * quantile(shares, 0.95):.1f}"
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    """Give the smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
 
 def _left_out(rows: list[Row]) -> list[str]:

@@ -19,12 +19,15 @@ from engine.backends.llama_cpp_dry_run import (
     answer_channel,
     limit_memory,
 )
-from engine.errors import EngineError
+from engine.errors import EngineError, WorkerError
 
 SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 LIBRARY = llama_cpp.llama_cpp._lib
 ROUNDING_BYTES = 5300
-SIZE_LINE = re.compile(r"(llama_kv_cache|llama_memory_recurrent)\w*: size =\s*(?P<mib>[\d.]+) MiB")
+SIZE_LINE = re.compile(
+    r"(?P<owner>llama_kv_cache|llama_memory_recurrent|llama_dsv4_comp_state)\w*: "
+    r"(?:.*layers = \d+, )?size =\s*(?P<mib>[\d.]+) MiB"
+)
 PARTS = ("model", "context", "compute")
 
 Breakdown = dict[str, dict[str, int]]
@@ -102,17 +105,18 @@ class Truth(DryRunner):
         asked = request["context"]
         n_rows = asked["n_outputs_max"]
         output = sum(b.nbytes for b in logged if b.kind == "output")
-        caches = {"llama_kv_cache": 0, "llama_memory_recurrent": 0}
+        caches = {"llama_kv_cache": 0, "state": 0}
         for match in filter(None, lines):
-            caches[match[1]] += round(float(match["mib"]) * 1024**2)
+            owner = match["owner"] if match["owner"] in caches else "state"
+            caches[owner] += round(float(match["mib"]) * 1024**2)
         total = sum(part["context"] for part in sizes.values())
         n_caches = len([match for match in lines if match])
         if abs(sum(caches.values()) - total) > ROUNDING_BYTES * max(n_caches, 1) + padding(sizes):
-            raise SystemExit(f"the breakdown says {total} bytes of context, the log {caches}")
+            raise WorkerError(f"the breakdown says {total} bytes of context, the log {caches}")
         return {
             "buffers": sizes,
             "kv_logged": caches["llama_kv_cache"],
-            "state_logged": caches["llama_memory_recurrent"],
+            "state_logged": caches["state"],
             "output": output,
             "output_grown": round(output * max(n_rows / asked["n_seq_max"], 1)),
         }

@@ -90,7 +90,8 @@ def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> st
     pinned and repacked buffers too, lies on the CPU.
     """
     if not buffer.device:
-        holders = [d.device.name for d in devices if d.term(TermKind.KV).nbytes]
+        kinds = (TermKind.KV, TermKind.STATE)
+        holders = [d.device.name for d in devices if any(d.term(kind).nbytes for kind in kinds)]
         return holders[0] if len(holders) == 1 else None
     if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
         return next(d.device.name for d in devices if d.device.kind == "cpu")

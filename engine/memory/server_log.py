@@ -21,10 +21,12 @@ MAX_LINE = 64 * 1024
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 BUFFER = re.compile(
-    r"(?P<function>\w+):\s+(?P<device>\S+)\s+(?:(?P<kind>model|KV|RS|compute|output)\s+)?"
+    r"(?P<function>\w+):\s+(?P<device>\S+)\s+"
+    r"(?:(?P<kind>model|KV|RS|compute|output|DSV4 \w+ state)\s+)?"
     r"buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?)\s*MiB"
 )
-"""Builds before September 2024 print `CUDA0 buffer size` for weights."""
+"""Builds before September 2024 print `CUDA0 buffer size` for weights; DeepSeek V4 keeps state for its
+compressors."""
 SETTING = re.compile(
     r"(?:llama_context|llama_new_context_with_model): (?P<name>\w+)\s*= (?P<value>\S+)"
 )
@@ -185,6 +187,7 @@ class _Run:
     def _add(self, match: re.Match[str]) -> None:
         owner = "projector" if PROJECTOR.search(match["function"]) else self._owner
         kind, nbytes = match["kind"] or "model", round(float(match["mib"]) * MIB)
+        kind = "RS" if kind.startswith("DSV4") else kind
         buffer = MeasuredBuffer(match["device"], kind, nbytes, owner)
         if kind == "compute":
             self._graphs[self._n_contexts, f"{owner} {buffer.device}"] = buffer

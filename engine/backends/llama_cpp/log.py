@@ -18,6 +18,8 @@ BUFFER_LINE = re.compile(
 )
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
 """The size of a cache over all devices; in a dry run its buffers are printed as empty."""
+COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
+"""State that DeepSeek V4 keeps beside its caches, one line for each kind."""
 
 
 class NativeLog:
@@ -58,6 +60,11 @@ class NativeLog:
     def cache_sizes(self) -> tuple[int, ...]:
         """Give the size in bytes of each KV cache that was logged since `clear`."""
         matches = (CACHE_LINE.search(line) for line in self._lines)
+        return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
+
+    def compressor_sizes(self) -> tuple[int, ...]:
+        """Give the bytes of each compressor state that was logged since `clear`."""
+        matches = (COMPRESSOR_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:

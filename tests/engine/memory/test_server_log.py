@@ -106,6 +106,13 @@ def test_the_row_alone_is_enough() -> None:
     assert [(d.name, d.context_bytes // MIB) for d in log.devices] == [("GPU0", 15), ("Host", 12)]
 
 
+def test_state_of_compressors_is_state() -> None:
+    log = parse_server_log(
+        ["llama_dsv4_comp_state:      CUDA0 DSV4 CSA state buffer size =     2.00 MiB\n"]
+    )
+    assert log.buffers == (MeasuredBuffer("CUDA0", "RS", 2 * MIB),)
+
+
 def test_a_projector_is_told_apart() -> None:
     log = parse_server_log(["alloc_compute_meta:      CUDA0 compute buffer size =   50.00 MiB\n"])
     assert log.buffers == (MeasuredBuffer("CUDA0", "compute", 50 * MIB, "projector"),)
