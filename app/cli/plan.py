@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -63,10 +64,15 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
 @click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file.")
 @click.option(
     "--vram",
+    "--device",
+    "vram",
     type=Bytes(),
     multiple=True,
     metavar="SIZE",
     help="Plan for a GPU of this size instead of those found; again for more GPUs.",
+)
+@click.option(
+    "--card", "cards", multiple=True, metavar="NAME", help='Plan for a GPU by name, as "RTX 3060".'
 )
 @_counted("--ctx", "n_ctx", "Tokens of context; without it the preset's, at most 8192.", MAX_TOKENS)
 @click.option("--type-k", type=click.Choice(KV_TYPES), help="Type of the cached keys.")
@@ -120,6 +126,7 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
 def command(
     model: str,
     vram: tuple[int, ...],
+    cards: tuple[str, ...],
     *,
     dry_run: bool,
     log: Path | None,
@@ -136,7 +143,7 @@ def command(
 
     \b
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32768
-    kvchat plan qwen3-8b:Q4_K_M --vram 8GiB
+    kvchat plan qwen3-8b:Q4_K_M --card "RTX 3060"
     kvchat plan hf:owner/repository/file.gguf
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0 --type-v q8_0
     """  # noqa: D301  click wants the backspace character itself
@@ -144,13 +151,15 @@ def command(
     from app.planning.asked import Asked, setup_of
     from app.planning.measuring import can_measure, measured_plan
     from app.planning.plan import Planner
+    from engine.memory.cards import find_card
 
+    named = [find_card(card) for card in cards]
     asked = Asked(
         model=model,
         preset=_text(options.pop("preset")),
         target="llama-server" if options.pop("target") == "llama-server" else "kvchat",
         draft=_text(options.pop("draft")),
-        vram_bytes=vram,
+        vram_bytes=(*vram, *(card.memory_bytes for card in named)),
         margin_bytes=_whole(options.pop("margin_bytes")),
         rules={name: value for name, value in options.items() if value is not None},
     )
@@ -158,12 +167,14 @@ def command(
     reading = SlowReading()
     setup = setup_of(asked, planner, progress=reading.header)
     reading.done()
+    if named:
+        setup = replace(setup, vram_bytes=vram, cards=cards)
     plan = planner.plan(setup)
     if dry_run:
         if not can_measure(plan):
             raise click.UsageError(
                 "--dry-run measures a file of this machine on its own devices: name one, and leave "
-                "out --vram and a preset with vram_gib"
+                "out --vram, --card and a preset with vram_gib"
             )
         plan = measured_plan(plan)
     if calibrate:
