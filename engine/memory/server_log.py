@@ -25,8 +25,8 @@ BUFFER = re.compile(
     r"(?:(?P<kind>model|KV|RS|compute|output|DSV4 \w+ state)\s+)?"
     r"buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?)\s*MiB"
 )
-"""Builds before September 2024 print `CUDA0 buffer size` for weights; DeepSeek V4 keeps state for its
-compressors."""
+"""Builds before September 2024 print `CUDA0 buffer size` for weights; DeepSeek V4 keeps state for
+its compressors."""
 SETTING = re.compile(
     r"(?:llama_context|llama_new_context_with_model): (?P<name>\w+)\s*= (?P<value>\S+)"
 )
