@@ -79,8 +79,9 @@ def generate(client: WorkerClient, n_tokens: int) -> Finished:
 def prompt_ids(model: Path) -> list[int]:
     from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
     from engine.backends.llama_cpp.log import NativeLog
+    from engine.backends.llama_cpp.placement import whole_model
 
-    settings = ContextSettings(model, 256, 64, 64, "f16", "f16", "auto", 0, 1)
+    settings = ContextSettings(whole_model(model, 0), 256, 64, 64, "f16", "f16", "auto", 1)
     backend = LlamaCppBackend(settings, NativeLog())
     ids = backend.vocabulary.tokenize(PROMPT, add_special=True, parse_special=True)
     backend.close()

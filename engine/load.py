@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.placement import placement_of
 from engine.configuration import MAX_DRAFT, Configuration, PredictorName
 from engine.errors import EngineError
 from engine.events import Loaded
@@ -55,18 +56,18 @@ def load_session(configuration: Configuration, log: NativeLog) -> LoadedSession:
 def target_settings(configuration: Configuration) -> ContextSettings:
     """Give what the target's context is opened with; rows for the longest draft and one more."""
     return ContextSettings(
-        model_path=configuration.model_path,
+        placement=placement_of(configuration),
         n_ctx=configuration.n_ctx,
         n_batch=min(configuration.n_batch, configuration.n_ubatch),
         n_ubatch=configuration.n_ubatch,
         type_k=configuration.type_k,
         type_v=configuration.type_v,
         flash_attention=configuration.flash_attention,
-        n_gpu_layers=configuration.n_gpu_layers,
         n_threads=configuration.n_threads,
         offload_kqv=configuration.offload_kqv,
         swa_full=configuration.swa_full,
         use_extra_buffers=configuration.use_extra_buffers,
+        lora_paths=configuration.lora_paths,
         n_rows=1 + MAX_DRAFT,
     )
 
@@ -78,11 +79,19 @@ def draft_settings(configuration: Configuration) -> ContextSettings:
         raise EngineError("the configuration has no draft model: name one with --draft")
     return replace(
         target_settings(configuration),
-        model_path=draft.model_path,
+        placement=placement_of(
+            replace(
+                configuration,
+                model_path=draft.model_path,
+                n_gpu_layers=draft.n_gpu_layers,
+                n_cpu_moe=0,
+                tensor_overrides=(),
+            )
+        ),
         n_ctx=draft.n_ctx,
         type_k=draft.type_k,
         type_v=draft.type_v,
-        n_gpu_layers=draft.n_gpu_layers,
+        lora_paths=(),
         n_rows=1,
         owner="draft",
     )

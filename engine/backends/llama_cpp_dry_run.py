@@ -19,7 +19,7 @@ import psutil
 
 from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp_placement import Placement, PlacementRequest
+from engine.backends.llama_cpp.placement import Placement, PlacementRequest
 from engine.configuration import FlashAttention, KVTypeName
 from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
@@ -75,6 +75,7 @@ class DryRunner:
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind != "KV"]
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
+            found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
         asked = request["context"]
         growth = max(asked["n_outputs_max"] / asked["n_seq_max"], 1.0)
         return [
@@ -120,6 +121,8 @@ class DryRunner:
             llama_cpp.llama_model_free(self._model)
             self._model = self._opened = None
         placement = Placement(asked)
+        placement.params.no_alloc = True
+        placement.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._log.clear()
         path = asked["model_path"]
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), placement.params)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.placement import whole_model
 from engine.cancellation import Cancellation
 from engine.configuration import (
     ControllerName,
@@ -30,14 +31,13 @@ TEXT = "Rewrite with capital names: anna met tom, tom met anna, anna and tom met
 
 def open_backend(path: Path, log: NativeLog, *, n_rows: int, n_ctx: int = 512) -> LlamaCppBackend:
     settings = ContextSettings(
-        model_path=path,
+        placement=whole_model(path),
         n_ctx=n_ctx,
         n_batch=128,
         n_ubatch=1,
         type_k="f16",
         type_v="f16",
         flash_attention="on",
-        n_gpu_layers=0,
         n_threads=2,
         n_rows=n_rows,
     )

@@ -8,7 +8,9 @@ from pathlib import Path
 import llama_cpp
 import psutil
 
+from engine.backends.llama_cpp.adapters import apply_adapters
 from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.placement import Placement, PlacementRequest
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
@@ -27,25 +29,24 @@ GGML_TYPES: dict[KVTypeName, int] = {
     "bf16": 30,
 }
 FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
-ALL_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
     """What one model and its context are opened with; `n_rows` is `n_outputs_max`."""
 
-    model_path: Path
+    placement: PlacementRequest
     n_ctx: int
     n_batch: int
     n_ubatch: int
     type_k: KVTypeName
     type_v: KVTypeName
     flash_attention: FlashAttention
-    n_gpu_layers: int
     n_threads: int | None
     offload_kqv: bool = True
     swa_full: bool = False
     use_extra_buffers: bool = True
+    lora_paths: tuple[Path, ...] = ()
     n_rows: int = 1 + MAX_DRAFT
     owner: str = "target"
 
@@ -88,6 +89,7 @@ class LlamaCppBackend:
         log.clear()
         self._model = _load_model(settings, log)
         self._context = _open_context(self._model, settings, log)
+        apply_adapters(self._model, self._context, settings.lora_paths, log)
         llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = log.buffers(settings.owner)
         self.vocabulary = LlamaCppVocabulary(self._model)
@@ -166,17 +168,13 @@ class LlamaCppBackend:
 
 
 def _load_model(settings: ContextSettings, log: NativeLog) -> object:
-    if not settings.model_path.is_file():
-        raise ModelLoadError(f"{settings.model_path} does not exist: check the path")
-    params = llama_cpp.llama_model_default_params()
-    n_gpu_layers = settings.n_gpu_layers
-    params.n_gpu_layers = ALL_LAYERS if n_gpu_layers < 0 else n_gpu_layers
-    params.use_extra_bufts = settings.use_extra_buffers
-    model = llama_cpp.llama_model_load_from_file(str(settings.model_path).encode(), params)
+    path = Path(settings.placement["model_path"])
+    placement = Placement(settings.placement)
+    placement.params.use_extra_bufts = settings.use_extra_buffers
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), placement.params)
     if model is None:
         raise ModelLoadError(
-            f"llama.cpp could not load {settings.model_path.name}: "
-            f"{log.errors() or 'it gave no reason'}"
+            f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"
         )
     return model
 

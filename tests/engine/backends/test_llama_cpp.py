@@ -9,6 +9,7 @@ import pytest
 
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog, read_buffers
+from engine.backends.llama_cpp.placement import whole_model
 from engine.errors import CropUnsupportedError, ModelLoadError
 from tests.contracts.backend import BackendContract
 
@@ -22,14 +23,13 @@ pytestmark = pytest.mark.model
 
 def settings(path: Path, **changes: object) -> ContextSettings:
     base = ContextSettings(
-        model_path=path,
+        placement=whole_model(path),
         n_ctx=256,
         n_batch=64,
         n_ubatch=1,
         type_k="f16",
         type_v="f16",
         flash_attention="on",
-        n_gpu_layers=0,
         n_threads=2,
         n_rows=9,
     )

@@ -1,4 +1,4 @@
-"""Parameters of a model that is laid out but not loaded: which tensor would lie where."""
+"""Parameters of a model: which layer and which tensor shall lie where."""
 
 import ctypes
 import re
@@ -7,10 +7,10 @@ from typing import TypedDict
 
 import llama_cpp
 
-from engine.backends.llama_cpp.backend import ALL_LAYERS
-from engine.configuration import SplitMode
+from engine.configuration import Configuration, SplitMode
 from engine.errors import ModelLoadError
 
+ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -30,6 +30,33 @@ class PlacementRequest(TypedDict):
     """Pairs of pattern and device, `CPU` or the number of a GPU in any spelling."""
 
 
+def whole_model(path: Path, n_gpu_layers: int = -1) -> PlacementRequest:
+    """Give a model whose layers go where llama.cpp puts them."""
+    return PlacementRequest(
+        model_path=str(path),
+        n_gpu_layers=n_gpu_layers,
+        split_mode="layer",
+        main_gpu=0,
+        tensor_split=[],
+        n_cpu_moe=0,
+        overrides=[],
+    )
+
+
+def placement_of(configuration: Configuration) -> PlacementRequest:
+    """Give where the layers and tensors of a configuration's model go."""
+    overrides = [[override.pattern, override.device] for override in configuration.tensor_overrides]
+    return PlacementRequest(
+        model_path=str(configuration.model_path),
+        n_gpu_layers=configuration.n_gpu_layers,
+        split_mode=configuration.split_mode,
+        main_gpu=configuration.main_gpu,
+        tensor_split=list(configuration.tensor_split),
+        n_cpu_moe=configuration.n_cpu_moe,
+        overrides=overrides,
+    )
+
+
 class Placement:
     """`params` as llama.cpp wants them; what they point to lives as long as this object.
 
@@ -42,8 +69,6 @@ class Placement:
             raise ModelLoadError(f"{request['model_path']} does not exist: check the path")
         n_layers = request["n_gpu_layers"]
         params = llama_cpp.llama_model_default_params()
-        params.no_alloc = True
-        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         params.n_gpu_layers = ALL_LAYERS if n_layers < 0 else n_layers
         params.split_mode = SPLIT_MODES[request["split_mode"]]
         params.main_gpu = request["main_gpu"] if _gpus() else 0

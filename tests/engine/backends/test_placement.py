@@ -1,0 +1,85 @@
+"""Adapters and overrides on a real model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.placement import placement_of
+from engine.configuration import Configuration, TensorOverride
+from engine.errors import ModelLoadError
+from tests.engine.backends.test_llama_cpp import settings
+from tests.gguf_files import header
+
+pytestmark = pytest.mark.model
+RANK, WIDTH = 2, 576
+
+
+@contextmanager
+def opened(path: Path, **changes: object) -> Iterator[LlamaCppBackend]:
+    backend = LlamaCppBackend(settings(path, **changes), NativeLog())
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def logits(backend: LlamaCppBackend) -> np.ndarray:
+    sequence = backend.open()
+    sequence.prefill([1, 5, 9])
+    return sequence.decode(20).logits[0].copy()
+
+
+def write_adapter(path: Path, scale: float, architecture: str = "llama") -> Path:
+    """An adapter of rank 2 for the queries of the first layer."""
+    values = {
+        "general.architecture": architecture,
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 2.0,
+    }
+    nbytes = RANK * WIDTH * 4
+    name = "blk.0.attn_q.weight.lora_"
+    tensors = [(f"{name}a", (WIDTH, RANK), 0, 0), (f"{name}b", (RANK, WIDTH), 0, nbytes)]
+    data = header(values, tensors)
+    data += bytes(-len(data) % 32)
+    weights = np.random.default_rng(7).normal(0, scale, 2 * RANK * WIDTH).astype("<f4")
+    path.write_bytes(data + weights.tobytes())
+    return path
+
+
+def test_an_adapter_changes_what_the_model_says(starter_path: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "strong.gguf", scale=1.0)
+    silent = write_adapter(tmp_path / "silent.gguf", scale=0.0)
+    with opened(starter_path) as backend:
+        plain = logits(backend)
+    with opened(starter_path, lora_paths=(silent,)) as backend:
+        assert np.allclose(logits(backend), plain, atol=1e-3)
+    with opened(starter_path, lora_paths=(silent, adapter)) as backend:
+        assert np.abs(logits(backend) - plain).max() > 0.1
+
+
+def test_a_file_that_is_no_adapter_is_refused_by_name(starter_path: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ModelLoadError, match="is no adapter of this model"),
+        opened(starter_path, lora_paths=(starter_path,)),
+    ):
+        pass
+    with (
+        pytest.raises(ModelLoadError, match="does not exist"),
+        opened(starter_path, lora_paths=(tmp_path / "none.gguf",)),
+    ):
+        pass
+
+
+def test_tensors_can_be_sent_to_main_memory_and_nothing_else_changes(starter_path: Path) -> None:
+    override = TensorOverride(r"ffn_(up|down)", "CPU")
+    moved = Configuration(starter_path, 256, tensor_overrides=(override,), n_cpu_moe=-1)
+    with opened(starter_path) as backend:
+        plain = logits(backend)
+    with opened(starter_path, placement=placement_of(moved)) as backend:
+        assert np.allclose(logits(backend), plain, atol=0.5)
