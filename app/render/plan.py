@@ -9,7 +9,7 @@ from app.planning.table import CostTable
 from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render import format as fmt
 from app.render.gauges import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, spread
+from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
 from app.render.plan_table import table_lines
 from app.render.plan_terms import device_lines
 from app.render.sanitize import visible
@@ -33,7 +33,11 @@ def plan_lines(
         loaded: What the engine has allocated for the same model, shown beside the plan.
         symbols: Characters of the bars.
     """
-    lines = [verdict_line(plan), largest_context_line(plan), EMPTY]
+    lines = [
+        *wrapped(verdict_line(plan), width),
+        *wrapped(largest_context_line(plan), width),
+        EMPTY,
+    ]
     for device in plan.estimate.devices:
         lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]
     lines.append((Run(SOURCES, "muted"),))

@@ -3,11 +3,12 @@
 from app.planning.offers import Offer
 from app.planning.verdict import Verdict
 from app.render import format as fmt
-from app.render.lines import Line, Run, clipped, padded, spread
+from app.render.lines import Line, Run, clipped, padded, spread, width_of
 from app.render.plan_terms import VERDICT_SIGNS
 from app.render.sanitize import visible
 
 WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
+LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no · memory that is scarcest"
 SPILLS = "partly"
 """The word where main memory must help."""
 NEED_WIDTH = 28
@@ -18,13 +19,23 @@ def offer_line(offer: Offer, width: int, *, is_now: bool) -> Line:
     """One model: `✓ fits   needs 4.9 GiB of 12 GiB`, or what is wrong with it."""
     marker = Run("• " if is_now else "  ", "accent")
     name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
-    facts = " · ".join(visible(fact) for fact in offer.facts if fact)
-    left: Line = (*padded((marker, name), NAME_WIDTH), Run(f"  {facts}", "muted"))
     if offer.problem:
         return clipped((marker, name, Run(f"  {visible(offer.problem)}", "bad")), width)
-    if offer.verdict is None:
-        return clipped(left, width)
-    return spread(left, _need(offer), width)
+    need = () if offer.verdict is None else _need(offer)
+    left = padded((marker, name), NAME_WIDTH)
+    room = width - NEED_WIDTH - width_of(left) - 3
+    return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), need, width)
+
+
+def _facts(offer: Offer, room: int) -> str:
+    """As many facts as have room."""
+    text = ""
+    for fact in filter(None, map(visible, offer.facts)):
+        longer = f"{text} · {fact}" if text else fact
+        if len(longer) > room:
+            break
+        text = longer
+    return text
 
 
 def _need(offer: Offer) -> Line:

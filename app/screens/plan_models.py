@@ -18,7 +18,8 @@ from app.planning.offers import (
     library_offers,
 )
 from app.render import format as fmt
-from app.render.plan_offers import offer_line
+from app.render.lines import Line, Run
+from app.render.plan_offers import LEGEND, offer_line
 from app.screens.plan_pick import PickScreen, Row
 from app.widgets.tab_strip import TabStrip
 from engine.model.library import ModelEntry
@@ -28,11 +29,18 @@ BATCH = 6
 """Offers that are judged before they are painted."""
 
 
+class ListTabs(TabStrip):
+    """The two lists side by side."""
+
+    def _line(self) -> Line:
+        return (*self._parts(), Run("  tab", "muted"))
+
+
 class PlanModelsScreen(PickScreen[str]):
     """Gives the path or the catalogue's name of the model to plan, None to stay."""
 
     TITLE_TEXT: ClassVar[str] = "plan which model?"
-    HINT: ClassVar[str] = "enter plans it · tab other list · ◂ ▸ quantisation · type to search"
+    HINT: ClassVar[str] = f"{LEGEND}\nenter plans it · tab other list · type to search · esc closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "next_tab", "List", id="plan-models-tab", priority=True,
                 tooltip="The other list: this machine, the catalogue"),
@@ -65,7 +73,7 @@ class PlanModelsScreen(PickScreen[str]):
         self._quantization = "Q4_K_M"
 
     def head(self) -> Sequence[Widget]:
-        return (TabStrip(TABS, id="plan-models-tabs"),)
+        return (ListTabs(TABS, id="plan-models-tabs"),)
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -94,7 +102,7 @@ class PlanModelsScreen(PickScreen[str]):
     def _fill(self) -> None:
         if self._is_catalog:
             offers = catalog_offers(self._quantization, self._bench)
-            note = f"as {self._quantization} · not on this machine: for a plan and its commands"
+            note = f"as {self._quantization} (◂ ▸ change it), to plan: none is on this machine"
             self._judge(lambda: offers, note)
         else:
             self._judge(self._library, f"in {len(self._folders)} folders")

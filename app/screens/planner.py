@@ -81,6 +81,8 @@ class PlannerScreen(PlanActions):
         """Why the dry run gave no numbers."""
         self._idle_timer: Timer | None = None
         self._effects: tuple[Effect, ...] = ()
+        self.has_what_ifs = False
+        """Whether the changes worth a thought are known for the plan that is shown."""
 
     def compose(self) -> ComposeResult:
         yield PlanTitle(id="plan-title")
@@ -151,7 +153,7 @@ class PlannerScreen(PlanActions):
             self.plan = None
             self._present_refusal(error)
             return
-        self._effects = ()
+        self._effects, self.has_what_ifs = (), False
         self._take(plan)
         self._idle(plan, self._what_ifs)
         if can_measure(plan):
@@ -194,7 +196,7 @@ class PlannerScreen(PlanActions):
             if effect is not None:
                 found.append(effect)
             yield
-        self._effects = ranked(found, plan)
+        self._effects, self.has_what_ifs = ranked(found, plan), True
         self.show_again()
 
     def _measure_later(self, plan: Plan) -> None:
@@ -235,9 +237,9 @@ class PlannerScreen(PlanActions):
         title = heading_line(plan, width - 2)
         self.query_one(PlanTitle).present((Run(" "), *title))
         is_split = self.has_class("-huge")
-        self.query_one("#plan-report", PlanReport).present(
-            lambda width: self._memory(plan, width, has_rest=not is_split)
-        )
+        report = self.query_one("#plan-report", PlanReport)
+        report.set_frame(title="memory" if self.pinned is None else "A is kept, B is the knobs")
+        report.present(lambda width: self._memory(plan, width, has_rest=not is_split))
         if is_split:
             self.query_one("#plan-side", PlanReport).present(lambda width: self._rest(plan, width))
 

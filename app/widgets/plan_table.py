@@ -46,6 +46,11 @@ class PlanTable(InkLines, can_focus=True):
         return n_columns(self.size.width)
 
     @property
+    def setup(self) -> Setup | None:
+        """The plan that is marked."""
+        return self._setup
+
+    @property
     def contexts(self) -> tuple[int, ...]:
         """The contexts in sight."""
         return () if self._table is None else self._table.contexts
