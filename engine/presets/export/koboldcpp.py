@@ -1,4 +1,8 @@
-"""Settings of koboldcpp: a `.kcpps` is the JSON of its options (checked with 1.102)."""
+"""Settings of koboldcpp: a `.kcpps` is the JSON of its options.
+
+Checked with the options of 1.117.1; where a name changed since 1.102 (`useswa` became `noswa`,
+`flashattention` became `noflashattention`) both stand there, for it ignores what it does not know.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +12,6 @@ from engine.presets.export.elsewhere import (
     left_behind,
     no_band,
     no_lookup,
-    no_sampling,
     one_type,
 )
 from engine.presets.export.options import device_name
@@ -21,14 +24,14 @@ from engine.presets.export.request import (
 )
 
 PROGRAM = "koboldcpp"
-QUANT_KV = {"f16": 0, "q8_0": 1, "q4_0": 2}
+QUANT_KV: dict[str, int | str] = {"f16": 0, "q8_0": 1, "q4_0": 2, "bf16": "bf16", "q5_1": "q5_1"}
+"""Numbers that every version reads, and names that only those of 2026 do."""
 ALL_LAYERS = 999
 BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 _CONSEQUENCES = {
     "n_slots": "it answers one request after the other",
     "kv_unified": "and has one slot",
-    "mmproj_offload": "and the projector goes to a GPU",
     "use_extra_buffers": "and weights may be repacked",
 }
 
@@ -54,9 +57,13 @@ def render(request: ExportRequest) -> Exported:
         "contextsize": configuration.n_ctx,
         "batchsize": _batch(configuration),
         "flashattention": configuration.flash_attention != "off",
+        "noflashattention": configuration.flash_attention == "off",
         "quantkv": QUANT_KV[kv_type],
         "useswa": not configuration.swa_full,
+        "noswa": configuration.swa_full,
         "lowvram": not configuration.offload_kqv,
+        "autofit": False,
+        "gendefaults": _sampling(configuration),
         "skiplauncher": True,
         **_placement(request),
         **_others(configuration),
@@ -75,6 +82,7 @@ def _placement(request: ExportRequest) -> dict[str, object]:
     return {
         "gpulayers": ALL_LAYERS if n_layers < 0 else n_layers,
         "usecuda": ["normal", str(configuration.main_gpu)] if one_gpu else ["normal"],
+        "maingpu": configuration.main_gpu,
         "tensor_split": list(configuration.tensor_split) or None,
         "moecpu": ALL_LAYERS if n_experts < 0 else n_experts,
         "overridetensors": ",".join(
@@ -90,6 +98,7 @@ def _others(configuration: Configuration) -> dict[str, object]:
         others["threads"] = configuration.n_threads
     if configuration.mmproj_path is not None:
         others["mmproj"] = writable(str(configuration.mmproj_path))
+        others["mmprojcpu"] = not configuration.mmproj_offload
     if configuration.lora_paths:
         others["lora"] = [writable(str(path)) for path in configuration.lora_paths]
     draft = configuration.draft
@@ -98,6 +107,21 @@ def _others(configuration: Configuration) -> dict[str, object]:
         others["draftamount"] = configuration.speculation.n_draft
         others["draftgpulayers"] = ALL_LAYERS if draft.n_gpu_layers < 0 else draft.n_gpu_layers
     return others
+
+
+def _sampling(configuration: Configuration) -> str:
+    """Give the defaults of its API, which are JSON within the JSON."""
+    sampling = configuration.sampling
+    return json.dumps(
+        {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "rep_pen": sampling.repetition_penalty,
+            "rep_pen_range": sampling.repetition_window,
+        }
+    )
 
 
 def _batch(configuration: Configuration) -> int:
@@ -114,10 +138,16 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
         )
     if configuration.flash_attention == "auto":
         yield "flash_attention is auto: koboldcpp has on and off, and gets on"
-    if not 256 <= configuration.n_ctx <= 262144:
-        yield f"n_ctx is {configuration.n_ctx}: koboldcpp takes 256 to 262144"
+    if isinstance(QUANT_KV.get(configuration.type_k), str):
+        yield f"type_k is {configuration.type_k}: koboldcpp before 2026 reads that as f16"
+    if not 256 <= configuration.n_ctx <= 524288:
+        yield f"n_ctx is {configuration.n_ctx}: koboldcpp takes 256 to 524288"
+    if configuration.flash_attention == "off" and configuration.type_v not in ("f16", "bf16"):
+        yield (
+            f"type_v is {configuration.type_v} without flash attention: koboldcpp then quantises "
+            "the keys only"
+        )
     yield from no_lookup(configuration, PROGRAM)
     if configuration.speculation.predictor is PredictorName.DRAFT:
         yield from no_band(configuration, PROGRAM)
     yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
-    yield no_sampling(configuration, PROGRAM)

@@ -141,7 +141,22 @@ def test_koboldcpp_has_its_own_numbers_for_types_layers_and_windows() -> None:
     assert (found["quantkv"], found["gpulayers"], found["moecpu"]) == (2, 999, 999)
     assert (found["useswa"], found["lowvram"], found["batchsize"]) == (True, True, 512)
     assert found["model_param"] == str(MODEL)
-    assert kcpps(replace(PLAIN, swa_full=True))["useswa"] is False
+    whole = kcpps(replace(PLAIN, swa_full=True, flash_attention="off"))
+    assert (whole["useswa"], whole["noswa"]) == (False, True)
+    assert (whole["flashattention"], whole["noflashattention"]) == (False, True)
+    assert kcpps(replace(PLAIN, type_k="q5_1", type_v="q5_1"))["quantkv"] == "q5_1"
+
+
+def test_koboldcpp_has_sampling_as_defaults_of_its_api() -> None:
+    sampled = replace(PLAIN, sampling=SamplingSettings(1.1, 32, 0.7, 40, 0.9, 0.05))
+    defaults = json.loads(str(kcpps(sampled)["gendefaults"]))
+    assert defaults["temperature"] == 0.7
+    assert (defaults["rep_pen"], defaults["rep_pen_range"]) == (1.1, 32)
+
+
+def test_values_quantised_without_flash_attention_are_said_for_koboldcpp() -> None:
+    odd = quiet(replace(PLAIN, type_k="q8_0", type_v="q8_0", flash_attention="off"))
+    assert "quantises the keys only" in remarks("koboldcpp", odd)
 
 
 def test_koboldcpp_takes_draft_overrides_and_one_gpu() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.configuration import Configuration, TensorOverride
@@ -160,6 +160,7 @@ def test_a_models_preset_holds_a_path_or_refuses_it(path: Path) -> None:
 
 
 @given(path=PATHS)
+@example(path=Path("/models/a ${x} ${PORT} ${env.HOME}'${y}.gguf"))
 @settings(max_examples=100, deadline=None)
 def test_llama_swap_finds_no_macro_in_a_path(path: Path) -> None:
     text = FORMATS["llama-swap"].render(ExportRequest(Configuration(path, 512))).text
