@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Target, TermKind
-from engine.memory.fit import estimator, with_n_ctx
+from engine.memory.fit import Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import PAD
 from engine.memory.search import Found, Goal, Limits, Offload, search
@@ -20,10 +20,12 @@ from engine.memory.search.placements import placements
 from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
+from engine.model.vocabulary_headers import check_headers
 from engine.planner_settings import checked_changes
 from engine.presets.export import lm_studio
 from engine.presets.export.llama_server import arguments
 from engine.presets.export.request import ExportRequest
+from engine.presets.preset import SamplingRules
 from engine.recommendation import recommendation
 
 DEFAULT_N_CTX = 4096
@@ -98,7 +100,10 @@ class KVCachePlanner:
         self._offload: Offload | None = offload
         self._subscribers: list[Subscriber] = []
         self._model: Model | None = None
-        self._configuration = Configuration(Path(), n_ctx=DEFAULT_N_CTX)
+        self._draft: Model | None = None
+        self._configuration = Configuration(
+            Path(), n_ctx=DEFAULT_N_CTX, sampling=SamplingRules().settings()
+        )
         if model is not None:
             self.set_model(model)
         if settings:
@@ -136,16 +141,36 @@ class KVCachePlanner:
         Raises:
             ModelFileError: the name is not known, with those that come near; or no such file.
         """
-        if isinstance(model, Model):
-            found = model
-        elif isinstance(model, Path) or model.endswith(".gguf"):
-            found = read_model(Path(model))
-        else:
-            found = find_entry(model).model(quantization)
+        found = _model(model, quantization)
+        if self._draft is not None:
+            check_headers(found.file, self._draft.file)
         moved = replace(self._configuration, model_path=found.file.path)
         settled = self._settled(found, moved, self._offload)
         self._model = found
         self._take(settled)
+
+    def set_draft(
+        self, model: str | Path | Model | None, quantization: str = DEFAULT_QUANTIZATION
+    ) -> None:
+        """Let a small model draft, all of it on the GPUs; None ends that.
+
+        Raises:
+            ModelFileError: the name is not known, or no such file.
+            IncompatiblePairError: its header shows another vocabulary.
+        """
+        now = self._configuration
+        if model is None:
+            self._draft = None
+            plain = replace(now.speculation, predictor=PredictorName.LOOKUP)
+            changed = replace(now, draft=None, speculation=plain)
+        else:
+            draft = _model(model, quantization)
+            check_headers(self.model.file, draft.file)
+            self._draft = draft
+            drafting = replace(now.speculation, predictor=PredictorName.DRAFT)
+            own = DraftConfiguration(draft.file.path, now.n_ctx)
+            changed = replace(now, draft=own, speculation=drafting)
+        self._take(self._settled(self.model, changed, self._offload))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Tell a function of each change from now on; gives what ends that."""
@@ -167,6 +192,7 @@ class KVCachePlanner:
         offload = None if changes.sets_layers else self._offload
         offload = changes.offload or offload
         changed = replace(self._configuration, **changes.values)
+        changed = with_n_ctx(changed, changed.n_ctx)  # a draft's context goes along
         if self._model is not None:
             changed = self._settled(self._model, changed, offload)
         self._offload = offload
@@ -187,6 +213,7 @@ class KVCachePlanner:
             }
         )
         wanted = replace(self._configuration, **asked.values)
+        wanted = with_n_ctx(wanted, wanted.n_ctx)
         configuration = self._settled(self.model, wanted, self._offload)
         whole = self._cost(configuration)
         kv_bytes = _sum(whole, TermKind.KV)
@@ -230,6 +257,7 @@ class KVCachePlanner:
             goal,
             target=self._target,
             margin_bytes=self._margin_bytes,
+            draft=self._draft,
             base=self._configuration,
             limits=limits,
         )
@@ -269,7 +297,10 @@ class KVCachePlanner:
         return lm_studio.render(request).text
 
     def _cost(self, configuration: Configuration) -> Estimate:
-        return estimator(self.model, self._devices, target=self._target)(configuration)
+        return self._estimator(self.model)(configuration)
+
+    def _estimator(self, model: Model) -> Estimator:
+        return estimator(model, self._devices, target=self._target, draft=self._draft)
 
     def _take(self, after: Configuration) -> None:
         before, self._configuration = self._configuration, after
@@ -290,7 +321,7 @@ class KVCachePlanner:
         Raises:
             PresetError: llama.cpp would refuse the configuration.
         """
-        cost = estimator(model, self._devices, target=self._target)
+        cost = self._estimator(model)
         if offload is None:
             return cost(configuration).configuration
         ladder = placements(model, self._devices, offload)
@@ -303,6 +334,14 @@ class KVCachePlanner:
             if cost(laid).fits(self._margin_bytes) or len(ladder) == 1:
                 return laid
         return replace(configuration, n_gpu_layers=0, n_cpu_moe=0)
+
+
+def _model(model: str | Path | Model, quantization: str) -> Model:
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, Path) or model.endswith(".gguf"):
+        return read_model(Path(model))
+    return find_entry(model).model(quantization)
 
 
 def _sum(estimate: Estimate, kind: TermKind) -> int:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import HardwareError, ModelFileError, PresetError
+from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
 from engine.kv_cache_planner import ConfigurationChanged, KVCachePlanner
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
@@ -160,6 +160,21 @@ def test_a_token_costs_what_the_next_one_takes() -> None:
     slots = planner(n_ctx=8192, n_slots=4).estimate()
     assert slots.bytes_per_token == 32 * 2 * 8 * 128 * 2
     assert slots.kv_bytes == 1024 * MIB
+
+
+def test_a_draft_is_counted_follows_the_context_and_can_go_again() -> None:
+    own = planner(gib=24)
+    alone = own.estimate().total_bytes
+    own.set_draft("llama-3.2-1b")
+    assert own.estimate().total_bytes > alone + 700 * MIB
+    own.update_config(n_ctx=16384)
+    assert own.configuration.draft is not None
+    assert own.configuration.draft.n_ctx == 16384
+    assert "draft-simple" in own.llama_cpp_arguments()
+    own.set_draft(None)
+    assert own.configuration.draft is None
+    with pytest.raises(IncompatiblePairError, match="cannot draft"):
+        own.set_draft("qwen2.5-0.5b")
 
 
 def test_planners_share_nothing() -> None:
