@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from accuracy_cases import Case, cpu_cases, gpu_cases
+from accuracy_fit_params import FitParams
 from accuracy_formula import formula_of, kind_of
-from accuracy_llama_cpp import Answer, Truth, key_of, known_answers
+from accuracy_llama_cpp import Answer, Truth, key_of, known_answers, known_fit_params
 from accuracy_report import write_report
 from accuracy_worst import write_worst
 
@@ -34,10 +35,15 @@ def main() -> None:
     stand_in = built_stand_in(options.llama_cpp, options.out) if options.llama_cpp else None
     fresh = options.out.with_suffix(".new")
     truth = Truth(stand_in, known_answers(options.out) | known_answers(fresh))
+    fit_params = None
+    if options.fit_params:
+        fit_params = FitParams(options.fit_params, stand_in, known_fit_params(options.out))
     rows = []
     with fresh.open("w", encoding="utf-8") as file:
         for path in _models(options.models):
             for row in rows_of(path, truth):
+                if fit_params and "truth" in row and (printed := fit_params.ask(row)):
+                    row["fit_params"] = printed
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
     fresh.replace(options.out)
@@ -125,6 +131,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--worst", type=Path, help="write the 60 worst rows here")
     parser.add_argument(
         "--llama-cpp", type=Path, help="source of the same llama.cpp: placements on stand-in GPUs"
+    )
+    parser.add_argument(
+        "--fit-params", type=Path, help="llama-fit-params of the same llama.cpp: weights by device"
     )
     return parser.parse_args()
 

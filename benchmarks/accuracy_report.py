@@ -17,6 +17,7 @@ from accuracy_comparison import (
     refusal,
     refusals,
 )
+from accuracy_fit_params import agreement
 from accuracy_numbers import quantile
 from accuracy_peers import peer_section
 
@@ -42,7 +43,7 @@ within 1 MiB, for rows are padded there.
 def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None:
     """Write the page; `peers` is what `peers.py` wrote."""
     found, placed = comparisons(rows), device_comparisons(rows)
-    lines = [INTRODUCTION, *_environment(rows, found), *_goals(found), *_table(found)]
+    lines = [INTRODUCTION, *_environment(rows, found), *_goals(rows, found), *_table(found)]
     if placed:
         lines += [GPU_SECTION, *_placement_goals(placed), *_placement_table(placed)]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,13 @@ def _elapsed(row: Row) -> object:
     return formula.get("elapsed_s") if isinstance(formula, dict) else None
 
 
-def _goals(found: list[Comparison]) -> list[str]:
+def _goals(rows: list[Row], found: list[Comparison]) -> list[str]:
+    n_met, n_all, _ = agreement(rows)
+    printed = (
+        "weights within 1 MiB of what llama-fit-params prints",
+        n_met == n_all,
+        f"{n_met} of {n_all} devices",
+    )
     plain = [c for c in found if not c.is_marked]
     marked = sorted({c.architecture for c in found if c.is_marked})
     return _goal_table(
@@ -80,6 +87,7 @@ def _goals(found: list[Comparison]) -> list[str]:
             ("recurrent state exact to the byte", *_all(plain, lambda c: c.meets("state"))),
             ("at most 3 architectures marked", len(marked) <= 3, ", ".join(marked) or "none"),
             ("weights within 1 MiB", *_all(found, lambda c: c.meets("weights"))),
+            *([printed] if n_all else []),
             *_compute_goals(found),
             *_total_goals(found),
         ]
@@ -204,4 +212,5 @@ def _left_out(rows: list[Row]) -> list[str]:
         "  overhead, is from reports.",
     ]
     lines += [f"- left out: {text}" for text in left]
+    lines += [f"- weights differ: {text}" for text in agreement(rows)[2]]
     return [*lines, *(f"- only one side refuses: {refusal(row)}" for row in odd)]
