@@ -11,6 +11,7 @@ from enum import Enum, auto
 from engine.errors import ModelFileError
 from engine.model.ggml_types import FILE_TYPES, GGML_TYPES, GgmlType
 from engine.model.layouts.rows import Shape
+from engine.model.quant_kept import kept_type
 
 BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}
 DEFAULTS = {
@@ -23,6 +24,7 @@ DEFAULTS = {
 """The type that most tensors of a quantisation have."""
 
 QUANTIZATIONS = tuple(DEFAULTS)
+WHOLE = ("f32", "f16", "bf16")
 FILE_TYPE_IDS = {name: number for number, name in FILE_TYPES.items()}
 FALLBACKS = {
     "iq4_xs": "iq4_nl", "q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1",
@@ -30,23 +32,8 @@ FALLBACKS = {
 }  # fmt: skip
 """The type of tensors whose rows are no multiple of 256."""
 
-KEPT_WHOLE = (
-    "_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",
-    "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight",
-    "time_mix_first.weight", "time_mix_w0.weight", "time_mix_w1.weight", "time_mix_w2.weight",
-    "time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_a0.weight",
-    "time_mix_a1.weight", "time_mix_a2.weight", "time_mix_g1.weight", "time_mix_g2.weight",
-    "time_mix_decay_w1.weight", "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight",
-    "position_embd.weight", "ffn_gate_tid2eid.weight",
-)  # fmt: skip
-"""Parts of names of tensors that are never quantised."""
-
-KEPT_AS_F16 = (
-    "altup_proj", "altup_unembd_proj", "altup_router", "laurel_l", "laurel_r",
-    "per_layer_model_proj", "indexer.k_proj", "indexer.q_proj", "time_mix_v1", "time_mix_v2",
-    "time_mix_a1", "time_mix_a2", "time_mix_g1", "time_mix_g2",
-)  # fmt: skip
-"""Those of them that the conversion writes in 16 bits; the others have 32."""
+GLM5_NEXT_Q8 = ("attn_q_a", "attn_q_b", "nextn.eh_proj")
+"""Parts of names of tensors that one architecture never has in less than 8 bits."""
 
 
 class Role(Enum):
@@ -103,35 +90,48 @@ def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
 
 
 def _names(mix: Mix, tensors: Sequence[Shape]) -> Iterator[str]:
-    roles = [_role(name) for name, _ in tensors]
-    n_values = sum(role in (Role.VALUE, Role.FUSED) for role in roles)
-    is_tied = Role.OUTPUT not in roles
-    i_value = i_down = 0
-    for (name, shape), role in zip(tensors, roles, strict=True):
-        if not _is_quantized(name, shape):
-            yield _whole_type(mix, name, shape)
-            continue
-        default = DEFAULTS[mix.quantization]
-        if mix.has_mxfp4_experts and "_exps." in name:
+    default = DEFAULTS[mix.quantization]
+    chooser = _Chooser(mix, default, [_role(name) for name, _ in tensors])
+    for index, (name, shape) in enumerate(tensors):
+        kept = kept_type(mix.quantization, mix.architecture, name, shape)
+        if kept is not None:
+            yield kept
+        elif mix.has_mxfp4_experts and "_exps." in name:
             yield "mxfp4"
-            continue
-        if default in ("f32", "f16", "bf16"):
+        elif default in WHOLE:
             yield default
-            continue
-        if role is Role.OUTPUT or (is_tied and role is Role.EMBEDDING):
-            kind = _output_type(mix, shape, default)
-        elif mix.quantization == "MXFP4_MOE":
-            kind = "mxfp4" if _is_expert(mix, name, shape) else "q8_0"
-        elif role in (Role.VALUE, Role.FUSED):
-            kind = _value_type(mix, i_value, n_values, default)
-            i_value += 1
-        elif role is Role.DOWN:
-            layer = int(name.split(".")[1]) if mix.n_experts > 1 else i_down
-            kind = _down_type(mix, layer, default)
-            i_down += 1
         else:
-            kind = _plain_type(mix, role, default)
-        yield _fitting(kind, shape)
+            yield _fitting(chooser.choose(index, name, shape), shape)
+
+
+class _Chooser:
+    """Chooses types one after the other; how many came before counts in some rules."""
+
+    def __init__(self, mix: Mix, default: str, roles: Sequence[Role]) -> None:
+        self._mix = mix
+        self._default = default
+        self._roles = roles
+        self._n_values = sum(role in (Role.VALUE, Role.FUSED) for role in roles)
+        self._output = Role.OUTPUT if Role.OUTPUT in roles else Role.EMBEDDING
+        self._i_value = self._i_down = 0
+
+    def choose(self, index: int, name: str, shape: tuple[int, ...]) -> str:
+        """Give the type of the next tensor, whether or not its blocks divide the row."""
+        mix, role = self._mix, self._roles[index]
+        if mix.architecture == "glm5-next" and any(part in name for part in GLM5_NEXT_Q8):
+            return "q8_0"
+        if role is self._output:
+            return _output_type(mix, shape, self._default)
+        if mix.quantization == "MXFP4_MOE":
+            return "mxfp4" if _is_expert(mix, name, shape) else "q8_0"
+        if role in (Role.VALUE, Role.FUSED):
+            self._i_value += 1
+            return _value_type(mix, self._i_value - 1, self._n_values, self._default)
+        if role is Role.DOWN:
+            self._i_down += 1
+            layer = int(name.split(".")[1]) if mix.n_experts > 1 else self._i_down - 1
+            return _down_type(mix, layer, self._default)
+        return _plain_type(mix, role, self._default)
 
 
 def _role(name: str) -> Role:
@@ -140,20 +140,6 @@ def _role(name: str) -> Role:
     if name in ("token_embd.weight", "per_layer_token_embd.weight"):
         return Role.EMBEDDING
     return next((role for part, role in ROLES if part in name), Role.OTHER)
-
-
-def _is_quantized(name: str, shape: tuple[int, ...]) -> bool:
-    is_matrix = any(n > 1 for n in shape[1:]) and name.endswith("weight")
-    return is_matrix and not any(part in name for part in KEPT_WHOLE)
-
-
-def _whole_type(mix: Mix, name: str, shape: tuple[int, ...]) -> str:
-    if "ffn_gate_tid2eid" in name:
-        return "i32"
-    is_half = len(shape) > 1 and any(part in name for part in KEPT_AS_F16)
-    if not is_half or name.endswith("_norm.weight") or mix.quantization == "F32":
-        return "f32"
-    return "bf16" if mix.quantization == "BF16" else "f16"
 
 
 def _is_expert(mix: Mix, name: str, shape: tuple[int, ...]) -> bool:

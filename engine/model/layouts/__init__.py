@@ -17,10 +17,11 @@ from engine.model.layouts.latent import LATENT_FAMILIES
 from engine.model.layouts.recurrent import RECURRENT
 from engine.model.layouts.rows import Shape
 from engine.model.layouts.rwkv import RWKV
+from engine.model.layouts.sparse import SPARSE
 
 FAMILIES: dict[str, Family] = {
     **DENSE, **CLASSIC, **GEMMA, **EXPERTS, **LATENT_FAMILIES, **DEEPSEEK4, **DELTA_FAMILIES,
-    **RECURRENT, **RWKV,
+    **RECURRENT, **RWKV, **SPARSE,
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ QK_NORM_WIDE = rows("""
     attn_k_norm k
 """)
 SINKS = rows("attn_sinks heads")
+QUERY_GATE = rows("attn_gate d q")
 HEAD_GATE = rows("attn_gate d heads")
 NORM_BIAS = rows("attn_norm.bias d")
 FFN_NORM_BIAS = rows("ffn_norm.bias d")

@@ -40,6 +40,13 @@ def _sizes(keys: Keys, layer: int) -> Sizes:
 
 GATED = b.ATTENTION + b.FFN_NORM + b.GATED_FFN
 
+BIASED = Family(
+    same_in_every_layer(
+        b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, NORM_BIASES, b.PLAIN_FFN, b.FFN_BIAS
+    ),
+    extra=b.OUTPUT_NORM_BIAS,
+)
+
 CLASSIC = {
     "baichuan": Family(same_in_every_layer(GATED)),
     "xverse": Family(same_in_every_layer(GATED)),
@@ -96,10 +103,7 @@ CLASSIC = {
         same_in_every_layer(b.ATTENTION, b.FFN_NORM, NORM_BIASES, b.PLAIN_FFN),
         extra=b.OUTPUT_NORM_BIAS,
     ),
-    "starcoder2": Family(
-        same_in_every_layer(
-            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, NORM_BIASES, b.PLAIN_FFN, b.FFN_BIAS
-        ),
-        extra=b.OUTPUT_NORM_BIAS,
-    ),
+    "codeshell": BIASED,
+    "jais2": BIASED,
+    "starcoder2": BIASED,
 }  # fmt: skip

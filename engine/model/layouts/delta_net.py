@@ -90,7 +90,8 @@ def _kimi_linear(keys: Keys, index: int) -> Rows:
     return dense_first(mixer + b.FFN_NORM, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)(keys, index)
 
 
-def _kimi_sizes(keys: Keys, layer: int) -> Sizes:
+def kimi_sizes(keys: Keys, layer: int) -> Sizes:
+    """Give the sizes of latent attention, and those of Kimi's delta attention."""
     return latent_sizes(keys, layer) | {
         "conv": keys.integer("ssm.conv_kernel"),
         "kda_dim": keys.integer("kda.head_dim"),
@@ -143,7 +144,7 @@ DELTA_FAMILIES = {
     "qwen3next": Family(_qwen3next, sizes=_delta_sizes),
     "qwen35": Family(_qwen35, sizes=_delta_sizes),
     "qwen35moe": Family(_qwen35moe, sizes=_delta_sizes),
-    "kimi-linear": Family(_kimi_linear, sizes=_kimi_sizes),
-    "bailingmoe3": Family(_bailingmoe3, sizes=_kimi_sizes),
+    "kimi-linear": Family(_kimi_linear, sizes=kimi_sizes),
+    "bailingmoe3": Family(_bailingmoe3, sizes=kimi_sizes),
     "minimax-01": Family(_minimax01),
 }

@@ -59,5 +59,11 @@ DENSE = {
     "olmo2": Family(same_in_every_layer(NORMED_AFTER, b.QK_NORM_WIDE)),
     "command-r": Family(_command_r),
     "cohere2": Family(same_in_every_layer(b.ATTENTION, b.GATED_FFN)),
+    "pangu-embedded": Family(same_in_every_layer(GATED, b.QKV_BIAS, b.OUTPUT_BIAS)),
+    "muse-glimmer": Family(
+        same_in_every_layer(
+            GATED, b.QK_NORM, b.QUERY_GATE, b.POST_ATTENTION_NORM, b.POST_FFN_NORM
+        )
+    ),
     "granite_swa": Family(same_in_every_layer(GATED, b.SINKS)),
 }  # fmt: skip

@@ -68,8 +68,9 @@ def _mimo2(keys: Keys, index: int) -> Rows:
     return dense_first(every, b.GATED_FFN, b.EXPERTS + b.EXPERT_BIAS)(keys, index)
 
 
-AFMOE_GATE = rows("attn_gate d q")
-AFMOE = b.ATTENTION + AFMOE_GATE + b.QK_NORM + b.POST_ATTENTION_NORM + b.FFN_NORM + b.POST_FFN_NORM
+AFMOE = (
+    b.ATTENTION + b.QUERY_GATE + b.QK_NORM + b.POST_ATTENTION_NORM + b.FFN_NORM + b.POST_FFN_NORM
+)
 CHUNK_EXPERTS = rows("""
     ffn_gate_chexps d chunk_ff chunks
     ffn_up_chexps d chunk_ff chunks
@@ -137,6 +138,7 @@ EXPERTS = {
     "glm4moe": Family(_glm4moe),
     "olmoe": Family(same_in_every_layer(b.ATTENTION, b.QK_NORM_WIDE, b.FFN_NORM, b.EXPERTS)),
     "deepseek": Family(dense_first(b.ATTENTION + b.FFN_NORM, b.GATED_FFN, ROUTED)),
+    "bailingmoe": Family(same_in_every_layer(b.ATTENTION, b.FFN_NORM, ROUTED)),
     "dots1": Family(dense_first(NORMED, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
     "ernie4_5-moe": Family(
         dense_first(b.ATTENTION + b.FFN_NORM, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)

@@ -85,7 +85,53 @@ def _rwkv7_sizes(keys: Keys, layer: int) -> Sizes:
     }
 
 
+QWEN_RWKV6 = rows("""
+    attn_norm d
+    time_mix_w1 d 5*mix_rank
+    time_mix_w2 mix_rank d 5
+    time_mix_lerp_x d 1 1
+    time_mix_lerp_fused d 1 1 5
+    time_mix_decay d
+    time_mix_decay_w1 d decay_rank
+    time_mix_decay_w2 decay_rank d
+    time_mix_key d kv_heads*head_size
+    time_mix_key.bias kv_heads*head_size
+    time_mix_value d kv_heads*head_size
+    time_mix_value.bias kv_heads*head_size
+    time_mix_receptance d d
+    time_mix_receptance.bias d
+    time_mix_gate d d
+    time_mix_output d d
+    ffn_norm d
+""")
+QWEN_RWKV7 = rows("""
+    attn_norm d
+    time_mix_w0 d
+    time_mix_w1 d decay_rank
+    time_mix_w2 decay_rank d
+    time_mix_a0 d
+    time_mix_a1 d iclr_rank
+    time_mix_a2 iclr_rank d
+    time_mix_v0 d
+    time_mix_lerp_fused d 1 1 5
+    time_mix_k_k d
+    time_mix_k_a d
+    time_mix_r_k d
+    time_mix_key d d
+    time_mix_value d d
+    time_mix_receptance d d
+    time_mix_output d d
+    ffn_norm d
+""")
+
+
+def _arwkv7(_keys: Keys, index: int) -> Rows:
+    return QWEN_RWKV7 + (VALUE_MIX if index else FIRST_VALUE_MIX) + b.GATED_FFN
+
+
 RWKV = {
     "rwkv6": Family(same_in_every_layer(NORMS, RWKV6), extra=OUTSIDE, sizes=_rwkv6_sizes),
+    "rwkv6qwen2": Family(same_in_every_layer(QWEN_RWKV6, b.GATED_FFN), sizes=_rwkv6_sizes),
+    "arwkv7": Family(_arwkv7, sizes=_rwkv7_sizes),
     "rwkv7": Family(_rwkv7, extra=OUTSIDE, sizes=_rwkv7_sizes),
 }

@@ -24,9 +24,3 @@ def test_llama_cpp_would_choose_the_same_type_for_every_tensor() -> None:
 def test_rows_that_no_block_divides_fall_back_to_a_type_that_fits(row: int, kind: str) -> None:
     types = tensor_types(DENSE, [("output.weight", (256, 8)), ("blk.0.attn_q.weight", (row, 8))])
     assert types[1].name == kind
-
-
-def test_norms_and_routers_keep_32_bits() -> None:
-    names = ("blk.0.attn_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ssm_a")
-    types = tensor_types(DENSE, [(name, (256, 8)) for name in names])
-    assert {kind.name for kind in types} == {"f32"}
