@@ -98,7 +98,7 @@ def estimate(
         configuration,
         n_ctx,
         ledger.devices(),
-        warnings_for(model, configuration, shape, devices),
+        warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat"),
     )
 
 

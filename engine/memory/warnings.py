@@ -1,13 +1,39 @@
-"""What a configuration will suffer from, though llama.cpp accepts it."""
+"""What a configuration will suffer from, though llama.cpp accepts it.
+
+Causes as measured or read in llama.cpp 0c1e57098 and its issues 28455, 27109, 24166 and 28524.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.configuration import Configuration
+from engine.memory.flash_attention import falls_off_flash_attention, has_cuda_kernel
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape
-from engine.model.architecture import Model
+from engine.memory.kv_cache import CacheShape, layer_state_bytes
+from engine.memory.kv_types import is_quantized
+from engine.memory.units import MIB, format_bytes
+from engine.model.architecture import Architecture, Model
 
 CUDA_PAIRS = frozenset({"f16", "bf16", "q8_0", "q4_0"})
 """Types whose matched K/V pair has a CUDA flash-attention kernel in a default build
 (`GGML_CUDA_FA_QUANTS`, llama.cpp 0c1e57098)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a warning looks at."""
+
+    architecture: Architecture
+    configuration: Configuration
+    shape: CacheShape
+    devices: tuple[Device, ...]
+    is_kvchat: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether some layer runs on a GPU."""
+        has_gpu = any(device.kind == "gpu" for device in self.devices)
+        return self.configuration.n_gpu_layers != 0 and has_gpu
 
 
 def warnings_for(
@@ -15,27 +41,111 @@ def warnings_for(
     configuration: Configuration,
     shape: CacheShape,
     devices: tuple[Device, ...],
+    *,
+    is_kvchat: bool = True,
 ) -> tuple[str, ...]:
     """Give a sentence for each thing that the user should know before loading."""
-    architecture = model.architecture
-    found = []
-    n_slot = shape.n_cells
-    if n_slot > architecture.n_ctx_train:
-        found.append(
-            f"the context of {n_slot} tokens is longer than the {architecture.n_ctx_train} that "
-            "the model was trained on: quality falls behind them unless RoPE is scaled"
+    now = Situation(model.architecture, configuration, shape, devices, is_kvchat)
+    found = [text for rule in RULES if (text := rule(now))]
+    return (*found, *(f"{now.architecture.name}: {doubt}" for doubt in now.architecture.doubts))
+
+
+def _beyond_training(now: Situation) -> str:
+    n_slot, trained = now.shape.n_cells, now.architecture.n_ctx_train
+    if n_slot <= trained:
+        return ""
+    return (
+        f"the context of {n_slot} tokens is longer than the {trained} that the model was trained "
+        "on: quality falls behind them unless RoPE is scaled"
+    )
+
+
+def _slow_pair(now: Situation) -> str:
+    k, v = now.configuration.type_k, now.configuration.type_v
+    if not (now.on_gpu and now.shape.flash_attention) or (k == v and k in CUDA_PAIRS):
+        return ""
+    if "iq4_nl" in (k, v):
+        return "CUDA has no flash attention for iq4_nl: attention runs on the CPU; use q4_0"
+    return (
+        f"K {k} with V {v} has no kernel in a default CUDA build: attention falls back to a "
+        "slow path; use f16, bf16, q8_0 or q4_0 for both"
+    )
+
+
+def _no_kernel(now: Situation) -> str:
+    """Warn of heads that CUDA's flash attention does not know."""
+    if not now.on_gpu or has_cuda_kernel(now.architecture):
+        return ""
+    heads = ", ".join(map(str, now.architecture.k_head_dims))
+    if falls_off_flash_attention(now.architecture, now.configuration, now.devices):
+        return (
+            f"CUDA has no flash attention for heads of {heads}: `auto` turns it off there, and the "
+            "scores are stored"
         )
-    on_gpu = configuration.n_gpu_layers != 0 and any(d.kind == "gpu" for d in devices)
-    k, v = configuration.type_k, configuration.type_v
-    if on_gpu and (k != v or k not in CUDA_PAIRS) and configuration.flash_attention != "off":
-        found.append(
-            f"K {k} with V {v} has no kernel in a default CUDA build: attention falls back to a "
-            "slow path; use f16, bf16, q8_0 or q4_0 for both"
-        )
-    if on_gpu and shape.flash_attention and {k, v} - {"f16", "bf16", "f32"}:
-        found.append(
-            "on CUDA, prefill copies one layer of a quantised cache to f16: some hundred MiB more "
-            "at long contexts, not counted here"
-        )
-    found += [f"{architecture.name}: {doubt}" for doubt in architecture.doubts]
-    return tuple(found)
+    if now.shape.flash_attention:
+        return f"CUDA has no flash attention for heads of {heads}: attention runs on the CPU"
+    return ""
+
+
+def _quantized_keys_alone(now: Situation) -> str:
+    if now.shape.flash_attention or not is_quantized(now.configuration.type_k):
+        return ""
+    return (
+        f"without flash attention keys in {now.configuration.type_k} are unpacked at every step, "
+        "and values cannot be quantised"
+    )
+
+
+def _cache_in_main_memory(now: Situation) -> str:
+    if not now.on_gpu or now.configuration.offload_kqv or not now.architecture.layers:
+        return ""
+    return "the cache lies in main memory: attention runs on the CPU, and slows down with context"
+
+
+def _windows_of_slots(now: Situation) -> str:
+    """Warn of the windows that a shared cache keeps for every slot."""
+    slides = any(layer.window for layer in now.architecture.distinct_layers)
+    if not slides or not now.shape.kv_unified or now.shape.n_slots < 2 or now.shape.swa_full:
+        return ""
+    return (
+        f"sliding-window layers keep a window for each of the {now.shape.n_slots} slots: fewer "
+        "slots need less"
+    )
+
+
+def _states_of_slots(now: Situation) -> str:
+    states = sum(layer_state_bytes(now.architecture, now.shape).values())
+    if now.shape.n_slots < 2 or states < 64 * MIB:
+        return ""
+    one = states // now.shape.n_slots
+    return (
+        f"each slot keeps a recurrent state of its own: {now.shape.n_slots} slots take "
+        f"{format_bytes(states)}, one would take {format_bytes(one)}"
+    )
+
+
+def _mapped_experts(now: Situation) -> str:
+    configuration = now.configuration
+    moved = configuration.n_cpu_moe or configuration.tensor_overrides
+    if not (moved and now.on_gpu and not now.is_kvchat):
+        return ""
+    return "with tensors kept in main memory llama.cpp is faster without mmap: --load-mode none"
+
+
+def _unread_projector(now: Situation) -> str:
+    if not now.is_kvchat or now.configuration.mmproj_path is None:
+        return ""
+    return "kvchat loads no projector: it is not counted; llama-server would load it"
+
+
+RULES: tuple[Callable[[Situation], str], ...] = (
+    _beyond_training,
+    _slow_pair,
+    _no_kernel,
+    _quantized_keys_alone,
+    _cache_in_main_memory,
+    _windows_of_slots,
+    _states_of_slots,
+    _mapped_experts,
+    _unread_projector,
+)

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration, TensorOverride
+from engine.memory.estimate import Target, estimate
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.model.catalog import find_entry
+
+GPU = Device("GPU", "gpu", 80 * GIB, 80 * GIB)
+CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
+
+
+def warnings(name: str, target: Target = "llama-server", **fields: object) -> str:
+    configuration = Configuration(Path("m.gguf"), 8192, **fields)  # type: ignore[arg-type]
+    model = find_entry(name).model()
+    return "\n".join(estimate(model, configuration, (GPU, CPU), target=target).warnings)
+
+
+def test_a_plain_configuration_has_nothing_to_warn_of() -> None:
+    assert warnings("qwen3-8b") == ""
+    assert warnings("qwen3-8b", type_k="q8_0", type_v="q8_0") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "words"),
+    [
+        ("qwen3-8b", {"type_k": "q8_0"}, "no kernel in a default CUDA build"),
+        ("qwen3-8b", {"type_k": "iq4_nl", "type_v": "iq4_nl"}, "runs on the CPU; use q4_0"),
+        ("qwen3-8b", {"type_k": "q8_0", "flash_attention": "off"}, "cannot be quantised"),
+        ("qwen3-8b", {"offload_kqv": False}, "lies in main memory"),
+        ("gemma-3-12b", {"n_slots": 4, "kv_unified": True}, "window for each of the 4 slots"),
+        ("qwen3.6-27b", {"n_slots": 4}, "recurrent state of its own: 4 slots take"),
+        ("qwen3-30b-a3b", {"n_cpu_moe": 4}, "--load-mode none"),
+        ("qwen3-8b", {"tensor_overrides": (TensorOverride("ffn"),)}, "--load-mode none"),
+    ],
+)
+def test_what_llama_cpp_accepts_but_suffers_from_is_said(
+    name: str, fields: dict[str, object], words: str
+) -> None:
+    assert words in warnings(name, **fields)
+
+
+def test_a_projector_is_said_not_to_be_loaded_by_kvchat_only() -> None:
+    path = Path("mmproj.gguf")
+    assert "loads no projector" in warnings("gemma-3-12b", "kvchat", mmproj_path=path)
+    assert "projector" not in warnings("gemma-3-12b", mmproj_path=path)
+
+
+def test_heads_without_a_cuda_kernel_cost_flash_attention() -> None:
+    assert "`auto` turns it off" in warnings("minicpm3-4b")
+    assert "runs on the CPU" in warnings("minicpm3-4b", flash_attention="on")
+    assert "flash attention" not in warnings("minicpm3-4b", n_gpu_layers=0)
