@@ -1,0 +1,74 @@
+"""Speculation leaves for llama-server so that it drafts there too."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.presets.export.flag_sets import FLAG_SETS
+from engine.presets.export.llama_server import arguments, remarks
+from tests.engine.presets.strategies import configurations
+
+PLAIN = Configuration(Path("/m.gguf"), 4096)
+
+
+def looking_up(**changes: object) -> Configuration:
+    speculation = SpeculationSettings(predictor=PredictorName.LOOKUP, **changes)  # type: ignore[arg-type]  # by name
+    return replace(PLAIN, speculation=speculation)
+
+
+def value(configuration: Configuration, flag: str, flags: str = "current") -> str:
+    words = arguments(configuration, FLAG_SETS[flags])  # type: ignore[index]  # a literal
+    return words[words.index(flag) + 1]
+
+
+@given(configuration=configurations())
+@settings(max_examples=80, deadline=None)
+def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
+    configuration: Configuration,
+) -> None:
+    if configuration.speculation.predictor is not PredictorName.LOOKUP:
+        return
+    pattern = int(value(configuration, "--spec-ngram-simple-size-n"))
+    assert int(value(configuration, "--spec-ngram-simple-size-m")) >= pattern
+
+
+def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
+    short = looking_up(controller=ControllerName.FIXED, n_draft=2, lookup_pattern_min=6)
+    assert value(short, "--spec-ngram-simple-size-m") == "6"
+    assert any("drafts 6 tokens, not 2" in remark for remark in remarks(short))
+    long = looking_up(controller=ControllerName.FIXED, n_draft=9, lookup_pattern_min=6)
+    assert value(long, "--spec-ngram-simple-size-m") == "9"
+    assert remarks(long) == []
+
+
+def test_the_band_asks_for_its_longest_draft() -> None:
+    band = looking_up(controller=ControllerName.BAND, n_draft=3, n_draft_max=11)
+    assert value(band, "--spec-ngram-simple-size-m") == "11"
+    assert any("band rule" in remark for remark in remarks(band))
+
+
+def test_every_family_has_its_own_words_for_a_draft_model() -> None:
+    speculation = SpeculationSettings(predictor=PredictorName.DRAFT, n_draft=5)
+    draft = DraftConfiguration(Path("/d.gguf"), 4096)
+    drafting = replace(PLAIN, draft=draft, speculation=speculation)
+    assert value(drafting, "--spec-draft-n-max") == "5"
+    assert value(drafting, "--draft-max", "legacy") == "5"
+    assert value(drafting, "--spec-type", "ik") == "draft:n_max=5,n_min=0,p_min=0.6"
+    assert "--spec-type" not in arguments(drafting, FLAG_SETS["legacy"])
+
+
+@pytest.mark.parametrize("predictor", [PredictorName.OFF, PredictorName.LOOKUP])
+def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: PredictorName) -> None:
+    speculation = replace(PLAIN.speculation, predictor=predictor)
+    idle = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 512), speculation=speculation)
+    assert "--model-draft" not in arguments(idle)
+    assert any("d.gguf stays behind" in remark for remark in remarks(idle))
