@@ -7,9 +7,12 @@ without it it cuts each slot to training (`src/llama-context.cpp`, `server-conte
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
-from engine.memory.estimate import Target
 from engine.model.architecture import Model
+
+if TYPE_CHECKING:
+    from engine.memory.estimate import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def rope_scaling(model: Model, n_ctx_slot: int) -> RopeScaling | None:
     return RopeScaling(ceil(n_ctx_slot / original * 4) / 4, original)
 
 
-def rope_warning(model: Model, n_ctx_slot: int, target: Target) -> str | None:
+def rope_warning(model: Model, n_ctx_slot: int, target: "Target") -> str | None:
     """Say what a context beyond training needs; None where it is within."""
     scaling = rope_scaling(model, n_ctx_slot)
     if scaling is None:

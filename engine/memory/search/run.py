@@ -6,6 +6,7 @@ from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
 from engine.memory.estimate import Companions, Estimate, Target
 from engine.memory.fit import DoesNotFitError, estimator
+from engine.memory.flash_attention import has_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.rope import rope_warning
@@ -80,7 +81,7 @@ def search(
         start,
         estimator(model, devices, target=target, draft=draft, companions=companions),
         placements=placements(model, devices, limits.offload),
-        pairs=_pairs(start, limits),
+        pairs=_pairs(model, start, devices, limits),
         micro_batches=_micro_batches(start, limits),
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
@@ -117,12 +118,19 @@ def _start(model: Model, base: Configuration | None, draft: Model | None) -> Con
     return start
 
 
-def _pairs(start: Configuration, limits: Limits) -> tuple[Pair, ...]:
+def _pairs(
+    model: Model, start: Configuration, devices: tuple[Device, ...], limits: Limits
+) -> tuple[Pair, ...]:
+    """Give the cache types to choose among: no quantised one where CUDA has no kernel for it."""
     if limits.pairs is not None:
         return limits.pairs
-    if (start.type_k, start.type_v) == ("bf16", "bf16"):
-        return (("bf16", "bf16"), *FAST_PAIRS[1:])
-    return FAST_PAIRS
+    whole: Pair = FAST_PAIRS[0]
+    if start.type_k == start.type_v == "bf16":
+        whole = ("bf16", "bf16")
+    has_gpu = any(device.kind == "gpu" for device in devices)
+    if has_gpu and not has_cuda_kernel(model.architecture):
+        return (whole,)
+    return (whole, *FAST_PAIRS[1:])
 
 
 def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:

@@ -204,6 +204,15 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
         parse_pair("q9")
 
 
+def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: Path) -> None:
+    odd = dense_model(tmp_path, d_hidden=5120, n_heads=32, n_kv_heads=32, n_layers=8)  # of 160
+    assert found(odd, 3, Goal.CONTEXT).configuration.type_k == "f16"
+    assert found(odd, None, Goal.CONTEXT).configuration.n_gpu_layers == -1
+    named = Limits(pairs=(("q8_0", "q8_0"),))
+    warned = found(odd, 3, Goal.CONTEXT, limits=named).warnings
+    assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
+
+
 def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -> None:
     base = replace(Configuration(model_8b.file.path, n_ctx=256), flash_attention="off")
     assert found(model_8b, 8, Goal.CONTEXT, base=base).configuration.type_v == "f16"
