@@ -35,6 +35,8 @@ class Server:
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Status and `X-Error-Code` by path."""
     etag: str | None = '"one"'
+    etags: list[str] = field(default_factory=list)
+    """What the next answers have instead of `etag`, each once."""
     size: int | None = None
     """Size that is claimed for every file; None is the real one."""
     knows_ranges: bool = True
@@ -78,6 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         state.asked.append(Asked(self.path, headers))
         time.sleep(state.delay_s)
+        if state.etags:
+            state.etag = state.etags.pop(0)
         if path in state.redirects:
             return self._end(302, Location=state.redirects[path])
         if path in state.refusals:

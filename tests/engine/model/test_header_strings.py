@@ -29,6 +29,14 @@ def test_strings_of_zeros_and_of_lengths_are_no_lengths() -> None:
     assert after_strings(data, 0, len(tricky)) == (len(data), 0)
 
 
+def test_a_long_string_that_holds_strings_is_one_string() -> None:
+    inside = b"five!" + (struct.pack("<Q", 8) + b"8 bytes!") * 16
+    assert len(inside) == 256 + 5, "the first byte of its length says five"
+    tricky = [inside, *[b"word"] * (2 * BLOCK - 1)]
+    data = bytearray(b"".join(struct.pack("<Q", len(text)) + text for text in tricky))
+    assert after_strings(data, 0, len(tricky)) == (len(data), 0)
+
+
 def test_bytes_that_end_say_how_many_strings_are_left() -> None:
     lengths = [n % 9 for n in range(2 * BLOCK)]
     data = strings(lengths)

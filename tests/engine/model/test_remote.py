@@ -231,6 +231,16 @@ def test_a_changed_file_is_read_again(server: Server, tmp_path: Path) -> None:
     assert server.asked[-1].headers["if-none-match"] == '"two"'
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(remote, "CHUNK_BYTES", 100)
+    server.etags = ['"one"', '"two"']
+    with pytest.raises(RemoteFileError, match="changed while its header was read"):
+        read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_a_version_nothing_old_is_trusted(server: Server, tmp_path: Path) -> None:
     server.etag = None
     read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
