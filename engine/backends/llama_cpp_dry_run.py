@@ -12,6 +12,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO, TypedDict
 
 import llama_cpp
@@ -19,7 +20,7 @@ import psutil
 
 from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import Placement, PlacementRequest
+from engine.backends.llama_cpp.placement import Placement, PlacementRequest, whole_model
 from engine.configuration import FlashAttention, KVTypeName
 from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
@@ -115,6 +116,8 @@ class DryRunner:
         return f"llama.cpp refuses this context: {errors}"
 
     def _open(self, asked: PlacementRequest) -> None:
+        if not llama_cpp.llama_supports_gpu_offload():
+            asked = _without_gpus(asked)
         if self._opened == asked:
             return
         if self._model is not None:
@@ -129,6 +132,12 @@ class DryRunner:
         if self._model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
         self._opened = asked
+
+
+def _without_gpus(asked: PlacementRequest) -> PlacementRequest:
+    """Give what matters of a placement where there is no GPU: a file is opened once for all."""
+    whole = whole_model(Path(asked["model_path"]))
+    return {**whole, "n_cpu_moe": asked["n_cpu_moe"], "overrides": asked["overrides"]}
 
 
 def _params(request: ContextRequest) -> object:

@@ -131,6 +131,31 @@ def test_patterns_and_experts_on_the_cpu_are_understood(
     assert kinds_of(dry_run.measure(moved), "target") == kinds_of(dry_run.measure(plain), "target")
 
 
+COUNT_OPENED = """
+import sys
+from pathlib import Path
+import llama_cpp
+from engine.backends.llama_cpp_dry_run import DryRunner
+from engine.configuration import Configuration
+from engine.memory.dry_run import request_of
+opened, load = [], llama_cpp.llama_model_load_from_file
+llama_cpp.llama_supports_gpu_offload = lambda: False
+llama_cpp.llama_model_load_from_file = lambda *given: (opened.append(given), load(*given))[1]
+runner = DryRunner()
+for n_gpu_layers in (-1, 0, 7):
+    configuration = Configuration(Path(sys.argv[1]), n_ctx=512, n_gpu_layers=n_gpu_layers)
+    runner.buffers(request_of(configuration, "kvchat"))
+print(len(opened))
+"""
+
+
+@pytest.mark.model
+def test_without_a_gpu_another_number_of_layers_opens_no_file_again(starter_path: Path) -> None:
+    command = [sys.executable, "-c", COUNT_OPENED, str(starter_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
 @pytest.mark.model
 def test_a_pattern_that_is_none_is_refused_with_its_reason(
     dry_run: DryRun, starter_path: Path
