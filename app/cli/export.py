@@ -156,11 +156,14 @@ def _show_json(
     from engine.presets.export.llama_server import arguments, command_line
 
     flags, configuration = request.flag_set, plan.setup.configuration
-    found = {
-        "format": format_.name,
+    server = {
         "program": request.program,
         "args": arguments(configuration, flags),
         "command": command_line(configuration, flags),
+    }
+    found = {
+        "format": format_.name,
+        **(server if format_.flag_sets else {}),
         "file_name": format_.file_name(request),
         "text": exported.text,
         "companions": {each.file_name: each.text for each in exported.companions},

@@ -24,8 +24,9 @@ from engine.presets.export.request import (
 )
 from engine.presets.export.words import number
 
-KV_TYPES = ("f16", "q8_0", "q4_0")
-"""The types that Ollama's documentation names."""
+PROGRAM = "Ollama"
+DOCUMENTED = ("f16", "q8_0", "q4_0")
+"""KV types that Ollama's documentation names; builds of 2026 pass any on to llama-server."""
 ALL_LAYERS = 999
 
 _CONSEQUENCES = {
@@ -49,7 +50,7 @@ def file_name(request: ExportRequest) -> str:
 def render(request: ExportRequest) -> Exported:
     """Give the Modelfile, with the server's environment as a second file."""
     configuration = with_absolute_paths(request).configuration
-    kv_type, kv_remarks = one_type(configuration, "Ollama", KV_TYPES)
+    kv_type, kv_remarks = _kv_type(configuration)
     remarks = (*kv_remarks, *_remarks(configuration))
     environment = _environment(request, kv_type)
     environment_name = f"{slug(request.name)}.ollama.env"
@@ -65,6 +66,18 @@ def render(request: ExportRequest) -> Exported:
     text = comments(heading) + "\n".join(_modelfile(configuration)) + "\n"
     lines = "".join(f"{line}\n" for line in environment)
     return Exported(text, remarks, companions=(Companion(environment_name, lines),))
+
+
+def _kv_type(configuration: Configuration) -> tuple[str, tuple[str, ...]]:
+    kv_type = configuration.type_k
+    if kv_type != configuration.type_v:
+        return one_type(configuration, PROGRAM, DOCUMENTED)
+    if kv_type in DOCUMENTED:
+        return kv_type, ()
+    return kv_type, (
+        f"type_k and type_v are {kv_type}: Ollama documents {', '.join(DOCUMENTED)}; builds of "
+        "2026 pass it on to their llama-server, older ones take f16",
+    )
 
 
 def _modelfile(configuration: Configuration) -> Iterator[str]:
@@ -112,6 +125,6 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
             f"n_batch is {configuration.n_batch} and n_ubatch {configuration.n_ubatch}: Ollama has "
             f"num_batch for both, and gets {configuration.n_ubatch}"
         )
-    yield from no_lookup(configuration, "Ollama")
-    yield from no_draft(configuration, "Ollama")
-    yield from left_behind(configuration, "Ollama", _CONSEQUENCES)
+    yield from no_lookup(configuration, PROGRAM)
+    yield from no_draft(configuration, PROGRAM)
+    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)

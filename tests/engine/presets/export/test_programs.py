@@ -90,6 +90,13 @@ def test_two_kv_types_become_the_larger_and_that_is_said(name: str) -> None:
     assert "KV type" not in remarks(name, same)
 
 
+def test_a_type_that_ollama_only_passes_on_is_kept_and_said() -> None:
+    odd = quiet(replace(PLAIN, type_k="q5_1", type_v="q5_1"))
+    (environment,) = FORMATS["ollama"].render(ExportRequest(odd)).companions
+    assert "OLLAMA_KV_CACHE_TYPE=q5_1\n" in environment.text
+    assert "older ones take f16" in remarks("ollama", odd)
+
+
 # --- Ollama ---
 
 
