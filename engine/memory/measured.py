@@ -26,8 +26,8 @@ def with_measured(
 ) -> Estimate:
     """Put what llama.cpp laid out in the place of formulas; where it told nothing, those stay.
 
-    Only for an estimate of the devices that llama.cpp found. A cache is told as one number, so
-    where several devices hold it, the formula's shares stay if their sum is what was measured.
+    Only for an estimate of the devices that llama.cpp found. A cache is told as one number: where
+    several devices hold it, they share it as the formula says.
 
     Args:
         planned: What the formulas say.
@@ -56,10 +56,18 @@ def _measured_devices(
     devices: tuple[DeviceEstimate, ...], buffers: list[MeasuredBuffer]
 ) -> tuple[DeviceEstimate, ...]:
     found: dict[tuple[str, TermKind], int] = defaultdict(int)
+    shared: dict[TermKind, int] = defaultdict(int)
     for buffer in buffers:
+        kind = KINDS.get(buffer.kind)
         device = device_of(buffer, devices)
-        if buffer.kind in KINDS and device is not None:
-            found[device, KINDS[buffer.kind]] += buffer.nbytes
+        if kind is not None and device is not None:
+            found[device, kind] += buffer.nbytes
+        elif kind is not None and not buffer.device:
+            shared[kind] += buffer.nbytes
+    for kind, nbytes in shared.items():
+        planned = {device.device.name: device.term(kind).nbytes for device in devices}
+        whole = sum(planned.values())
+        found |= {(name, kind): nbytes * part // whole for name, part in planned.items() if part}
     return tuple(_measured_device(device, found) for device in devices)
 
 
