@@ -1,0 +1,25 @@
+"""Plans of models that are no files here: real shapes from the catalogue."""
+
+from dataclasses import replace
+
+from app.planning.memo import RememberingPlanner
+from app.planning.plan import Plan, Planner, Setup
+from engine.configuration import Configuration
+from engine.memory.units import GIB
+from engine.model.catalog import find_entry
+
+DENSE, EXPERTS, HYBRID, WINDOWS = (
+    "llama-3.1-8b", "qwen3-30b-a3b", "granite-4.0-h-small", "gemma-3-12b",
+)  # fmt: skip
+
+
+def planned(
+    name: str, *vram_gib: float, n_ctx: int = 8192, **changes: object
+) -> tuple[Plan, Planner]:
+    """Plan a model of the catalogue on GPUs of some sizes, beside 64 GiB of main memory."""
+    planner = RememberingPlanner()
+    path = planner.add(find_entry(name).model())
+    configuration = replace(Configuration(path, n_ctx), **changes)  # type: ignore[arg-type]
+    sizes = tuple(round(size * GIB) for size in vram_gib)
+    setup = Setup(configuration, "llama-server", sizes, ram_bytes=64 * GIB)
+    return planner.plan(setup), planner

@@ -1,0 +1,126 @@
+"""What a change would do is what it does."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.planning.knob import facts_of
+from app.planning.knobs import KNOBS, knob_named
+from app.planning.plan import Plan, Planner
+from app.planning.verdict import Verdict, verdict_of
+from app.planning.what_if import Effect, arrows, effects, what_ifs
+from tests.app.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, planned
+
+
+def effects_of(plan: Plan, planner: Planner) -> dict[str, Effect]:
+    return {e.label: e for e in what_ifs(plan, planner, facts_of(plan.setup, planner))}
+
+
+def gpu_bytes(plan: Plan) -> int:
+    return sum(d.total_bytes for d in plan.estimate.devices if d.device.kind == "gpu")
+
+
+@pytest.mark.parametrize("name", [DENSE, EXPERTS, HYBRID, WINDOWS])
+def test_an_effect_comes_true_when_its_setup_is_planned(name: str) -> None:
+    plan, planner = planned(name, 12, n_ctx=32768)
+    found = effects_of(plan, planner)
+    assert found
+    for effect in found.values():
+        after = planner.plan(effect.setup)
+        assert gpu_bytes(after) - gpu_bytes(plan) == effect.delta_bytes
+        assert (after.max_n_ctx or 0) - (plan.max_n_ctx or 0) == effect.delta_n_ctx
+        assert verdict_of(after.estimate, plan.setup.margin_bytes) is effect.verdict
+
+
+def test_what_makes_a_plan_fit_comes_first() -> None:
+    plan, planner = planned(EXPERTS, 16)
+    assert not plan.fits
+    first, *_ = effects_of(plan, planner).values()
+    assert first.verdict is Verdict.FITS
+    assert first.label.startswith("experts of ")
+
+
+def test_the_fewest_experts_that_must_move_are_named() -> None:
+    plan, planner = planned(EXPERTS, 16)
+    moved = next(e for e in effects_of(plan, planner).values() if "experts" in e.label)
+    now = moved.setup.configuration
+    one_less = replace(now, n_cpu_moe=now.n_cpu_moe - 1)
+    fewer = planner.plan(replace(moved.setup, configuration=one_less))
+    assert planner.plan(moved.setup).fits
+    assert not fewer.fits
+
+
+def test_a_dense_model_is_told_nothing_of_experts_nor_a_machine_without_gpus_of_layers() -> None:
+    plan, planner = planned(DENSE, 6)
+    assert not any("experts" in label for label in effects_of(plan, planner))
+    plan, planner = planned(EXPERTS)
+    assert not any("GPU" in label or "CPU" in label for label in effects_of(plan, planner))
+
+
+def test_what_is_set_already_is_not_offered() -> None:
+    plan, planner = planned(DENSE, 12, n_ctx=32768, type_k="q8_0", type_v="q8_0")
+    labels = effects_of(plan, planner)
+    assert "q8_0 K and V" not in labels
+    assert "q4_0 K and V" in labels
+
+
+def test_the_search_for_effects_can_be_left_at_any_time() -> None:
+    plan, planner = planned(DENSE, 12)
+    steps = effects(plan, planner, facts_of(plan.setup, planner))
+    next(steps)
+    steps.close()
+
+
+def test_arrows_say_what_a_step_of_a_knob_changes() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = facts_of(plan.setup, planner)
+    found = arrows(knob_named("n_ctx"), plan, planner, facts)
+    assert found.less is not None
+    assert found.more is not None
+    assert (found.less.label, found.more.label) == ("6,144", "12,288")
+    assert found.less.delta_bytes < 0 < found.more.delta_bytes
+
+
+def test_there_are_no_arrows_at_an_end_and_for_idle_knobs() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = facts_of(plan.setup, planner)
+    assert arrows(knob_named("n_gpu_layers"), plan, planner, facts).more is None
+    idle = arrows(knob_named("n_cpu_moe"), plan, planner, facts)
+    assert (idle.less, idle.more) == (None, None)
+
+
+def test_a_step_that_llama_cpp_refuses_is_no_effect() -> None:
+    plan, planner = planned(DENSE, 12, type_v="q8_0")
+    knob = knob_named("flash_attention")
+    facts = facts_of(plan.setup, planner)
+    refused = knob.turned(plan.setup, facts, -1)
+    assert refused.configuration.flash_attention == "off"
+    assert arrows(knob, plan, planner, facts).less is None
+
+
+def test_knobs_that_change_nothing_say_why() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = facts_of(plan.setup, planner)
+    reasons = {knob.name: knob.idle(plan.setup, facts) for knob in KNOBS}
+    assert reasons["n_cpu_moe"] == "this model has no experts"
+    assert reasons["split_mode"] == reasons["tensor_split"] == "there is one GPU only"
+    assert reasons["swa_full"] == "no layer of this model slides"
+    assert reasons["mmproj_offload"] == "no projector is chosen"
+    assert not reasons["n_ctx"] + reasons["n_gpu_layers"] + reasons["offload_kqv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "knob"),
+    [(EXPERTS, (24,), "n_cpu_moe"), (DENSE, (8, 8), "tensor_split"), (DENSE, (8, 8), "split_mode"),
+     (WINDOWS, (12,), "swa_full")],
+)  # fmt: skip
+def test_a_knob_that_counts_changes_the_estimate(
+    name: str, gpus: tuple[float, ...], knob: str
+) -> None:
+    plan, planner = planned(name, *gpus, n_ctx=16384)
+    facts = facts_of(plan.setup, planner)
+    found = knob_named(knob)
+    assert found.idle(plan.setup, facts) == ""
+    turned = found.turned(plan.setup, facts, 1)
+    after, before = planner.plan(turned).estimate.devices, plan.estimate.devices
+    assert [d.total_bytes for d in after] != [d.total_bytes for d in before]
