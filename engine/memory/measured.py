@@ -27,7 +27,7 @@ def with_measured(
     """Put what llama.cpp laid out in the place of formulas; where it told nothing, those stay.
 
     Only for an estimate of the devices that llama.cpp found. A cache is told as one number: where
-    several devices hold it, they share it as the formula says.
+    several devices hold it, they share it as the formula says, or else as they share the weights.
 
     Args:
         planned: What the formulas say.
@@ -66,6 +66,10 @@ def _measured_devices(
             shared[kind] += buffer.nbytes
     for kind, nbytes in shared.items():
         planned = {device.device.name: device.term(kind).nbytes for device in devices}
+        if not any(planned.values()):  # the formula knows of none: it lies with the weights
+            planned = {
+                device.device.name: device.term(TermKind.WEIGHTS).nbytes for device in devices
+            }
         whole = sum(planned.values())
         found |= {(name, kind): nbytes * part // whole for name, part in planned.items() if part}
     return tuple(_measured_device(device, found) for device in devices)

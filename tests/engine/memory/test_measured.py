@@ -53,6 +53,13 @@ def test_a_cache_on_one_device_is_what_was_measured(starter_path: Path) -> None:
     assert found.devices[0].term(TermKind.KV).source is Source.MEASURED
 
 
+def test_state_that_the_formula_does_not_know_of_is_not_lost(starter_path: Path) -> None:
+    found = with_measured(planned(starter_path, *CARDS), (MeasuredBuffer("", "RS", 90 * MIB),))
+    sizes = [device.term(TermKind.STATE).nbytes for device in found.devices]
+    assert sum(sizes) == pytest.approx(90 * MIB, abs=3)
+    assert min(sizes) > 0
+
+
 def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Path) -> None:
     draft = DraftConfiguration(starter_path, n_ctx=1024)
     before = planned(starter_path, draft=draft)
