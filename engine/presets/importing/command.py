@@ -1,5 +1,6 @@
 """A command line of llama-server, or a script that has one."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
@@ -9,6 +10,8 @@ from engine.presets.importing.rules import preset_from
 from engine.presets.importing.shell import Command, commands
 
 SERVER = "llama-server"
+_IMAGE = re.compile(r"llama\.cpp:(?:server|full)")
+_ASSIGNMENT = re.compile(r"LLAMA_\w+=.*", re.DOTALL)
 SUBCOMMANDS = ("serve", "server")
 """`llama serve` is llama-server under llama.cpp's one binary."""
 
@@ -21,7 +24,9 @@ def read_words(
     Raises:
         ImportedFileError: none of its flags means anything to a preset.
     """
-    given = from_words(_arguments(words), environment)
+    before = words[: _server_place(words) or 0]
+    local = dict(word.split("=", 1) for word in before if _ASSIGNMENT.fullmatch(word))
+    given = from_words(_arguments(words), {**(environment or {}), **local})
     model = given.values.get("model", SERVER)
     called = name or PurePath(model).stem or SERVER
     return preset_from(given, called, "a llama-server command line")
@@ -48,22 +53,28 @@ def read_script(text: str, name: str | None) -> Imported:
 
 
 def _arguments(words: Sequence[str]) -> list[str]:
-    for place, word in enumerate(words):
-        if word.startswith("-"):
-            return list(words[place:])
-        if _is_server(word):
-            rest = list(words[place + 1 :])
-            return rest[1:] if rest and rest[0] in SUBCOMMANDS else rest
-    return []
+    """Give what stands behind the server's name, or from the first flag on where it is left out."""
+    place = _server_place(words)
+    if place is not None:
+        return list(words[place + 1 :])
+    flag = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+    return list(words[flag:])
 
 
 def _starts_server(words: Sequence[str]) -> bool:
-    return any(map(_is_server, words)) and any(word.startswith("-") for word in words)
+    place = _server_place(words)
+    return place is not None and any(word.startswith("-") for word in words[place:])
 
 
-def _is_server(word: str) -> bool:
-    stem = PurePath(word.replace("\\", "/")).name.removesuffix(".exe")
-    return stem in (SERVER, "llama") or ("llama" in stem and stem.endswith("server"))
+def _server_place(words: Sequence[str]) -> int | None:
+    """Give the place of the server's name: the program, its subcommand, or a container's image."""
+    for place, word in enumerate(words):
+        name = PurePath(word).name.removesuffix(".exe")
+        if name == "llama" and words[place + 1 : place + 2] and words[place + 1] in SUBCOMMANDS:
+            return place + 1
+        if _IMAGE.search(word) or ("llama" in name and name.endswith("server")):
+            return place
+    return None
 
 
 def _settings_only(text: str, found: Sequence[Command]) -> Command | None:

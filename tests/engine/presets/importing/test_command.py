@@ -143,6 +143,25 @@ def test_a_script_with_other_commands_is_read() -> None:
     assert (preset.model, preset.n_ctx, preset.name) == ("/models/a b.gguf", 8192, "a b")
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "llama-server",
+        "./llama-server",
+        "llama serve",
+        "nice -n 10 /opt/llama.cpp/llama-server",
+        "env LLAMA_ARG_UBATCH=64 llama-server",
+        "docker run --rm -p 8080:8080 -v /m:/m ghcr.io/ggml-org/llama.cpp:server-cuda",
+        "",
+    ],
+)
+def test_whatever_starts_the_server_is_passed_over(start: str) -> None:
+    found = given(f"{start} -m /models/llama -c 512")
+    assert (found.preset.model, found.preset.n_ctx) == ("/models/llama", 512)
+    assert found.left_out == ()
+    assert found.preset.n_ubatch == (64 if "UBATCH" in start else 512)
+
+
 def test_a_micro_batch_over_the_batch_is_cut_as_llama_cpp_does() -> None:
     preset = given("-m a.gguf -b 128 -ub 512").preset
     assert (preset.n_batch, preset.n_ubatch) == (128, 128)
