@@ -54,9 +54,7 @@ def parse_devices(setup: Setup, text: str) -> Setup:
     for part in split_list(text):
         count, name = counted(part)
         if not name:
-            raise KnobError(
-                f"{text.strip()!r} has a gap: write a size or a card between the commas"
-            )
+            raise KnobError(f"{text.strip()!r} has a gap: write a size or a card there")
         if _is_size(name):
             sizes += parse_sizes(part)
         else:
