@@ -3,7 +3,7 @@
 The formulas are computed in this process, which never imports llama_cpp; llama.cpp's figures come
 from processes of their own. Models are GGUF headers without data (`accuracy_models.py`).
 
-    ../.venv/bin/python accuracy.py FOLDER --out rows.jsonl --docs ../docs/accuracy.md
+    ../.venv/bin/python accuracy.py --docs ../docs/accuracy.md
 """
 
 import argparse
@@ -18,13 +18,17 @@ from accuracy_cases import Case, cpu_cases, gpu_cases
 from accuracy_fit_params import FitParams
 from accuracy_formula import formula_of, kind_of
 from accuracy_llama_cpp import Answer, Truth, key_of, known_answers, known_fit_params
+from accuracy_models import write_header
 from accuracy_report import write_report
 from accuracy_worst import write_worst
 
 from engine.errors import EngineError
 from engine.memory.dry_run import request_of
 from engine.model.architecture import Model, read_model
+from engine.model.catalog import entries
 
+SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
+QUANTIZATION = "Q4_K_M"
 STATE_LIMIT_BYTES = 2 * 1024**3
 """Recurrent state is really allocated in a dry run; larger ones are left out and said."""
 
@@ -32,6 +36,7 @@ STATE_LIMIT_BYTES = 2 * 1024**3
 def main() -> None:
     """Compare every model of the folders, and write rows and report."""
     options = _options()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     stand_in = built_stand_in(options.llama_cpp, options.out) if options.llama_cpp else None
     fresh = options.out.with_suffix(".new")
     truth = Truth(stand_in, known_answers(options.out) | known_answers(fresh))
@@ -40,7 +45,7 @@ def main() -> None:
         fit_params = FitParams(options.fit_params, stand_in, known_fit_params(options.out))
     rows = []
     with fresh.open("w", encoding="utf-8") as file:
-        for path in _models(options.models):
+        for path in _models(options.models or [written_headers(options.out)]):
             for row in rows_of(path, truth):
                 if fit_params and "truth" in row and (printed := fit_params.ask(row)):
                     row["fit_params"] = printed
@@ -60,7 +65,7 @@ def rows_of(path: Path, truth: Truth) -> Iterator[Answer]:
     try:
         model = read_model(path)
     except EngineError as error:
-        yield {"model": path.stem, "path": str(path), "unreadable": str(error)}
+        yield _unreadable(path, error)
         return
     found = [*cpu_cases(), *(gpu_cases() if truth.stand_in else ())]
     for case in found:
@@ -96,8 +101,25 @@ def row_of(path: Path, model: Model, case: Case, truth: Truth) -> Answer:
         return {**row, "skipped": "recurrent state above 2 GiB"}
     answer = truth.ask(str(row["key"]), request, case.n_gpus)
     if "cannot read" in str(answer.get("error")):
-        return {"model": path.stem, "path": str(path), "unreadable": answer["error"]}
+        return _unreadable(path, answer["error"])
     return {**row, "truth": answer}
+
+
+def _unreadable(path: Path, reason: object) -> Answer:
+    return {
+        "model": path.stem,
+        "path": str(path),
+        "unreadable": str(reason).replace(str(path), path.name),
+    }
+
+
+def written_headers(rows: Path) -> Path:
+    """Write the headers of the catalogue's models beside the rows, and give their folder."""
+    folder = rows.with_name("headers")
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in entries():
+        write_header(entry, QUANTIZATION, folder)
+    return folder
 
 
 def built_stand_in(source: Path, rows: Path) -> Path:
@@ -124,8 +146,12 @@ def _models(folders: list[Path]) -> list[Path]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", type=Path, help="GGUF files, or folders of them")
-    parser.add_argument("--out", type=Path, default=Path("accuracy.jsonl"), help="rows; reused")
+    parser.add_argument(
+        "models", nargs="*", type=Path, help="GGUF files or folders; without any, the catalogue"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=SCRATCH / "rows.jsonl", help="rows; reused by the next run"
+    )
     parser.add_argument("--docs", type=Path, help="write the report here")
     parser.add_argument("--peers", type=Path, help="what peers.py wrote, for the report")
     parser.add_argument("--worst", type=Path, help="write the 60 worst rows here")

@@ -5,11 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
 
+from engine.memory.dry_run import Request
+
 SCRIPT = Path(__file__).with_name("accuracy_truth.py")
 VERSION = crc32(SCRIPT.read_bytes())
+HEADER_BYTES = 16 * 1024**2
 
 Answer = dict[str, object]
 
@@ -56,11 +60,16 @@ class Truth:
         return self.processes[n_gpus]
 
 
-def key_of(path: Path, request: object, n_gpus: int) -> str:
-    """Give what an answer depends on: the file as it is, the question, how it is answered."""
-    stat = path.stat()
-    asked = [str(path), stat.st_mtime_ns, stat.st_size, request, n_gpus, VERSION]
-    return json.dumps(asked, sort_keys=True)
+def key_of(path: Path, request: Request, n_gpus: int) -> str:
+    """Give what an answer depends on: the header as it is, the question, how it is answered."""
+    asked = {**request, "model": {**request["model"], "model_path": path.name}}
+    return json.dumps([*_contents(path), asked, n_gpus, VERSION], sort_keys=True)
+
+
+@lru_cache(maxsize=2)
+def _contents(path: Path) -> tuple[str, int, int]:
+    with path.open("rb") as file:
+        return path.name, path.stat().st_size, crc32(file.read(HEADER_BYTES))
 
 
 def known_answers(rows: Path) -> dict[str, Answer]:
