@@ -110,3 +110,15 @@ def test_any_memory_of_gpu_and_machine_is_used_best(
     models: tuple[Model, Model, Model], which: int, vram: int, ram: int
 ) -> None:
     check(space_of(models[which], (gpu(vram / 1024), Device("CPU", "cpu", GIB, ram * MIB))))
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(
+    which=st.integers(0, 1), first=st.integers(20, 400), second=st.integers(20, 400),
+    ram=st.integers(100, 300),
+)  # fmt: skip
+def test_two_unlike_cards_are_used_best(
+    models: tuple[Model, Model, Model], which: int, first: int, second: int, ram: int
+) -> None:
+    cards = (gpu(first / 1024), gpu(second / 1024, 1))
+    check(space_of(models[which], (*cards, Device("CPU", "cpu", GIB, ram * MIB))))
