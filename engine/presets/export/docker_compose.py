@@ -45,7 +45,8 @@ def render(request: ExportRequest) -> Exported:
         *(f"      - {compose_word(word)}" for word in serving(placed, host=ANY_ADDRESS)[1:]),
         *(_NVIDIA if request.uses_gpu else ()),
     ]
-    return Exported(comments(heading(request, remarks)) + "\n".join(lines) + "\n", remarks)
+    top = heading(request, remarks, start="docker compose up -d")
+    return Exported(comments(top) + "\n".join(lines) + "\n", remarks)
 
 
 _NVIDIA = (

@@ -45,10 +45,13 @@ def serving(
     return list(map(writable, [request.program, *given, *address]))
 
 
-def heading(request: ExportRequest, remarks: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the lines that a commented format starts with."""
+def heading(
+    request: ExportRequest, remarks: tuple[str, ...], *, start: str | None = None
+) -> tuple[str, ...]:
+    """Give the lines that a commented format starts with; `start` is how the file is used."""
     return (
         f"{request.name}, planned by kvchat for {request.flag_set.builds}",
+        *(() if start is None else (f"start: {start}",)),
         *remarks,
         *request.warnings,
     )

@@ -32,4 +32,5 @@ def render(request: ExportRequest) -> Exported:
         "    cmd: |",
         *(f"      {line}" for line in command),
     ]
-    return Exported(comments(heading(request, remarks)) + "\n".join(lines) + "\n", remarks)
+    top = heading(request, remarks, start=f"llama-swap --config {file_name(request)}")
+    return Exported(comments(top) + "\n".join(lines) + "\n", remarks)

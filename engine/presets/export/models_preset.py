@@ -37,6 +37,6 @@ def render(request: ExportRequest) -> Exported:
         f"{option.name} = {ini_value(writable(option.value or 'true'))}\n"
         for option in options(configuration, CURRENT)
     )
-    start = f"start: llama-server --models-preset {file_name(request)} --port {request.port}"
-    top = comments((*heading(request, remarks), start), mark=";")
+    start = f"llama-server --models-preset {file_name(request)} --port {request.port}"
+    top = comments(heading(request, remarks, start=start), mark=";")
     return Exported(f"{top}version = 1\n\n[{slug(request.name)}]\n{keys}", remarks)

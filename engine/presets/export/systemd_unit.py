@@ -32,9 +32,10 @@ def render(request: ExportRequest) -> Exported:
         )
     words = serving(with_absolute_paths(request))
     command = " \\\n    ".join(" ".join(map(systemd_word, line)) for line in lines_of(words))
+    start = f"systemctl --user enable --now {file_name(request)}"
     name = writable(request.name).replace("%", "%%")
     text = (
-        f"{comments(heading(request, remarks))}"
+        f"{comments(heading(request, remarks, start=start))}"
         "[Unit]\n"
         f"Description=llama-server with {name}\n"
         "\n"
