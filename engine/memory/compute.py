@@ -7,16 +7,35 @@ there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 
 (`docs/accuracy.md` has their errors).
 """
 
+from dataclasses import dataclass
+
 from engine.memory.kv_cache import CacheShape
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
 RWKV7_MIXTURES = 6
-INDEXER_CELL_BYTES = 6
-"""Scores and masks of a sparse-attention indexer, for each token and cell."""
-INDEXER_TOKEN_BYTES = 600_000
-"""The rest of an indexer's buffers for each token: fitted to DeepSeek V3.2 and GLM 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerCost:
+    """Buffers of a sparse-attention indexer: scores and masks, for each token of a micro-batch."""
+
+    cell_bytes: int
+    """For each cell of the cache."""
+    token_bytes: int
+    is_for_one_slot: bool = False
+    """Whether llama.cpp attends to everything as soon as there are several slots."""
+
+
+INDEXERS = {
+    "glm5-next": IndexerCost(4, 0),
+    "hy_v4": IndexerCost(6, 330_000),
+    "minimax-m3": IndexerCost(36, 20_000, is_for_one_slot=True),
+    "qwen4exp": IndexerCost(4, 0),
+}
+INDEXER = IndexerCost(6, 600_000)
+"""Fitted to DeepSeek V3.2 and GLM 5; the others to GLM 5.3, HunYuan 4 and MiniMax M3."""
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -58,17 +77,28 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if not shape.flash_attention:
         width += max((layer.n_heads * shape.cells(layer) for layer in layers), default=0)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
-    indexed = 0
-    if any(layer.indexer_k_width for layer in layers):
-        indexed = shape.n_graph_tokens * (INDEXER_CELL_BYTES * shape.n_cells + INDEXER_TOKEN_BYTES)
+    indexed = indexer_bytes(architecture, shape)
     return activations + indexed + mask_bytes(architecture, shape)
+
+
+def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give what sparse attention adds to attention; 0 for models without an indexer."""
+    if not any(layer.indexer_k_width for layer in architecture.distinct_layers):
+        return 0
+    cost = INDEXERS.get(architecture.name, INDEXER)
+    if cost.is_for_one_slot and (shape.n_slots > 1 or not shape.flash_attention):
+        return 0
+    return shape.n_graph_tokens * (cost.cell_bytes * shape.n_cells + cost.token_bytes)
 
 
 def feed_forward_width(architecture: Architecture) -> int:
     """Give the elements of one token in a dense block: inner activations and hidden states."""
     widths = architecture.widths
-    n_inner = 3 if widths.is_gated else 1
-    return n_inner * widths.feed_forward + 4 * architecture.d_hidden
+    if widths.is_gated:
+        n_inner, n_beside = 3, 4
+    else:
+        n_inner, n_beside = 1, 4 if widths.is_parallel else 3
+    return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
 
 
 def experts_width(architecture: Architecture) -> int:
@@ -108,10 +138,20 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
         row = next(iter(architecture.states.values())).n_state
         states = 2 * row * max(1, shape.n_slots) * FLOAT_BYTES
         return shape.n_graph_tokens * width * FLOAT_BYTES + states
+    if widths.linear_attention:
+        return _linear_attention_bytes(architecture, shape)
     is_alone = not architecture.layers and not widths.feed_forward
     n_beside = 1 if is_alone else 3
     width = 3 * widths.state_input + n_beside * d_hidden
     return shape.n_graph_tokens * width * FLOAT_BYTES
+
+
+def _linear_attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the buffer of MiniMax's lightning attention: each slot's tokens against each other."""
+    n_tokens = shape.n_graph_tokens
+    width = 2 * architecture.widths.linear_attention + 2 * architecture.d_hidden
+    scores = 3 * architecture.n_heads * n_tokens // max(1, shape.n_slots)
+    return n_tokens * (width + scores) * FLOAT_BYTES
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:

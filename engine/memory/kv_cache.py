@@ -106,7 +106,7 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
         PresetError: quantised values without flash attention, types that differ where keys alone
             are kept, or heads that are no whole blocks.
     """
-    if architecture.is_latent and shape.type_k != shape.type_v:
+    if architecture.needs_one_type and shape.type_k != shape.type_v:
         raise PresetError(
             f"{architecture.name} keeps keys and values in one tensor (MLA): type_k is "
             f"{shape.type_k} and type_v {shape.type_v}, but both must be the same"

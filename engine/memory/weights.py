@@ -20,6 +20,8 @@ OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.outpu
 FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 """Architectures whose tied output is made before the embeddings: the CPU holds both, too."""
+LOADED_OF_NEXTN = {"hy_v3": re.compile(r"\.(ffn_|exp_probs)")}
+"""Tensors of a next-token head that llama.cpp loads although it does not use them."""
 PADDING = 32
 CPU = "CPU"
 
@@ -58,6 +60,7 @@ def weights_of(
         PresetError: the pattern of an override is no regular expression.
     """
     n_blocks = file.integer(f"{file.architecture}.block_count") or 0
+    loaded = LOADED_OF_NEXTN.get(file.architecture)
     n_trunk = n_blocks - (file.integer(f"{file.architecture}.nextn_predict_layers") or 0)
     rules = override_rules(overrides, n_cpu_moe)
     layers = [0] * n_blocks
@@ -65,7 +68,8 @@ def weights_of(
     inputs = outputs = 0
     for tensor in file.tensors:
         index = layer_of(tensor.name, n_blocks)
-        if index is not None and index >= n_trunk:
+        is_head = index is not None and index >= n_trunk
+        if is_head and not (loaded and loaded.search(tensor.name)):
             continue
         nbytes = _padded(tensor)
         device = overridden(tensor.name, rules)

@@ -43,7 +43,9 @@ class Architecture:
     layers: dict[int, Layer]
     states: dict[int, StateRow] = field(default_factory=dict)
     is_latent: bool = False
-    """Whether keys alone are kept (MLA): K and V must then have one type."""
+    """Whether keys alone are kept (MLA)."""
+    needs_one_type: bool = False
+    """Whether llama.cpp refuses K and V of different types."""
     v_width_max: int = 0
     """Value elements of the widest layer, by which transposed values are padded."""
     k_head_dims: tuple[int, ...] = ()
@@ -118,6 +120,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
         states=dict.fromkeys(sorted(kinds.recurrent), row),
         is_latent=dims.is_latent,
+        needs_one_type=dims.is_latent or keys.name == "deepseek4",
         v_width_max=max(map(dims.v_width, kv_heads, spans)),
         k_head_dims=dims.k_dims(spans),
         v_head_dims=dims.v_dims(spans),
@@ -165,10 +168,14 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
 
 
 def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
-    """Give what Gemma 3n and 4 carry along: embeddings of each layer, alternative streams."""
+    """Give what a model carries along: embeddings of each layer, streams, features of images.
+
+    Gemma 3n and 4 have the first, Gemma 3n the second, Qwen 3 VL the third.
+    """
     embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
-    n_streams = keys.optional("altup.num_inputs", 1)
-    return embedded + 2 * max(0, n_streams - 1) * d_hidden
+    n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
+    n_streams += keys.optional("n_deepstack_layers", 0)
+    return embedded + 2 * n_streams * d_hidden
 
 
 def _cached_layers(

@@ -13,6 +13,8 @@ class Widths:
     """Inner elements of a dense feed-forward block."""
     is_gated: bool = True
     """Whether the block multiplies two such activations (SwiGLU and its kin)."""
+    is_parallel: bool = False
+    """Whether the block runs beside attention, whose result then waits for it."""
     expert: int = 0
     """Inner elements of one expert."""
     is_expert_gated: bool = True
@@ -23,6 +25,8 @@ class Widths:
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
     """Elements that a recurrent layer projects its input to."""
+    linear_attention: int = 0
+    """Elements that lightning attention projects its input to (MiniMax Text 01)."""
     token_mix: int = 0
     """Elements of one of the mixtures of a token with the one before (RWKV)."""
     n_mixed: int = 0
@@ -39,6 +43,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
     return Widths(
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
+        is_parallel=not (table.has("ffn_norm") or table.has("post_attention_norm")),
         expert=table.inputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
@@ -49,6 +54,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
             table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
             table.outputs("shortconv.in_proj"),
         ),
+        linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
         token_mix=table.outputs("time_mix_key"),
         n_mixed=table.last("time_mix_lerp_fused"),
     )
