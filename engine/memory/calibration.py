@@ -5,6 +5,7 @@ can: its memory breakdown tells total, free and own bytes of each device.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine.memory.server_log import DeviceMemory, ServerLog
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import MIB, format_bytes
 
+NUMBER = re.compile(r"^GPU \d+ · ")
 MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Radeon ", "Instinct ")
 """Words that llama.cpp leaves out of a card's name in its breakdown."""
 OVERHEAD_LIMIT_BYTES = 2048 * MIB
@@ -45,7 +47,11 @@ Calibrations = Mapping[str, Calibration]
 
 
 def card_name(name: str) -> str:
-    """Give a card's name as llama.cpp prints it: `NVIDIA GeForce RTX 3090` is `RTX 3090`."""
+    """Give a card's name as llama.cpp prints it: `NVIDIA GeForce RTX 3090` is `RTX 3090`.
+
+    The number that tells several cards of a plan apart is no part of it.
+    """
+    name = NUMBER.sub("", name)
     for maker in MAKERS:
         name = name.removeprefix(maker)
     return name.strip()

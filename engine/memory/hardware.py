@@ -1,6 +1,6 @@
 """The devices of this machine, or of one that is planned for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import HardwareError
@@ -83,10 +83,17 @@ def find_gpus() -> tuple[Device, ...]:
     )
     found = (*find_nvidia_gpus(), *own, *_find_apple_gpu())
     if found:
-        return found
+        return _told_apart(found)
     return tuple(
         Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, is_unified=True) for gpu in amd
     )
+
+
+def _told_apart(gpus: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Give several GPUs their numbers: two alike, both idle, would be one and the same device."""
+    if len(gpus) == 1:
+        return gpus
+    return tuple(replace(gpu, name=f"GPU {index} · {gpu.name}") for index, gpu in enumerate(gpus))
 
 
 def find_nvidia_gpus() -> tuple[Device, ...]:

@@ -214,6 +214,15 @@ def test_nvidia_cards_are_listed_and_a_shared_one_has_the_machines_memory(driver
     assert second.total_bytes == find_cpu().total_bytes
 
 
+def test_two_cards_of_a_kind_are_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Device("RTX 3090", "gpu", 24 * GIB, 24 * GIB)
+    monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: (idle, idle))
+    monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda: ())
+    found = find_gpus()
+    assert [gpu.name for gpu in found] == ["GPU 0 · RTX 3090", "GPU 1 · RTX 3090"]
+    assert len(set(found)) == 2
+
+
 def test_the_processes_of_each_card_are_listed(driver: None) -> None:
     assert [(p.gpu, p.pid, p.used_bytes) for p in gpu_processes()] == [
         (0, 10, 4 * GIB), (0, 77, None), (1, 11, 4 * GIB),
