@@ -39,6 +39,15 @@ and graph lies where, device by device, not the driver's own memory. Cache and s
 within 1 MiB, for rows are padded there.
 """
 
+OWN_MACHINE = """\
+## On your own machine
+
+`kvchat plan MODEL --dry-run` puts llama.cpp's figures in the place of the formulas. With
+`--log FILE` it sets the plan beside the log of a real llama-server (`-lv 4` or `--log-jsonl`), and
+`--calibrate` keeps what the log of an ended server says about the card: what the driver holds
+beyond buffers, and how far the graph was off.
+"""
+
 
 def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None:
     """Write the page; `peers` is what `peers.py` wrote."""
@@ -47,7 +56,7 @@ def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None
     if placed:
         lines += [GPU_SECTION, *_placement_goals(placed), *_placement_table(placed)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines += [*peer_section(rows, peers), *_left_out(rows)]
+    lines += [*peer_section(rows, peers), *_left_out(rows), "", OWN_MACHINE.rstrip()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
