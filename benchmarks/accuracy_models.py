@@ -21,8 +21,11 @@ from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import DEFAULT_ALIGNMENT, TensorInfo, Value
 
 TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
-U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
 NORMAL, CONTROL = 1, 3
+WIDE_KEYS = ("ple.head_offsets", "ple.head_vocab_sizes", "ple.layer_multipliers")
+"""Keys whose integers have 64 bits in a file."""
+
 SPECIAL = ("<s>", "</s>", "<unk>", "<|endoftext|>")
 """Tokens that llama.cpp looks for by their text in some models."""
 
@@ -35,7 +38,9 @@ def write_header(entry: CatalogEntry, quantization: str, folder: Path) -> Path:
     """
     file = entry.header(quantization)
     values = dict(file.values) | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
-    pairs = [_text(key) + _typed(value) for key, value in values.items()]
+    pairs = [
+        _text(key) + _typed(value, is_wide=key.endswith(WIDE_KEYS)) for key, value in values.items()
+    ]
     pairs += _vocabulary(entry.n_vocab)
     data = b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(pairs)) + b"".join(pairs)
     data += b"".join(_tensor(tensor) for tensor in file.tensors)
@@ -88,10 +93,10 @@ def _texts(values: Sequence[str]) -> bytes:
     return struct.pack("<IIQ", ARRAY, STRING, len(values)) + b"".join(map(_text, values))
 
 
-def _typed(value: Value) -> bytes:
+def _typed(value: Value, *, is_wide: bool = False) -> bytes:
     match value:
         case tuple():
-            kind = _kind(value[0])
+            kind = U64 if is_wide else _kind(value[0])
             items = b"".join(_plain(item, kind) for item in value)
             return struct.pack("<IIQ", ARRAY, kind, len(value)) + items
         case _:
@@ -114,7 +119,7 @@ def _kind(value: Value) -> int:
 def _plain(value: Value, kind: int) -> bytes:
     if kind == STRING:
         return _text(str(value))
-    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
+    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q"}[kind], value)
 
 
 def check(path: Path, dry_run: DryRun) -> str:

@@ -14,6 +14,7 @@ from engine.model.layouts.family import Family
 from engine.model.layouts.gemma import GEMMA
 from engine.model.layouts.keys import Keys
 from engine.model.layouts.latent import LATENT_FAMILIES
+from engine.model.layouts.qwen4exp import QWEN4EXP
 from engine.model.layouts.recurrent import RECURRENT
 from engine.model.layouts.rows import Shape
 from engine.model.layouts.rwkv import RWKV
@@ -21,7 +22,7 @@ from engine.model.layouts.sparse import SPARSE
 
 FAMILIES: dict[str, Family] = {
     **DENSE, **CLASSIC, **GEMMA, **EXPERTS, **LATENT_FAMILIES, **DEEPSEEK4, **DELTA_FAMILIES,
-    **RECURRENT, **RWKV, **SPARSE,
+    **RECURRENT, **RWKV, **SPARSE, **QWEN4EXP,
 }  # fmt: skip
 
 

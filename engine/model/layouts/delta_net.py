@@ -49,13 +49,14 @@ KIMI_DELTA = rows("""
 """)
 
 
-def _is_recurrent(keys: Keys, index: int) -> bool:
+def is_recurrent(keys: Keys, index: int) -> bool:
+    """Tell whether a layer has no attention; those of a next-token head have."""
     interval = keys.integer("full_attention_interval", default=4)
     return index < keys.n_trunk_layers and (index + 1) % interval != 0
 
 
 def _layer(keys: Keys, index: int, gates: Rows, ffn: Rows) -> Rows:
-    mixer = DELTA_NET + gates if _is_recurrent(keys, index) else GATED_ATTENTION
+    mixer = DELTA_NET + gates if is_recurrent(keys, index) else GATED_ATTENTION
     norms = ATTENTION_NORM + b.POST_ATTENTION_NORM
     return norms + mixer + ffn + next_token_head(keys, index)
 
@@ -72,7 +73,8 @@ def _qwen35moe(keys: Keys, index: int) -> Rows:
     return _layer(keys, index, SPLIT_GATES, b.EXPERTS + SHARED_EXPERT)
 
 
-def _delta_sizes(keys: Keys, layer: int) -> Sizes:
+def delta_sizes(keys: Keys, layer: int) -> Sizes:
+    """Give the standard sizes and those of gated delta networks."""
     dim = keys.integer("ssm.state_size")
     values = dim * keys.integer("ssm.time_step_rank")
     return keys.sizes(layer) | {
@@ -141,9 +143,9 @@ def _bailingmoe3(keys: Keys, index: int) -> Rows:
 
 
 DELTA_FAMILIES = {
-    "qwen3next": Family(_qwen3next, sizes=_delta_sizes),
-    "qwen35": Family(_qwen35, sizes=_delta_sizes),
-    "qwen35moe": Family(_qwen35moe, sizes=_delta_sizes),
+    "qwen3next": Family(_qwen3next, sizes=delta_sizes),
+    "qwen35": Family(_qwen35, sizes=delta_sizes),
+    "qwen35moe": Family(_qwen35moe, sizes=delta_sizes),
     "kimi-linear": Family(_kimi_linear, sizes=kimi_sizes),
     "bailingmoe3": Family(_bailingmoe3, sizes=kimi_sizes),
     "minimax-01": Family(_minimax01),
