@@ -155,7 +155,8 @@ def errors_of(row: Row) -> list[str]:
 def refusal(row: Row) -> str:
     """Say who alone refuses a case, and why."""
     side = errors_of(row)[0]
-    return f"{row['model']}, {row['case']}: {side} says {part_of(row, side)['error']}"
+    who = {"formula": "the planner", "truth": "llama.cpp"}[side]
+    return f"{row['model']}, {row['case']}: {who} alone refuses: {part_of(row, side)['error']}"
 
 
 def part_of(row: Row, name: str) -> Row:

@@ -46,7 +46,7 @@ class Truth:
         code = process.wait()
         if code >= 0:
             sys.exit(f"{SCRIPT.name} ended with code {code}: run it by itself to see why")
-        return {"error": f"llama.cpp crashes (signal {-code})"}
+        return {"error": f"it crashes there (signal {-code})"}
 
     def _start(self, n_gpus: int) -> "subprocess.Popen[str]":
         self.processes[n_gpus] = subprocess.Popen(

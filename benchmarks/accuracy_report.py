@@ -222,4 +222,4 @@ def _left_out(rows: list[Row]) -> list[str]:
     ]
     lines += [f"- left out: {text}" for text in left]
     lines += [f"- weights differ: {text}" for text in agreement(rows)[2]]
-    return [*lines, *(f"- only one side refuses: {refusal(row)}" for row in odd)]
+    return [*lines, *(f"- {refusal(row)}" for row in odd)]
