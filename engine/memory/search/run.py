@@ -11,7 +11,6 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.rope import rope_warning
 from engine.memory.search.alternatives import Alternative, alternatives
-from engine.memory.search.best import best_choice
 from engine.memory.search.failure import why_nothing_fits
 from engine.memory.search.goals import (
     BALANCED_N_CTX,
@@ -24,7 +23,8 @@ from engine.memory.search.goals import (
 )
 from engine.memory.search.placements import placements
 from engine.memory.search.space import Space
-from engine.memory.search.steps import Step, steps_to
+from engine.memory.search.split import best_shared
+from engine.memory.search.steps import Step, split_step, steps_to
 from engine.model.architecture import Model
 from engine.model.vocabulary_headers import check_headers
 
@@ -88,18 +88,19 @@ def search(
         n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
         n_slots=n_slots,
     )
-    best = best_choice(space, goal, limits.offload)
+    shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
         raise space.refusal or DoesNotFitError(why_nothing_fits(space, model, limits))
     knobs, steps = best
-    estimate = space.estimate(knobs, steps)
+    estimate = shared.estimate(knobs, steps)
     rope = rope_warning(model, space.tokens(steps) // n_slots, target)
+    split = () if shared is space else (split_step(space, shared, best),)
     return Found(
         goal,
         estimate.configuration,
         estimate,
-        steps_to(space, model, goal, best),
-        alternatives(space, model, best),
+        (*split, *steps_to(shared, model, goal, best)),
+        alternatives(shared, model, best),
         (*((rope,) if rope else ()), *estimate.warnings),
     )
 

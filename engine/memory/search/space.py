@@ -54,6 +54,20 @@ class Space:
         self._known: dict[tuple[Knobs, int], tuple[bool, bool]] = {}
         self._reach: dict[Knobs, int | None] = {}
 
+    def with_base(self, base: Configuration) -> "Space":
+        """Give the same choices around another configuration."""
+        return Space(
+            base,
+            self.cost,
+            placements=self.placements,
+            pairs=self.pairs,
+            micro_batches=self.micro_batches,
+            drafts=self.drafts,
+            margin_bytes=self.margin_bytes,
+            n_ctx_range=(self.least * PAD, self.limit),
+            n_slots=self.n_slots,
+        )
+
     def choices(self) -> list[Knobs]:
         """Give every choice but those of placement, the best of each knob first."""
         return [

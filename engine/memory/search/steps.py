@@ -12,7 +12,7 @@ from engine.memory.search.space import Knobs, Space
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
 
-Knob = Literal["placement", "kv types", "micro-batch", "draft", "context"]
+Knob = Literal["split", "placement", "kv types", "micro-batch", "draft", "context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,18 @@ def steps_to(space: Space, model: Model, goal: Goal, best: Choice) -> tuple[Step
         _context(space, model, goal, best),
     ]
     return tuple(step for step in found if step is not None)
+
+
+def split_step(space: Space, shared: Space, best: Choice) -> Step:
+    """Say what an even split of the layers among the GPUs buys against llama.cpp's own."""
+    knobs, steps = best
+    layers = " and ".join(f"{share:g}" for share in shared.base.tensor_split)
+    had = space.largest(knobs)
+    text = f"{layers} layers on the GPUs, not as their free memory is,"
+    if had is None:
+        return Step("split", f"{text} make room for {space.tokens(steps):,} tokens")
+    gained = (steps - had) * PAD
+    return Step("split", f"{text} buy {gained:,} tokens" if gained else f"{text} fill them", gained)
 
 
 def describe_placement(space: Space, model: Model, index: int) -> str:
