@@ -7,12 +7,8 @@ without it it cuts each slot to training (`src/llama-context.cpp`, `server-conte
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from engine.model.architecture import Model
-
-if TYPE_CHECKING:
-    from engine.memory.estimate import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +39,17 @@ def rope_scaling(model: Model, n_ctx_slot: int) -> RopeScaling | None:
     return RopeScaling(ceil(n_ctx_slot / original * 4) / 4, original)
 
 
-def rope_warning(model: Model, n_ctx_slot: int, target: "Target") -> str | None:
+def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | None:
     """Say what a context beyond training needs; None where it is within."""
     scaling = rope_scaling(model, n_ctx_slot)
     if scaling is None:
         return None
     trained = model.architecture.n_ctx_train
     flags = " ".join(scaling.arguments)
-    if target == "kvchat":
-        return (
-            f"the positions from {trained:,} to {n_ctx_slot:,} were never trained: kvchat does not "
-            f"scale them, llama-server does with {flags}"
-        )
+    beyond = f"the model was trained on {trained:,} tokens, and {n_ctx_slot:,} are more"
+    if is_kvchat:
+        return f"{beyond}: replies get worse behind them; llama-server can scale RoPE with {flags}"
     return (
-        f"the positions from {trained:,} to {n_ctx_slot:,} were never trained: add {flags}, or "
-        f"llama-server cuts each slot to {trained:,} tokens; short texts lose a little by it"
+        f"{beyond}: add {flags}, or llama-server cuts each slot to {trained:,}; short texts lose a "
+        "little by it"
     )

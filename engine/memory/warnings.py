@@ -11,6 +11,7 @@ from engine.memory.flash_attention import falls_off_flash_attention, has_cuda_ke
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layer_state_bytes
 from engine.memory.kv_types import is_quantized
+from engine.memory.rope import rope_warning
 from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Architecture, Model
 
@@ -23,11 +24,16 @@ CUDA_PAIRS = frozenset({"f16", "bf16", "q8_0", "q4_0"})
 class Situation:
     """What a warning looks at."""
 
-    architecture: Architecture
+    model: Model
     configuration: Configuration
     shape: CacheShape
     devices: tuple[Device, ...]
     is_kvchat: bool
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the model's layers keep."""
+        return self.model.architecture
 
     @property
     def on_gpu(self) -> bool:
@@ -45,19 +51,13 @@ def warnings_for(
     is_kvchat: bool = True,
 ) -> tuple[str, ...]:
     """Give a sentence for each thing that the user should know before loading."""
-    now = Situation(model.architecture, configuration, shape, devices, is_kvchat)
+    now = Situation(model, configuration, shape, devices, is_kvchat)
     found = [text for rule in RULES if (text := rule(now))]
     return (*found, *(f"{now.architecture.name}: {doubt}" for doubt in now.architecture.doubts))
 
 
 def _beyond_training(now: Situation) -> str:
-    n_slot, trained = now.shape.n_cells, now.architecture.n_ctx_train
-    if n_slot <= trained:
-        return ""
-    return (
-        f"the context of {n_slot} tokens is longer than the {trained} that the model was trained "
-        "on: quality falls behind them unless RoPE is scaled"
-    )
+    return rope_warning(now.model, now.shape.n_cells, is_kvchat=now.is_kvchat) or ""
 
 
 def _slow_pair(now: Situation) -> str:
@@ -138,6 +138,17 @@ def _unread_projector(now: Situation) -> str:
     return "kvchat loads no projector: it is not counted; llama-server would load it"
 
 
+def _no_head(now: Situation) -> str:
+    n_draft = now.configuration.n_mtp_draft
+    if not n_draft:
+        return ""
+    if not now.architecture.head_layers:
+        return f"{n_draft} tokens shall be drafted by the model, but it has no next-token head"
+    if now.is_kvchat:
+        return "kvchat does not draft with the model's own head: it counts for llama-server only"
+    return ""
+
+
 RULES: tuple[Callable[[Situation], str], ...] = (
     _beyond_training,
     _slow_pair,
@@ -148,4 +159,5 @@ RULES: tuple[Callable[[Situation], str], ...] = (
     _states_of_slots,
     _mapped_experts,
     _unread_projector,
+    _no_head,
 )

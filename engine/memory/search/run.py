@@ -9,7 +9,6 @@ from engine.memory.fit import DoesNotFitError, estimator
 from engine.memory.flash_attention import has_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
-from engine.memory.rope import rope_warning
 from engine.memory.search.alternatives import Alternative, alternatives
 from engine.memory.search.failure import why_nothing_fits
 from engine.memory.search.goals import (
@@ -93,7 +92,6 @@ def search(
         raise space.refusal or DoesNotFitError(why_nothing_fits(space, model, limits))
     knobs, steps = best
     estimate = shared.estimate(knobs, steps)
-    rope = rope_warning(model, space.tokens(steps) // n_slots, target)
     split = () if shared is space else (split_step(space, shared, best),)
     return Found(
         goal,
@@ -101,7 +99,7 @@ def search(
         estimate,
         (*split, *steps_to(shared, model, goal, best)),
         alternatives(shared, model, best),
-        (*((rope,) if rope else ()), *estimate.warnings),
+        estimate.warnings,
     )
 
 

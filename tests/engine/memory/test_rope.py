@@ -3,7 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.configuration import Configuration
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
 from engine.memory.rope import RopeScaling, rope_scaling, rope_warning
+from engine.memory.units import GIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import find_entry
 
@@ -15,7 +19,7 @@ def model() -> Model:
 
 def test_within_training_nothing_is_scaled(model: Model) -> None:
     assert rope_scaling(model, model.architecture.n_ctx_train) is None
-    assert rope_warning(model, 4096, "llama-server") is None
+    assert rope_warning(model, 4096, is_kvchat=False) is None
 
 
 def test_beyond_training_the_factor_covers_the_context(model: Model) -> None:
@@ -35,8 +39,20 @@ def test_a_model_that_is_scaled_already_counts_from_its_original_context(model: 
 
 def test_each_program_is_told_what_it_would_do(starter_path: Path) -> None:
     starter = read_model(starter_path)
-    server = rope_warning(starter, 16384, "llama-server")
+    server = rope_warning(starter, 16384, is_kvchat=False)
     assert server is not None
     assert "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 8192" in server
-    assert "cuts each slot to 8,192 tokens" in server
-    assert "kvchat does not scale" in str(rope_warning(starter, 16384, "kvchat"))
+    assert "cuts each slot to 8,192" in server
+    here = rope_warning(starter, 16384, is_kvchat=True)
+    assert "llama-server can scale RoPE with --rope-scaling yarn" in str(here)
+
+
+def test_a_plan_warns_of_it(starter_path: Path) -> None:
+    starter = read_model(starter_path)
+    far = Configuration(starter_path, 16384)
+    devices = (Device("CPU", "cpu", GIB, GIB),)
+    for target, said in (("kvchat", "replies get worse"), ("llama-server", "cuts each slot")):
+        found = estimate(starter, far, devices, target=target)  # type: ignore[arg-type]
+        assert any(said in warning for warning in found.warnings)
+    near = replace(far, n_ctx=8192)
+    assert not any("trained" in w for w in estimate(starter, near, devices).warnings)
