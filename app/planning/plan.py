@@ -192,12 +192,23 @@ class Planner:
         """Give the devices to plan for; raises as `devices_of` does."""
         machine = (vram_bytes, cards, ram_bytes)
         if machine not in self._devices:
-            found = _devices(*machine)
+            found = told_apart(_devices(*machine))
             if ram_bytes is None:
                 is_here = not vram_bytes and not cards
                 found = _given_back(found, self._loaded, has_own_gpus=is_here)
             self._devices[machine] = found
         return self._devices[machine]
+
+
+def told_apart(found: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Number the GPUs that have one name: an estimate adds up by device, and so does a reader."""
+    names = [device.name for device in found]
+    return tuple(
+        replace(device, name=f"GPU {index} · {device.name}")
+        if device.kind == "gpu" and names.count(device.name) > 1
+        else device
+        for index, device in enumerate(found)
+    )
 
 
 def _devices(

@@ -140,6 +140,18 @@ def test_memory_of_what_is_loaded_counts_as_free(
     assert found_cpu.free_bytes == 4 * GIB + 100 * MIB
 
 
+def test_two_equal_cards_are_two_devices(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, cpu = Device("Card", "gpu", 8 * GIB, 8 * GIB), Device("CPU", "cpu", 8 * GIB, 8 * GIB)
+    monkeypatch.setattr("app.planning.plan.devices", lambda **_: (card, card, cpu))
+    first, second, _ = Planner().plan(Setup(Configuration(starter_path, 4096))).estimate.devices
+    assert (first.device.name, second.device.name) == ("GPU 0 · Card", "GPU 1 · Card")
+    alone = Planner().plan(Setup(Configuration(starter_path, 4096), vram_bytes=(8 * GIB,)))
+    for device in (first, second):
+        assert device.term(TermKind.KV).nbytes < alone.estimate.devices[0].term(TermKind.KV).nbytes
+
+
 def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> None:
     devices = Planner().plan(setup_of(starter_path)).estimate.devices
     found = loaded_bytes(
