@@ -36,11 +36,9 @@ def remarks(
     return list(unsaid(configuration, model, flags))
 
 
-def serving(
-    request: ExportRequest, *, host: str | None = None, port: str | None = None
-) -> list[str]:
-    """Give program and arguments with the address to listen on; raises as `arguments` does."""
-    address = ["--host", host or request.host, "--port", port or str(request.port)]
+def serving(request: ExportRequest, *, host: str | None = None) -> list[str]:
+    """Give program and arguments with the address to listen on, the port last."""
+    address = ["--host", host or request.host, "--port", str(request.port)]
     given = arguments(request.configuration, request.flag_set)
     return list(map(writable, [request.program, *given, *address]))
 

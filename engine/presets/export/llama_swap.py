@@ -21,9 +21,8 @@ def file_name(request: ExportRequest) -> str:
 def render(request: ExportRequest) -> Exported:
     """Give a whole configuration with one model, or an entry to copy into one that is there."""
     remarks = request_remarks(request)
-    words = serving(with_absolute_paths(request), port="PORT")
-    given = lines_of(words[:-1])
-    command = [*(swap_words(line) for line in given[:-1]), f"--port {PORT}"]
+    *words, _, _ = serving(with_absolute_paths(request))
+    command = [*map(swap_words, lines_of(words)), f"--port {PORT}"]
     lines = [
         "healthCheckTimeout: 600",
         "models:",

@@ -8,7 +8,6 @@ from engine.presets.importing.flags import FLAGS, LEGACY_DRAFT, VARIABLES, Flag
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _CHOICES = frozenset({"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"})
-_ON = frozenset({"on", "1", "true", "enabled"})
 _OFF = frozenset({"off", "0", "false", "disabled"})
 
 
@@ -67,11 +66,6 @@ def from_pairs(pairs: Iterable[tuple[str, str]]) -> Given:
 def is_on(value: str) -> bool:
     """Whether a value switches something on."""
     return value.lower() not in _OFF
-
-
-def is_switch_word(value: str) -> bool:
-    """Whether a value is one of those that llama-server reads as on or off."""
-    return value.lower() in _ON | _OFF
 
 
 def _take_next(rest: list[str], given: Given) -> None:
