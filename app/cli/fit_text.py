@@ -7,6 +7,7 @@ import click
 
 from app.cli.plan_text import PLAIN, symbols_for
 from app.planning.fitting import Fitted
+from app.planning.gpu_holders import holders
 from engine.configuration import Configuration, PredictorName
 from engine.memory.search import Goal
 from engine.memory.units import format_bytes
@@ -29,6 +30,7 @@ def print_fit(fit: Fitted) -> None:
     lines += _section("Why", [step.text for step in found.steps])
     lines += _section("What else fits", [other.label for other in found.alternatives])
     lines += _section("Know before you start", list(found.warnings))
+    lines += _section("On the GPUs now", [] if fit.wanted.machine.is_planned else holders())
     lines += ["", click.style("Start it", bold=True), fit.plan.command_line]
     is_plain = symbols_for(sys.stdout.encoding) == "ascii"
     for line in lines:
@@ -39,13 +41,17 @@ def _rows(configuration: Configuration) -> list[tuple[str, str]]:
     k, v = configuration.type_k, configuration.type_v
     slots = configuration.n_slots
     each = f", {configuration.n_ctx // slots:,} for each of {slots} slots" if slots > 1 else ""
-    return [
+    split = " : ".join(f"{share:g}" for share in configuration.tensor_split)
+    rows = [
         ("context", f"{configuration.n_ctx:,} tokens{each}"),
         ("cache", k if k == v else f"keys {k}, values {v}"),
         ("layers", _layers(configuration)),
         ("batch", f"{configuration.n_batch}, micro-batches of {configuration.n_ubatch}"),
         ("drafts", _drafts(configuration)),
     ]
+    if split:
+        rows.insert(3, ("split", f"{split} among the GPUs"))
+    return rows
 
 
 def _layers(configuration: Configuration) -> str:

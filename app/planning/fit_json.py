@@ -48,6 +48,7 @@ def _configuration(configuration: Configuration) -> dict[str, object]:
         "flash_attention": configuration.flash_attention,
         "n_gpu_layers": configuration.n_gpu_layers,
         "n_cpu_moe": configuration.n_cpu_moe,
+        "tensor_split": list(configuration.tensor_split),
         "n_batch": configuration.n_batch,
         "n_ubatch": configuration.n_ubatch,
         "n_slots": configuration.n_slots,

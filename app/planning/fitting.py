@@ -22,6 +22,11 @@ class Machine:
     ram_bytes: int | None = None
     has_gpu: bool = True
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether its GPUs are other ones than those of this machine."""
+        return bool(self.vram_bytes or self.cards) or not self.has_gpu
+
     def devices(self) -> tuple[Device, ...]:
         """Give its devices.
 

@@ -125,3 +125,18 @@ def test_the_command_starts_in_half_a_second_without_textual_and_numpy() -> None
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
     assert time.perf_counter() - start < 5  # half a second on a quiet machine
+
+
+def test_a_split_among_cards_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = text_of(capsys, "qwen3-32b", "--goal", "context", "--device", "16GiB",
+                   "--device", "8GiB", "--ram", "64GiB")  # fmt: skip
+    assert "among the GPUs" in text
+    assert "--tensor-split" in text
+
+
+def test_programs_on_this_machines_gpus_are_named_only_when_it_is_planned_for(
+    starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.fit_text.holders", lambda: ["a game holds 3.00 GiB of GPU 0"])
+    assert "a game holds" in text_of(capsys, starter_path)
+    assert "a game holds" not in text_of(capsys, starter_path, "--device", "8GiB")
