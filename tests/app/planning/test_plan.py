@@ -147,9 +147,9 @@ def test_two_equal_cards_are_two_devices(
     monkeypatch.setattr("app.planning.plan.devices", lambda **_: (card, card, cpu))
     first, second, _ = Planner().plan(Setup(Configuration(starter_path, 4096))).estimate.devices
     assert (first.device.name, second.device.name) == ("GPU 0 · Card", "GPU 1 · Card")
-    alone = Planner().plan(Setup(Configuration(starter_path, 4096), vram_bytes=(8 * GIB,)))
-    for device in (first, second):
-        assert device.term(TermKind.KV).nbytes < alone.estimate.devices[0].term(TermKind.KV).nbytes
+    alone = Planner().plan(Setup(Configuration(starter_path, 4096, split_mode="none")))
+    whole = alone.estimate.devices[0].term(TermKind.KV).nbytes
+    assert first.term(TermKind.KV).nbytes + second.term(TermKind.KV).nbytes == whole
 
 
 def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> None:
