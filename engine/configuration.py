@@ -123,6 +123,8 @@ class Configuration:
     """Whether the projector lies on the first GPU."""
     lora_paths: tuple[Path, ...] = ()
     """Adapters that are loaded beside the model, at scale 1."""
+    n_mtp_draft: int = 0
+    """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
     n_threads: int | None = None
     """Threads while decoding; None is one per physical core."""
     use_extra_buffers: bool = True

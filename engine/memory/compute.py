@@ -67,6 +67,15 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
     return max(widest, beside + attention_bytes(architecture, shape))
 
 
+def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the buffer of a next-token head: attention over joined states.
+
+    The rest of its block runs for the rows alone that give logits.
+    """
+    width = attention_width(architecture) + 3 * architecture.d_hidden
+    return shape.n_graph_tokens * width * FLOAT_BYTES + mask_bytes(architecture, shape)
+
+
 def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """Give the buffer of attention: its activations, masks, and scores where they are stored.
 

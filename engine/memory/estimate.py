@@ -11,6 +11,7 @@ from engine.memory.companions import add_adapters, add_projector
 from engine.memory.flash_attention import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
+from engine.memory.head import add_head, has_head
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.ledger import Ledger
 from engine.memory.placement import Placement, place
@@ -84,7 +85,10 @@ def estimate(
     draft = draft or beside.draft
     ledger = Ledger(devices)
     shape = shape_for(model.architecture, configuration, target, devices)
-    where = _add_model(ledger, model, configuration, shape, n_outputs(configuration, target))
+    rows = n_outputs(configuration, target)
+    where = _add_model(ledger, model, configuration, shape, rows, target)
+    if has_head(model.architecture, configuration, target):
+        add_head(ledger, model, configuration, shape, where)
     if draft is not None and configuration.draft is not None:
         _add_draft(ledger, draft, configuration, target)
     if configuration.mmproj_path is not None and target != "kvchat":
@@ -113,7 +117,12 @@ def shape_for(
     is_possible = architecture.has_flash_attention and not falls_off_flash_attention(
         architecture, configuration, devices
     )
-    return replace(shape, flash_attention=shape.flash_attention and is_possible)
+    rolls_back = architecture.rolls_back and target != "kvchat"
+    return replace(
+        shape,
+        flash_attention=shape.flash_attention and is_possible,
+        n_rollback=configuration.n_mtp_draft if rolls_back else 0,
+    )
 
 
 def cache_shape(configuration: Configuration, target: Target) -> CacheShape:
@@ -137,14 +146,25 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
         return 1 + MAX_DRAFT
     is_off = configuration.speculation.predictor is PredictorName.OFF
     n_draft = 0 if is_off else configuration.speculation.n_draft
+    n_draft = max(n_draft, configuration.n_mtp_draft)
     return configuration.n_slots * (1 + n_draft)
 
 
 def _add_model(
-    ledger: Ledger, model: Model, configuration: Configuration, shape: CacheShape, rows: int
+    ledger: Ledger,
+    model: Model,
+    configuration: Configuration,
+    shape: CacheShape,
+    rows: int,
+    target: Target,
 ) -> Placement:
     architecture = model.architecture
-    weights = weights_of(model.file, configuration.tensor_overrides, configuration.n_cpu_moe)
+    weights = weights_of(
+        model.file,
+        configuration.tensor_overrides,
+        configuration.n_cpu_moe,
+        with_head=has_head(model.architecture, configuration, target),
+    )
     where = place(weights, configuration, ledger.gpus, ledger.cpu)
     for device, nbytes in where.weight_bytes.items():
         if nbytes:
@@ -198,9 +218,10 @@ def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, targe
         type_v=configuration.draft.type_v,
         n_cpu_moe=0,
         tensor_overrides=(),
+        n_mtp_draft=0,
     )
     shape = shape_for(draft.architecture, own, target, ledger.all)
     rows = 1 if target == "kvchat" else configuration.n_slots
     ledger.part(TermKind.DRAFT)
-    _add_model(ledger, draft, own, shape, rows)
+    _add_model(ledger, draft, own, shape, rows, target)
     ledger.part(None)

@@ -4,6 +4,7 @@ Formulas of llama.cpp 0c1e57098: `src/llama-kv-cache.cpp`, `src/llama-kv-cache-i
 `src/llama-context.cpp`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.configuration import KVTypeName
@@ -74,16 +75,23 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
         PresetError: a combination that llama.cpp refuses; the message says which.
     """
     check_cache_types(architecture, shape)
+    return layers_kv_bytes(architecture, architecture.layers, shape)
+
+
+def layers_kv_bytes(
+    architecture: Architecture, layers: Mapping[int, Layer], shape: CacheShape
+) -> dict[int, int]:
+    """Give the bytes of some layers of a model, unchecked."""
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
     widest = architecture.v_width_max
     sizes = {}
-    for layer in architecture.distinct_layers:
+    for layer in dict.fromkeys(layers.values()):
         v_width = layer.v_width if shape.flash_attention or not layer.v_width else widest
         row = k_type.row_bytes(layer.k_width) + v_type.row_bytes(v_width)
         indexer = k_type.row_bytes(layer.indexer_k_width) + v_type.row_bytes(layer.indexer_v_width)
         cells = row * shape.cells(layer) + indexer * shape.n_cells
         sizes[layer] = cells * shape.n_streams
-    return {index: sizes[layer] for index, layer in architecture.layers.items()}
+    return {index: sizes[layer] for index, layer in layers.items()}
 
 
 def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:

@@ -49,12 +49,16 @@ class Weights:
 
 @lru_cache(maxsize=256)
 def weights_of(
-    file: GgufFile, overrides: tuple[TensorOverride, ...] = (), n_cpu_moe: int = 0
+    file: GgufFile,
+    overrides: tuple[TensorOverride, ...] = (),
+    n_cpu_moe: int = 0,
+    *,
+    with_head: bool = False,
 ) -> Weights:
     """Sum the tensor table of a model, once for each header and set of overrides.
 
-    The layers of a next-token head are there, for `n_gpu_layers` counts them, and weigh nothing:
-    llama.cpp does not load them into a main context.
+    The layers of a next-token head are there, for `n_gpu_layers` counts them, and weigh nothing
+    unless it is asked for: llama.cpp does not load them for a main context alone.
 
     Raises:
         PresetError: the pattern of an override is no regular expression.
@@ -69,7 +73,7 @@ def weights_of(
     for tensor in file.tensors:
         index = layer_of(tensor.name, n_blocks)
         is_head = index is not None and index >= n_trunk
-        if is_head and not (loaded and loaded.search(tensor.name)):
+        if is_head and not with_head and not (loaded and loaded.search(tensor.name)):
             continue
         nbytes = _padded(tensor)
         device = overridden(tensor.name, rules)

@@ -11,7 +11,14 @@ from engine.model.attention import (
     n_layers_with_cache,
     windows,
 )
-from engine.model.families import DOUBTFUL, EXACT, NO_CACHE, NO_FLASH_ATTENTION, NOT_ALONE
+from engine.model.families import (
+    DOUBTFUL,
+    EXACT,
+    NO_CACHE,
+    NO_FLASH_ATTENTION,
+    NOT_ALONE,
+    ROLLS_BACK,
+)
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.header_keys import MAX_LAYERS, HeaderKeys
 from engine.model.recurrent import LayerKinds, StateRow, layer_kinds, state_row
@@ -42,6 +49,10 @@ class Architecture:
     n_experts_used: int
     layers: dict[int, Layer]
     states: dict[int, StateRow] = field(default_factory=dict)
+    head_layers: dict[int, Layer] = field(default_factory=dict)
+    """Layers of a next-token head: they keep a cache when it drafts (MTP)."""
+    rolls_back: bool = False
+    """Whether recurrent states keep rows to take drafted tokens back."""
     is_latent: bool = False
     """Whether keys alone are kept (MLA)."""
     needs_one_type: bool = False
@@ -119,6 +130,8 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
         states=dict.fromkeys(sorted(kinds.recurrent), row),
+        head_layers=_head_layers(keys, dims, heads, kv_heads, n_layers),
+        rolls_back=keys.name in ROLLS_BACK,
         is_latent=dims.is_latent,
         needs_one_type=dims.is_latent or keys.name == "deepseek4",
         v_width_max=max(map(dims.v_width, kv_heads, spans)),
@@ -198,6 +211,19 @@ def _cached_layers(
         layer = dims.layer(kv_heads[index], heads[index], spans[index])
         found[index] = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
     return found
+
+
+def _head_layers(
+    keys: HeaderKeys, dims: HeadDims, heads: list[int], kv_heads: list[int], n_layers: int
+) -> dict[int, Layer]:
+    """Give the layers of a next-token head: they attend to every token."""
+    if keys.name == "graniteswitch":
+        return {}
+    return {
+        index: dims.layer(kv_heads[index], heads[index], None)
+        for index in range(n_layers, len(kv_heads))
+        if kv_heads[index]
+    }
 
 
 def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
