@@ -26,6 +26,7 @@ from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
 MEMORY_LIMIT_BYTES = 4 * 1024**3
+MAX_MODELS = 2
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
 """What llama.cpp 0c1e57098 logs where memory ends."""
 
@@ -55,13 +56,12 @@ class Request(TypedDict):
 
 
 class DryRunner:
-    """Holds the model of the last request and measures contexts of it."""
+    """Measures contexts; the models of the last requests stay open, a target and its draft."""
 
     def __init__(self, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
         self._log = NativeLog()
         self._limit_bytes = limit_bytes
-        self._model: object | None = None
-        self._opened: PlacementRequest | None = None
+        self._models: dict[str, object] = {}
         llama_cpp.llama_backend_init()
 
     def buffers(self, request: Request) -> list[dict[str, str | int]]:
@@ -95,9 +95,9 @@ class DryRunner:
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
-        self._open(request["model"])
+        model = self._opened(request["model"])
         self._log.clear()
-        context = llama_cpp.llama_init_from_model(self._model, _params(request["context"]))
+        context = llama_cpp.llama_init_from_model(model, _params(request["context"]))
         if context is None:
             raise ModelLoadError(self._refusal())
         try:
@@ -115,23 +115,26 @@ class DryRunner:
             )
         return f"llama.cpp refuses this context: {errors}"
 
-    def _open(self, asked: PlacementRequest) -> None:
+    def _opened(self, asked: PlacementRequest) -> object:
         if not llama_cpp.llama_supports_gpu_offload():
             asked = _without_gpus(asked)
-        if self._opened == asked:
-            return
-        if self._model is not None:
-            llama_cpp.llama_model_free(self._model)
-            self._model = self._opened = None
+        key = json.dumps(asked, sort_keys=True)
+        model = self._models.pop(key, None) or self._load(asked)
+        self._models[key] = model
+        return model
+
+    def _load(self, asked: PlacementRequest) -> object:
+        while len(self._models) >= MAX_MODELS:
+            llama_cpp.llama_model_free(self._models.pop(next(iter(self._models))))
         placement = Placement(asked)
         placement.params.no_alloc = True
         placement.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._log.clear()
         path = asked["model_path"]
-        self._model = llama_cpp.llama_model_load_from_file(path.encode(), placement.params)
-        if self._model is None:
+        model: object = llama_cpp.llama_model_load_from_file(path.encode(), placement.params)
+        if model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
-        self._opened = asked
+        return model
 
 
 def _without_gpus(asked: PlacementRequest) -> PlacementRequest:

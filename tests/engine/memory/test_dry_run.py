@@ -143,17 +143,32 @@ llama_cpp.llama_supports_gpu_offload = lambda: False
 llama_cpp.llama_model_load_from_file = lambda *given: (opened.append(given), load(*given))[1]
 runner = DryRunner()
 for n_gpu_layers in (-1, 0, 7):
-    configuration = Configuration(Path(sys.argv[1]), n_ctx=512, n_gpu_layers=n_gpu_layers)
-    runner.buffers(request_of(configuration, "kvchat"))
-print(len(opened))
+    for path in sys.argv[1:]:
+        configuration = Configuration(Path(path), n_ctx=512, n_gpu_layers=n_gpu_layers)
+        runner.buffers(request_of(configuration, "kvchat"))
+    print(len(opened))
 """
+
+
+def opened_files(*paths: Path) -> list[int]:
+    """Files that were opened so far, behind each of three rounds over the paths."""
+    command = [sys.executable, "-c", COUNT_OPENED, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [int(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.model
 def test_without_a_gpu_another_number_of_layers_opens_no_file_again(starter_path: Path) -> None:
-    command = [sys.executable, "-c", COUNT_OPENED, str(starter_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "1"
+    assert opened_files(starter_path) == [1, 1, 1]
+
+
+@pytest.mark.model
+def test_a_target_and_its_draft_stay_open_and_a_third_model_does_not(
+    starter_path: Path, gemma_path: Path, tmp_path: Path
+) -> None:
+    assert opened_files(starter_path, gemma_path) == [2, 2, 2]
+    third = recurrent_model(tmp_path / "third.gguf", d_inner=256, n_state=16)
+    assert opened_files(starter_path, gemma_path, third) == [3, 6, 9]
 
 
 @pytest.mark.model
