@@ -25,7 +25,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map(
     lambda names: Path("/models", *names[:-1], f"{names[-1]}.gguf")
 )
 KV_TYPES = st.sampled_from(get_args(KVTypeName))
-SHARES = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 4))
+SHARES = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 9))
 LAYERS = st.one_of(st.just(-1), st.integers(0, 200))
 PATTERNS = st.from_regex(r"blk\\\.[0-9]{1,2}\\\.ffn_(up|down|gate)_exps", fullmatch=True)
 OVERRIDES = st.builds(TensorOverride, PATTERNS, st.sampled_from(["CPU", "GPU 0", "GPU 3"]))
@@ -92,12 +92,12 @@ def _speculations(predictor: PredictorName) -> st.SearchStrategy[SpeculationSett
 def _samplings() -> st.SearchStrategy[SamplingSettings]:
     return st.builds(
         SamplingSettings,
-        repetition_penalty=st.floats(0.5, 2).map(lambda value: round(value, 3)),
+        repetition_penalty=st.floats(0.5, 2).map(lambda value: round(value, 9)),
         repetition_window=st.integers(0, 512),
-        temperature=st.floats(0, 2).map(lambda value: round(value, 3)),
+        temperature=st.floats(0, 2).map(lambda value: round(value, 9)),
         top_k=st.integers(0, 200),
-        top_p=st.floats(0.01, 1).map(lambda value: round(value, 3)),
-        min_p=st.floats(0, 0.9).map(lambda value: round(value, 3)),
+        top_p=st.floats(0.01, 1).map(lambda value: round(value, 9)),
+        min_p=st.floats(0, 0.9).map(lambda value: round(value, 9)),
     )
 
 
