@@ -2,8 +2,8 @@
 
     ../.venv/bin/python fuzz_headers.py [--cases 200000] [--seed 1] [--large-share 0.01]
 
-It fails if anything but kvchat's own errors is raised, if one case takes a second, or if memory
-grows by 256 MiB. A case that fails is written to the current folder.
+It fails if anything but kvchat's own errors is raised, if one case takes a second of CPU, or if
+memory grows by 256 MiB. A case that fails is written to the current folder.
 """
 
 import argparse
@@ -49,12 +49,20 @@ def main() -> None:
         counts[told] += 1
         counts[f"  {case.damage}: {told}"] += 1
         slowest = max(slowest, (elapsed_s, f"{case.damage} of {case.seed}"))
-        if number % 20_000 == 0:
-            print(f"{number:>8} {time.perf_counter() - started:7.0f} s", flush=True)
+        if number % 10_000 == 0:
+            print(
+                f"{number:>8} in {time.perf_counter() - started:.0f} s: "
+                f"{counts['refused']} refused, {counts['estimated']} estimated, "
+                f"{failures} failed, slowest "
+                f"{slowest[0] * 1e3:.0f} ms, {(_peak_bytes() - before) / 2**20:.0f} MiB grown",
+                flush=True,
+            )
     grown = _peak_bytes() - before
     for name in sorted(counts):
         print(f"{counts[name]:>8} {name}")
-    print(f"slowest {slowest[0] * 1e3:.0f} ms ({slowest[1]}), memory grew {grown / 2**20:.0f} MiB")
+    print(
+        f"slowest {slowest[0] * 1e3:.0f} ms of CPU ({slowest[1]}), memory grew {grown / 2**20:.0f} MiB"
+    )
     if failures or slowest[0] > LIMIT_S or grown > LIMIT_BYTES:
         sys.exit(f"{failures} cases failed, or one was too slow or too large")
 
@@ -82,7 +90,8 @@ def _cases(
 
 
 def _read(case: Case, number: int) -> tuple[str, float]:
-    started = time.perf_counter()
+    # Of the CPU: on a busy machine the clock says how long others ran.
+    started = time.process_time()
     try:
         told = outcome(case)
     except Exception:  # noqa: BLE001  which errors there are is what is asked
@@ -90,7 +99,7 @@ def _read(case: Case, number: int) -> tuple[str, float]:
         Path(f"failed-{number}.gguf").write_bytes(case.data)
         print(f"case {number}: {case.damage} of {case.seed}, {case.nbytes} bytes")
         traceback.print_exc(file=sys.stdout)
-    return told, time.perf_counter() - started
+    return told, time.process_time() - started
 
 
 def _peak_bytes() -> int:
