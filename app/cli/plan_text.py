@@ -10,7 +10,7 @@ from app.planning.plan import Plan, Planner
 from app.planning.table import cost_table
 from app.planning.what_if import what_ifs
 from app.render.gauges import GraphSymbols
-from app.render.lines import Run
+from app.render.lines import Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
 from app.render.plan_effects import effect_lines
 from app.render.plan_table import n_columns
@@ -45,10 +45,10 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     ):
         lines += [(), *section] if section else []
     for line in lines:
-        text = "".join(_styled(run) for run in line)
+        text = "".join(_styled(run) for run in _trimmed(line))
         if symbols == "ascii":
             text = text.translate(PLAIN).encode("ascii", "replace").decode("ascii")
-        click.echo(text.rstrip())
+        click.echo(text)
 
 
 def symbols_for(encoding: str | None) -> GraphSymbols:
@@ -58,6 +58,12 @@ def symbols_for(encoding: str | None) -> GraphSymbols:
     except (UnicodeEncodeError, LookupError):
         return "ascii"
     return "block"
+
+
+def _trimmed(line: Line) -> Line:
+    """The line without the spaces at its end, which styles would keep."""
+    end = line[-1].text.rstrip() if line else ""
+    return (*line[:-1], Run(end, line[-1].style)) if line else line
 
 
 def _styled(run: Run) -> str:

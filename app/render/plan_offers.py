@@ -8,7 +8,7 @@ from app.render.plan_terms import VERDICT_SIGNS
 from app.render.sanitize import visible
 
 WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
-LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no · memory that is scarcest"
+LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no"
 SPILLS = "partly"
 """The word where main memory must help."""
 NEED_WIDTH = 28

@@ -102,7 +102,7 @@ class PlanModelsScreen(PickScreen[str]):
     def _fill(self) -> None:
         if self._is_catalog:
             offers = catalog_offers(self._quantization, self._bench)
-            note = f"as {self._quantization} (◂ ▸ change it), to plan: none is on this machine"
+            note = f"as {self._quantization} (◂ ▸ other) · to plan only"
             self._judge(lambda: offers, note)
         else:
             self._judge(self._library, f"in {len(self._folders)} folders")
@@ -121,7 +121,7 @@ class PlanModelsScreen(PickScreen[str]):
                 return
             found.append(offer)
             if len(found) % BATCH == 0:
-                self.app.call_from_thread(self._show, list(found), f"{note} · looking on …")
+                self.app.call_from_thread(self._show, list(found), f"{note} · reading …")
         if not worker.is_cancelled and self.is_attached:
             self.app.call_from_thread(self._show, found, f"{len(found)} models {note}")
 

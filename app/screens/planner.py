@@ -254,8 +254,10 @@ class PlannerScreen(PlanActions):
 
     def _memory(self, plan: Plan, width: int, *, has_rest: bool) -> list[Line]:
         if self.pinned is not None:
-            return comparison_lines(compare(self.pinned, plan), width)
-        lines = [*self._found(plan, width), *plan_lines(plan, width, loaded=self._loaded(plan))]
+            lines = comparison_lines(compare(self.pinned, plan), width)
+        else:
+            loaded = self._loaded(plan)
+            lines = [*self._found(plan, width), *plan_lines(plan, width, loaded=loaded)]
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
 
     def _found(self, plan: Plan, width: int) -> list[Line]:

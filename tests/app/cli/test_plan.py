@@ -46,6 +46,38 @@ def test_json_says_every_term_of_every_device_with_its_source(
     assert devices_found[0]["free_memory_bytes"] == 8 * GIB
 
 
+def test_json_has_ranges_table_and_what_ifs(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, starter_path, "--vram", "8GiB", "--ctx", 2048)
+    assert found["verdict"] == "fits"
+    for device in found["devices"]:  # type: ignore[attr-defined]
+        assert set(device["range"]) == set(TERMS)
+        for name, (low, high) in device["range"].items():
+            assert low <= device[name] <= high
+            assert (low < high) <= (device["source"][name] == "estimated")
+    table = found["table"]
+    assert isinstance(table, dict)
+    cells = [cell for row in table["rows"] for cell in row["cells"]]
+    [own] = [cell for cell in cells if cell["is_plan"]]
+    total = sum(device["total_bytes"] for device in found["devices"])  # type: ignore[attr-defined]
+    assert own == {"total_bytes": total, "verdict": "fits", "is_plan": True}
+    assert all(len(row["cells"]) == len(table["n_ctx"]) for row in table["rows"])
+    what_ifs = found["what_ifs"]
+    assert isinstance(what_ifs, list)
+    assert {"change": "q8_0 K and V", "verdict": "fits"}.items() <= what_ifs[0].items()
+    assert what_ifs[0]["delta_bytes"] < 0
+
+
+def test_text_has_bars_table_and_what_ifs(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = text_of(capsys, starter_path, "--vram", "8GiB", "--ctx", 2048)
+    for part in ("█▓", "total by KV type and context", "what if", "q8_0 K and V", "! tight"):
+        assert part in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
 def test_numbers_are_those_of_the_estimate(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
