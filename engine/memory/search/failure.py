@@ -3,26 +3,44 @@
 from dataclasses import replace
 
 from engine.errors import PresetError
+from engine.memory.estimate import Estimate
+from engine.memory.fit import DoesNotFitError
 from engine.memory.search.goals import Limits, Offload, pair_label
 from engine.memory.search.space import Space
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
 
 
-def why_nothing_fits(space: Space, model: Model, limits: Limits) -> str:
-    """Say what is short on which device with the smallest choice, and what to change."""
-    smallest = replace(space.choices()[-1], placement=len(space.placements) - 1)
-    try:
-        estimate = space.estimate(smallest, space.least)
-    except PresetError as refusal:
-        return str(refusal)
+def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
+    """Give the error that says what is short on which device with the smallest choice.
+
+    Where llama.cpp would refuse every choice, the error is its reason.
+    """
+    last = len(space.placements) - 1
+    refusal: PresetError | None = None
+    for knobs in reversed(space.choices()):  # the smallest come last
+        try:
+            estimate = space.estimate(replace(knobs, placement=last), space.least)
+        except PresetError as error:
+            refusal = error
+        else:
+            return DoesNotFitError(_shortage(space, model, limits, estimate))
+    assert refusal is not None
+    return refusal
+
+
+def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) -> str:
     short = [d for d in estimate.devices if d.total_bytes and d.left_bytes < space.margin_bytes]
+    held = [(d.device.name, d.total_bytes, d.device.free_bytes) for d in short]
+    if not held:  # each would do alone: they share one memory
+        ram = estimate.devices[-1].device
+        held = [("the one memory of GPU and CPU", estimate.total_bytes, ram.free_bytes)]
     where = "; ".join(
-        f"{d.device.name} would hold {format_bytes(d.total_bytes)} and has "
-        f"{format_bytes(d.device.free_bytes)} free"
-        for d in short
+        f"{name} would hold {format_bytes(total)} and has {format_bytes(free)} free"
+        for name, total, free in held
     )
-    pair = pair_label(space.pairs[smallest.pair])
+    now = estimate.configuration
+    pair = pair_label((now.type_k, now.type_v))
     least = f"{space.tokens(space.least):,} tokens of {pair} cache"
     return (
         f"{model.file.name} does not fit with {least} and "

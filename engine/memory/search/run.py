@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
 from engine.memory.estimate import Companions, Estimate, Target
-from engine.memory.fit import DoesNotFitError, estimator
+from engine.memory.fit import estimator
 from engine.memory.flash_attention import has_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.search.alternatives import Alternative, alternatives
-from engine.memory.search.failure import why_nothing_fits
+from engine.memory.search.failure import nothing_fits
 from engine.memory.search.goals import (
     BALANCED_N_CTX,
     FAST_PAIRS,
@@ -89,7 +89,7 @@ def search(
     )
     shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
-        raise space.refusal or DoesNotFitError(why_nothing_fits(space, model, limits))
+        raise nothing_fits(space, model, limits)
     knobs, steps = best
     estimate = shared.estimate(knobs, steps)
     split = () if shared is space else (split_step(space, shared, best),)

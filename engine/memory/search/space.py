@@ -26,7 +26,7 @@ class Knobs:
 class Space:
     """All choices, with the cost of each that was asked for.
 
-    Every cost is computed once. What llama.cpp refuses fits nowhere; `refusal` keeps its reason.
+    Every cost is computed once. What llama.cpp refuses fits nowhere.
     Contexts count in steps of 256 tokens, from `least` to `most`.
     """
 
@@ -50,7 +50,6 @@ class Space:
         least, self.limit = n_ctx_range
         self.least = -(-least // PAD)
         self.most = max(self.least, -(-self.limit // PAD))
-        self.refusal: PresetError | None = None
         self._known: dict[tuple[Knobs, int], tuple[bool, bool]] = {}
         self._reach: dict[Knobs, int | None] = {}
 
@@ -128,8 +127,7 @@ class Space:
         if key not in self._known:
             try:
                 estimate = self.estimate(knobs, steps)
-            except PresetError as refusal:
-                self.refusal = refusal
+            except PresetError:
                 self._known[key] = (False, False)
             else:
                 self._known[key] = (self._keeps(estimate, "gpu"), self._keeps(estimate, "cpu"))

@@ -191,6 +191,12 @@ def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
         found(odd, 4, Goal.CONTEXT, limits=Limits(pairs=(("q8_0", "q8_0"),)))
 
 
+def test_a_refused_cache_type_does_not_hide_that_memory_is_short(tmp_path: Path) -> None:
+    odd = dense_model(tmp_path, d_hidden=1280, n_heads=16, n_kv_heads=16)  # heads of 80
+    with pytest.raises(DoesNotFitError, match="of f16 cache"):
+        found(odd, 1, Goal.CONTEXT, limits=Limits(offload=Offload.NONE))
+
+
 def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> None:
     with pytest.raises(HardwareError, match="write 0 or more"):
         found(model_8b, 8, Goal.CONTEXT, margin_bytes=-1)
@@ -216,6 +222,14 @@ def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: 
 def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -> None:
     base = replace(Configuration(model_8b.file.path, n_ctx=256), flash_attention="off")
     assert found(model_8b, 8, Goal.CONTEXT, base=base).configuration.type_v == "f16"
+
+
+def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
+    pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
+    unified = (replace(gpu(5), is_unified=True), pool)
+    none = Limits(offload=Offload.NONE, min_n_ctx=256)
+    with pytest.raises(DoesNotFitError, match="the one memory of GPU and CPU would hold"):
+        search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
 
 
 def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:

@@ -6,68 +6,32 @@ planner but those that are made.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import PresetError
+from engine.kv_cache_planner.recommendation import recommendation
+from engine.kv_cache_planner.settings import checked_changes
+from engine.kv_cache_planner.text import format_config
+from engine.kv_cache_planner.values import CacheEstimate, ConfigurationChanged, Subscriber
 from engine.memory.estimate import Estimate, Target, TermKind
 from engine.memory.fit import Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import PAD
 from engine.memory.search import Found, Goal, Limits, Offload, search
 from engine.memory.search.placements import placements
-from engine.memory.units import MIB, format_bytes
+from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
 from engine.model.vocabulary_headers import check_headers
-from engine.planner_settings import checked_changes
 from engine.presets.export import lm_studio
 from engine.presets.export.llama_server import arguments
 from engine.presets.export.request import ExportRequest
 from engine.presets.preset import SamplingRules
-from engine.recommendation import recommendation
 
 DEFAULT_N_CTX = 4096
 DEFAULT_MARGIN_BYTES = 512 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationChanged:
-    """What subscribers are told."""
-
-    before: Configuration
-    after: Configuration
-    changed: tuple[str, ...]
-    """Names of the fields that differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheEstimate:
-    """What a configuration costs, and what to do about it."""
-
-    kv_bytes: int
-    """Keys and values of all slots, on all devices."""
-    state_bytes: int
-    """Recurrent state, which does not grow with the context."""
-    bytes_per_token: float
-    """Cache that one more token of context takes here."""
-    gpu_bytes: int
-    cpu_bytes: int
-    fits: bool
-    """Whether every device keeps the margin free."""
-    recommendation: str
-    """One sentence for the user."""
-    whole: Estimate
-    """Every term of every device, with its source."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Everything that is taken, weights and buffers included."""
-        return self.gpu_bytes + self.cpu_bytes
-
-
-Subscriber = Callable[[ConfigurationChanged], None]
 
 
 class KVCachePlanner:
@@ -267,20 +231,7 @@ class KVCachePlanner:
 
     def format_config(self) -> str:
         """Give the configuration and its cost as a few lines of text."""
-        now, cost = self._configuration, self.estimate()
-        k, v = now.type_k, now.type_v
-        lines = [
-            f"model     {self.model.file.name}",
-            f"context   {now.n_ctx:,} tokens in {now.n_slots} slots"
-            if now.n_slots > 1
-            else f"context   {now.n_ctx:,} tokens",
-            f"cache     {k if k == v else f'K {k}, V {v}'}: {format_bytes(cost.kv_bytes)}",
-            f"offload   {self._offload or 'by number'}: {_layers(now, self.model)}",
-            f"GPU       {format_bytes(cost.gpu_bytes)}",
-            f"memory    {format_bytes(cost.cpu_bytes)}",
-            cost.recommendation,
-        ]
-        return "\n".join(lines)
+        return format_config(self.model, self._configuration, self._offload, self.estimate())
 
     def llama_cpp_arguments(self) -> list[str]:
         """Give the arguments of llama-server, each value beside its name."""
@@ -351,14 +302,3 @@ def _sum(estimate: Estimate, kind: TermKind) -> int:
 def _streams(estimate: Estimate) -> int:
     now = estimate.configuration
     return 1 if estimate.target == "kvchat" or now.kv_unified else now.n_slots
-
-
-def _layers(configuration: Configuration, model: Model) -> str:
-    n_layers = model.architecture.n_layers
-    if configuration.n_gpu_layers < 0:
-        n_moe = configuration.n_cpu_moe
-        experts = "all" if n_moe < 0 else f"the first {n_moe}"
-        return f"all {n_layers} layers on the GPU" + (
-            f", experts of {experts} in main memory" if n_moe else ""
-        )
-    return f"{min(configuration.n_gpu_layers, n_layers)} of {n_layers} layers on the GPU"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "manager.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "manager.md"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -17,7 +17,7 @@ def test_every_line_of_the_documentation_runs_as_it_says() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    from engine.planner_settings import Values
+    from engine.kv_cache_planner.settings import Values
 
     text = DOCS.read_text(encoding="utf-8")
     assert not [name for name in Values.__annotations__ if f"`{name}`" not in text]
