@@ -10,6 +10,7 @@ from statistics import median
 from accuracy_comparison import (
     LOW_GOAL,
     MIB,
+    TOTAL_GOAL,
     Comparison,
     Row,
     comparisons,
@@ -36,7 +37,7 @@ No row was measured on a GPU. Here llama.cpp lays models out for one or two stan
 (`benchmarks/stand_in_gpu.cpp`), which follow the CUDA backend's rules for operations, padding and
 f16 copies of quantised caches but hold and compute nothing: what is compared is which tensor, cache
 and graph lies where, device by device, not the driver's own memory. Cache and state are compared
-within 1 MiB, for rows are padded there.
+within 1 MiB, for rows are padded there. `low` leaves out devices that miss 64 MiB or less.
 """
 
 OWN_MACHINE = """\
@@ -129,13 +130,21 @@ def _total_goals(found: list[Comparison]) -> list[Goal]:
     shares = [abs(c.share("total")) for c in used]
     middle = median(shares or [0])
     n_beyond = sum(not c.meets("total") for c in found)
-    lowest = min((c.share("total") for c in used), default=0.0)
+    lowest = min((c.share("total") for c in used if not _is_little(c)), default=0.0)
+    low_goal = "total never more than 5 % low"
+    if any(c.device for c in used):
+        low_goal += ", by more than 64 MiB"
     return [
         ("total within 3 % at the median", middle <= 0.03, f"{100 * middle:.2f} %"),
         ("total within 5 % or 64 MiB at p95", n_beyond <= 0.05 * len(found),
          f"p95 {100 * quantile(shares, 0.95):.2f} %; {n_beyond} of {len(found)} beyond"),
-        ("total never more than 5 % low", lowest >= -LOW_GOAL, f"lowest {100 * lowest:+.2f} %"),
+        (low_goal, lowest >= -LOW_GOAL, f"lowest {100 * lowest:+.2f} %"),
     ]  # fmt: skip
+
+
+def _is_little(c: Comparison) -> bool:
+    """Whether a device misses little: one that holds a few inputs alone is soon far off in parts."""
+    return bool(c.device) and abs(c.error("total")) <= TOTAL_GOAL[1]
 
 
 def _goal_table(goals: list[Goal]) -> list[str]:
@@ -184,7 +193,7 @@ def _table_row(found: list[Comparison], exact: tuple[str, ...]) -> str:
     used = [c for c in found if c.truth["total"]]
     mark = "~" if any(c.is_marked for c in found) else ""
     weights = max(abs(c.error("weights")) for c in found) / MIB
-    low = min([0.0, *(c.share("total") for c in used)])
+    low = min([0.0, *(c.share("total") for c in used if not _is_little(c))])
     cells = [
         f"{found[0].architecture}{mark}",
         found[0].model,
