@@ -143,7 +143,7 @@ def _total_goals(found: list[Comparison]) -> list[Goal]:
 
 
 def _is_little(c: Comparison) -> bool:
-    """Whether a device misses little: one that holds a few inputs alone is soon far off in parts."""
+    """Whether a device misses little: one that holds inputs alone is soon far off in parts."""
     return bool(c.device) and abs(c.error("total")) <= TOTAL_GOAL[1]
 
 
