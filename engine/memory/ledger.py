@@ -1,6 +1,7 @@
 """Adds the numbers of an estimate up by device."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Target, Term, TermKind
@@ -70,5 +71,10 @@ class Ledger:
                 )
 
     def devices(self) -> tuple[DeviceEstimate, ...]:
-        """Give what each device holds."""
-        return tuple(DeviceEstimate(device, self._terms[device]) for device in self.all)
+        """Give what each device holds; main memory also has the parts of GPUs that share it."""
+        found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
+        shared = sum(each.total_bytes for each in found if each.device.is_unified)
+        return tuple(
+            replace(each, shared_bytes=shared) if each.device == self.cpu else each
+            for each in found
+        )

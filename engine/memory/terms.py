@@ -55,6 +55,8 @@ class DeviceEstimate:
 
     device: Device
     terms: dict[TermKind, Term] = field(default_factory=dict)
+    shared_bytes: int = 0
+    """What GPUs hold of this memory because theirs is a part of it; not in `total_bytes`."""
 
     @property
     def total_bytes(self) -> int:
@@ -63,7 +65,7 @@ class DeviceEstimate:
     @property
     def left_bytes(self) -> int:
         """Free memory that stays free; negative where it does not fit."""
-        return self.device.free_bytes - self.total_bytes
+        return self.device.free_bytes - self.total_bytes - self.shared_bytes
 
     def term(self, kind: TermKind) -> Term:
         """Give one part, zero bytes where the device has none of it."""

@@ -31,10 +31,7 @@ def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
 
 def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) -> str:
     short = [d for d in estimate.devices if d.total_bytes and d.left_bytes < space.margin_bytes]
-    held = [(d.device.name, d.total_bytes, d.device.free_bytes) for d in short]
-    if not held:  # each would do alone: they share one memory
-        ram = estimate.devices[-1].device
-        held = [("the one memory of GPU and CPU", estimate.total_bytes, ram.free_bytes)]
+    held = [(d.device.name, d.total_bytes + d.shared_bytes, d.device.free_bytes) for d in short]
     where = "; ".join(
         f"{name} would hold {format_bytes(total)} and has {format_bytes(free)} free"
         for name, total, free in held

@@ -134,11 +134,8 @@ class Space:
         return self._known[key]
 
     def _keeps(self, estimate: Estimate, kind: DeviceKind) -> bool:
-        """Whether the devices of a kind keep the margin; unified memory counts on both sides."""
-        shared = sum(d.total_bytes for d in estimate.devices if d.device.is_unified)
-        also = shared if kind == "cpu" else 0
         used = (d for d in estimate.devices if d.device.kind == kind and d.total_bytes)
-        return all(device.left_bytes - also >= self.margin_bytes for device in used)
+        return all(device.left_bytes >= self.margin_bytes for device in used)
 
     def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
         """Give the fastest of the placements at which a context fits, None where none does.

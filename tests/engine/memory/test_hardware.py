@@ -1,16 +1,20 @@
 # ruff: noqa: N801, N802, N818  the fake driver has the names of the real one
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.configuration import Configuration
 from engine.errors import HardwareError
 from engine.memory import apple, hardware
 from engine.memory.amd import find_amd_gpus
 from engine.memory.container import MemoryLimit, memory_limit
+from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, devices, find_cpu, find_gpus, gpu_processes
 from engine.memory.units import GIB, MIB
+from engine.model.architecture import read_model
 
 
 def tree(root: Path, files: dict[str, str | bytes]) -> Path:
@@ -241,3 +245,14 @@ def test_without_a_driver_there_are_neither_cards_nor_processes(
     monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
     assert hardware.find_nvidia_gpus() == ()
     assert gpu_processes() == ()
+
+
+def test_an_estimate_counts_shared_memory_once_where_it_is_scarce(starter_path: Path) -> None:
+    model, ram = read_model(starter_path), Device("CPU", "cpu", 8 * GIB, GIB)
+    shared = Device("Apple M4", "gpu", 5 * GIB, GIB, is_unified=True)
+    gpu, cpu = estimate(model, Configuration(starter_path, 8192), (shared, ram)).devices
+    assert cpu.shared_bytes == gpu.total_bytes > 0
+    assert cpu.left_bytes == GIB - cpu.total_bytes - gpu.total_bytes
+    own = replace(shared, is_unified=False)
+    _, apart = estimate(model, Configuration(starter_path, 8192), (own, ram)).devices
+    assert apart.left_bytes == GIB - apart.total_bytes
