@@ -12,7 +12,7 @@ from app.services import Services
 from app.settings import ModelSettings, Settings, load_settings, save_setting
 from app.store.chats import ChatStore
 from engine.errors import ModelFileError
-from engine.model.library import find_model, scan
+from engine.model.library import LibraryScan, find_model
 from engine.model.starter import install_starter
 from engine.presets.library import find_preset
 from engine.worker_client import WorkerClient
@@ -81,7 +81,7 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
     services = Services(
         configure=lambda path: configure(path, draft, rules, settings),
         planned_bytes=planned_bytes,
-        scan=lambda: scan(folders, cache_path=locations.header_cache_path()),
+        scan=LibraryScan(folders, locations.header_cache_path()),
         folders=folders,
         install_starter=lambda progress: install_starter(locations.models_dir(), progress),
         presets_dir=locations.presets_dir(),

@@ -10,12 +10,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.render import format as fmt
 from app.render.sanitize import visible
-from engine.model.library import ModelEntry
+from engine.model.library import LibraryScan, ModelEntry
+
+TELL_EVERY_S = 0.2
 
 
 class ModelsScreen(ModalScreen[Path | None]):
@@ -35,6 +38,7 @@ class ModelsScreen(ModalScreen[Path | None]):
         self._folders = folders
         self._loaded = loaded
         self._entries: Sequence[ModelEntry] = ()
+        self._telling: Timer | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -45,7 +49,14 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
+        if isinstance(self._scan, LibraryScan):
+            self._telling = self.set_interval(TELL_EVERY_S, self._tell)
         self._find()
+
+    def _tell(self) -> None:
+        if isinstance(self._scan, LibraryScan) and self._scan.n_all:
+            text = f"looking … {self._scan.n_done} of {self._scan.n_all} files"
+            self.query_one("#where", Static).update(text)
 
     @work(thread=True, exclusive=True)
     def _find(self) -> None:
@@ -53,6 +64,8 @@ class ModelsScreen(ModalScreen[Path | None]):
         self.app.call_from_thread(self._show, entries)
 
     def _show(self, entries: Sequence[ModelEntry]) -> None:
+        if self._telling is not None:
+            self._telling.stop()
         self._entries = entries
         models = self.query_one(OptionList)
         models.set_options(

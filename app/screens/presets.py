@@ -28,7 +28,7 @@ from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
-from engine.model.library import scan
+from engine.model.library import LibraryScan
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
 from engine.presets.preset import read_preset
 
@@ -237,9 +237,7 @@ class PresetsScreen(Screen[Configuration | None]):
         from app.screens.models import ModelsScreen
 
         folders = locations.model_folders()
-        screen = ModelsScreen(
-            lambda: scan(folders, cache_path=locations.header_cache_path()), folders, None
-        )
+        screen = ModelsScreen(LibraryScan(folders, locations.header_cache_path()), folders, None)
         self.app.push_screen(screen, chosen)
 
     @work(thread=True, exclusive=True, group="use")

@@ -83,6 +83,26 @@ def scan(
     return [entry for entry in entries if entry.kind in kinds]
 
 
+class LibraryScan:
+    """Scans folders for models when it is called, and says meanwhile how far it is.
+
+    One call at a time; the counts may be read from another thread.
+    """
+
+    def __init__(self, folders: Sequence[Path], cache_path: Path | None) -> None:
+        self._folders = folders
+        self._cache_path = cache_path
+        self.n_done = self.n_all = 0
+
+    def __call__(self) -> list[ModelEntry]:
+        """Give the models, as `scan` does."""
+        self._tell(0, 0)
+        return scan(self._folders, cache_path=self._cache_path, progress=self._tell)
+
+    def _tell(self, n_done: int, n_all: int) -> None:
+        self.n_done, self.n_all = n_done, n_all
+
+
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     """Give the file that a path, a name, an unambiguous part of a name, or `starter` means.
 

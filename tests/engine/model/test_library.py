@@ -8,7 +8,7 @@ import pytest
 from engine.model import header_cache
 from engine.model.folders import MAX_DEPTH
 from engine.model.kinds import ModelKind
-from engine.model.library import ModelNotFoundError, find_model, scan
+from engine.model.library import LibraryScan, ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
 
 
@@ -119,6 +119,25 @@ def test_progress_counts_every_file(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     scan([tmp_path], progress=lambda *numbers: told.append(numbers))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_scan_that_runs_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        tiny_gguf(tmp_path / f"{number}.gguf")
+    looking = LibraryScan([tmp_path], None)
+    seen: list[tuple[int, int]] = []
+    real = header_cache.read_facts
+
+    def spy(path: Path) -> header_cache.HeaderFacts:
+        seen.append((looking.n_done, looking.n_all))
+        return real(path)
+
+    monkeypatch.setattr(header_cache, "read_facts", spy)
+    assert len(looking()) == 3
+    assert seen == [(0, 0), (1, 3), (2, 3)]
+    assert (looking.n_done, looking.n_all) == (3, 3)
 
 
 def test_copies_have_the_same_identity(tmp_path: Path) -> None:
