@@ -1,4 +1,4 @@
-"""What fits: the largest context, and the most layers on the GPU."""
+"""What fits: the largest context of a configuration."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,6 @@ from engine.errors import PresetError
 from engine.memory.estimate import Companions, Estimate, Target, estimate
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
-from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 Estimator = Callable[[Configuration], Estimate]
@@ -61,13 +60,3 @@ def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:
     if draft is not None:
         draft = replace(draft, n_ctx=n_ctx)
     return replace(configuration, n_ctx=n_ctx, draft=draft)
-
-
-def max_gpu_layers(
-    configuration: Configuration, model: Model, cost: Estimator, *, margin_bytes: int = 0
-) -> int:
-    """Give the most layers on the GPUs that fit, the output layer counting as one."""
-    for n_layers in range(len(weights_of(model.file).layer_bytes) + 1, 0, -1):
-        if cost(replace(configuration, n_gpu_layers=n_layers)).fits(margin_bytes):
-            return n_layers
-    return 0

@@ -6,7 +6,7 @@ import pytest
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
 from engine.memory.estimate import Source, TermKind, estimate
-from engine.memory.fit import estimator, max_gpu_layers, max_n_ctx
+from engine.memory.fit import estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
@@ -134,17 +134,6 @@ def test_the_largest_context_fits_and_the_next_does_not(model: Model) -> None:
     assert max_n_ctx(configuration(model), cost, n_ctx_limit=512) == 512
     nothing = Device("CPU", "cpu", MIB, MIB)
     assert max_n_ctx(configuration(model), estimator(model, (nothing,)), n_ctx_limit=4096) is None
-
-
-def test_the_most_layers_that_fit_are_found(model: Model) -> None:
-    for n_layers in (1, 2, 3):
-        wanted = configuration(model, n_gpu_layers=n_layers)
-        needed = estimate(model, wanted, (GPU, CPU)).devices[0].total_bytes
-        card = Device("GPU 0", "gpu", needed, needed)
-        cost = estimator(model, (card, CPU))
-        assert max_gpu_layers(configuration(model), model, cost) == n_layers
-    none = Device("GPU 0", "gpu", MIB, MIB)
-    assert max_gpu_layers(configuration(model), model, estimator(model, (none, CPU))) == 0
 
 
 def test_a_context_beyond_training_and_slow_cuda_pairs_are_warned_of(model: Model) -> None:
