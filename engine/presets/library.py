@@ -151,6 +151,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         "mmproj": None if configuration.mmproj_path is None else str(configuration.mmproj_path),
         "mmproj_offload": configuration.mmproj_offload,
         "lora": [str(path) for path in configuration.lora_paths],
+        "n_mtp_draft": configuration.n_mtp_draft,
         "use_extra_buffers": configuration.use_extra_buffers,
         "n_threads": configuration.n_threads,
         "speculation": _fields(configuration.speculation),

@@ -134,6 +134,8 @@ class Preset(_Strict):
     """Whether the projector lies on the first GPU."""
     lora: tuple[str, ...] = ()
     """Paths of adapters that are loaded beside the model, at scale 1."""
+    n_mtp_draft: int = Field(default=0, ge=0, le=MAX_DRAFT)
+    """Tokens that the model's own next-token head drafts under llama-server; 0 is off."""
     use_extra_buffers: bool = True
     """Whether weights in main memory may be repacked for the processor."""
     n_threads: int | None = Field(default=None, ge=1, le=1024)

@@ -89,6 +89,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
         mmproj_offload=rules.mmproj_offload,
         lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
+        n_mtp_draft=rules.n_mtp_draft,
         use_extra_buffers=rules.use_extra_buffers,
         n_threads=rules.n_threads,
         draft=None if draft is None else _draft(rules, draft),

@@ -69,6 +69,15 @@ def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
         yield f"the predictor is lookup: {program} has none, and decodes without speculation"
 
 
+def no_head(configuration: Configuration, program: str) -> Iterator[str]:
+    """Say that the model's own next-token head does not draft."""
+    if configuration.n_mtp_draft:
+        yield (
+            f"n_mtp_draft is {configuration.n_mtp_draft}: {program} leaves the model's own head "
+            "unused"
+        )
+
+
 def no_band(configuration: Configuration, program: str) -> Iterator[str]:
     """Say that drafts have one length there."""
     speculation = configuration.speculation

@@ -101,10 +101,13 @@ def _others(configuration: Configuration) -> dict[str, object]:
         others["mmprojcpu"] = not configuration.mmproj_offload
     if configuration.lora_paths:
         others["lora"] = [writable(str(path)) for path in configuration.lora_paths]
+    if configuration.n_mtp_draft:
+        others["usemtp"] = True
+        others["draftamount"] = configuration.n_mtp_draft
     draft = configuration.draft
     if draft is not None and configuration.speculation.predictor is PredictorName.DRAFT:
         others["draftmodel"] = writable(str(draft.model_path))
-        others["draftamount"] = configuration.speculation.n_draft
+        others.setdefault("draftamount", configuration.speculation.n_draft)
         others["draftgpulayers"] = ALL_LAYERS if draft.n_gpu_layers < 0 else draft.n_gpu_layers
     return others
 

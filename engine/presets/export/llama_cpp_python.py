@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from engine.configuration import Configuration, PredictorName
-from engine.presets.export.elsewhere import left_behind, no_band, no_draft, no_sampling
+from engine.presets.export.elsewhere import left_behind, no_band, no_draft, no_head, no_sampling
 from engine.presets.export.request import (
     Exported,
     ExportRequest,
@@ -92,6 +92,7 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
     if configuration.speculation.predictor is PredictorName.LOOKUP:
         yield from no_band(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)
+    yield from no_head(configuration, PROGRAM)
     yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
     yield no_sampling(configuration, PROGRAM)
 

@@ -108,6 +108,9 @@ def _draft_remarks(configuration: Configuration) -> Iterator[str]:
     assert draft is not None
     if configuration.speculation.predictor is not PredictorName.DRAFT:
         return
+    if configuration.n_mtp_draft:
+        yield "the draft model stays behind: LM Studio drafts with the model's own head instead"
+        return
     if _identifier(draft.model_path) is None:
         yield (
             f"the draft model {draft.model_path} does not lie in LM Studio's folder: it is named "
@@ -157,6 +160,12 @@ def _gpus(configuration: Configuration) -> dict[str, object]:
 
 def _speculation(configuration: Configuration) -> dict[str, object]:
     draft, speculation = configuration.draft, configuration.speculation
+    if configuration.n_mtp_draft:
+        return {
+            f"{_DRAFT}draftMtp": True,
+            f"{_DRAFT}draftSimple": False,
+            f"{_DRAFT}draftMaxTokens": configuration.n_mtp_draft,
+        }
     if draft is None or speculation.predictor is not PredictorName.DRAFT:
         return {f"{_DRAFT}draftSimple": False}
     return {

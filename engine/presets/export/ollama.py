@@ -101,6 +101,8 @@ def _modelfile(configuration: Configuration) -> Iterator[str]:
     }
     if configuration.n_threads is not None:
         parameters["num_thread"] = str(configuration.n_threads)
+    if configuration.n_mtp_draft:
+        parameters["draft_num_predict"] = str(configuration.n_mtp_draft)
     if configuration.main_gpu:
         parameters["main_gpu"] = str(configuration.main_gpu)
     yield from (f"PARAMETER {name} {value}" for name, value in parameters.items())
@@ -124,6 +126,11 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
         yield (
             f"n_batch is {configuration.n_batch} and n_ubatch {configuration.n_ubatch}: Ollama has "
             f"num_batch for both, and gets {configuration.n_ubatch}"
+        )
+    if configuration.n_mtp_draft:
+        yield (
+            f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's own head "
+            "only where it knows the model to have one"
         )
     yield from no_lookup(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)

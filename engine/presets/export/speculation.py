@@ -14,12 +14,41 @@ from engine.presets.export.words import Option, layers, number
 
 
 def speculation_options(configuration: Configuration, flags: FlagSet) -> Iterator[Option]:
-    """Give the options that make llama-server draft as the configuration says, if it can."""
+    """Give the options that make llama-server draft as the configuration says, if it can.
+
+    Today's server takes its types in one list, so they are joined; the model's own head and a draft
+    model share one length there, so the head drafts alone where both are asked for.
+    """
+    given = list(_predictor_options(configuration, flags))
+    types = [option.value for option in given if option.name == "spec-type" and option.value]
+    if flags.name == "current" and len(types) > 1:
+        yield Option("spec-type", ",".join(types))
+        given = [option for option in given if option.name != "spec-type"]
+    yield from given
+
+
+def has_head(configuration: Configuration, flags: FlagSet) -> bool:
+    """Whether the model's own next-token head drafts."""
+    return configuration.n_mtp_draft > 0 and flags.name != "legacy"
+
+
+def _predictor_options(configuration: Configuration, flags: FlagSet) -> Iterator[Option]:
+    is_headed = has_head(configuration, flags)
+    if is_headed:
+        yield from _head(configuration.n_mtp_draft, flags)
     match configuration.speculation.predictor:
         case PredictorName.LOOKUP:
             yield from _lookup(configuration.speculation, flags)
-        case PredictorName.DRAFT if configuration.draft is not None:
+        case PredictorName.DRAFT if configuration.draft is not None and not is_headed:
             yield from _draft(configuration.draft, configuration.speculation, flags)
+
+
+def _head(n_draft: int, flags: FlagSet) -> Iterator[Option]:
+    if flags.name == "ik":
+        yield Option("spec-type", f"mtp:n_max={n_draft},p_min=0")
+    else:
+        yield Option("spec-type", "draft-mtp")
+        yield Option("spec-draft-n-max", str(n_draft))
 
 
 def lookup_length(speculation: SpeculationSettings) -> int:

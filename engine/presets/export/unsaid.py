@@ -5,13 +5,20 @@ from collections.abc import Iterator
 from engine.configuration import Configuration, ControllerName, PredictorName
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import FlagSet
-from engine.presets.export.speculation import lookup_length
+from engine.presets.export.speculation import has_head, lookup_length
 
 
 def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
     """Name each setting that does not arrive, with its value and what happens there."""
     yield from _flags(configuration, flags)
-    yield from _speculation(configuration)
+    yield from _head(configuration, flags)
+    if has_head(configuration, flags) and configuration.speculation.predictor == "draft":
+        yield (
+            "the draft model stays behind: llama-server has one length for it and for the model's "
+            "own head, and the head drafts"
+        )
+    else:
+        yield from _speculation(configuration)
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
             "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
@@ -30,6 +37,14 @@ def _flags(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
         yield f"use_extra_buffers is off: {flags.title} has none, and needs no flag for it"
     if flags.name == "ik" and configuration.flash_attention == "auto":
         yield "flash_attention is auto: ik_llama.cpp reads that as on"
+
+
+def _head(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    n_draft = configuration.n_mtp_draft
+    if n_draft and flags.name == "legacy":
+        yield (
+            f"n_mtp_draft is {n_draft}: builds before May 2026 leave the model's own head unused"
+        )
 
 
 def _speculation(configuration: Configuration) -> Iterator[str]:

@@ -27,6 +27,8 @@ class Given:
         self.is_legacy = self.is_legacy or name in LEGACY_DRAFT
         if flag.key == "lora":
             self.adapters.append(value)
+        elif flag.key == "spec_type" and ":" in value and flag.key in self.values:
+            self.values[flag.key] += f";{value}"  # ik_llama.cpp's stages add up
         elif flag.arity == "off":
             self.values[flag.key] = "off" if is_on(value) else "on"
         elif flag.arity == "on":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.reading import Data, kv_type
 from engine.presets.importing.rules import validated
+from engine.presets.importing.speculation import LLAMA_DRAFT_MAX
 
 LOAD, LLAMA = "llm.load.", "llm.load.llama."
 DRAFT = "llm.load.llama.speculativeDecoding."
@@ -147,6 +148,9 @@ def _sampling(fields: Fields) -> Data:
 
 def _speculation(fields: Fields) -> Data:
     model = fields.pop(f"{DRAFT}draftModel", "")
+    if fields.pop(f"{DRAFT}draftMtp", False):
+        n_draft = fields.pop(f"{DRAFT}draftMaxTokens", LLAMA_DRAFT_MAX)
+        return {"n_mtp_draft": n_draft, "speculation": {"predictor": "off"}}
     lengths = {
         rule: fields.pop(f"{DRAFT}{key}")
         for key, rule in (

@@ -3,6 +3,8 @@
 from engine.configuration import MAX_DRAFT, SpeculationSettings
 from engine.presets.importing.reading import Data, Reading, kv_type, layers
 
+Stages = dict[str, dict[str, str]]
+
 USUAL = SpeculationSettings()
 LLAMA_DRAFT_MAX = 3
 LLAMA_P_MIN = "0"
@@ -12,46 +14,59 @@ LLAMA_LOOKUP = (12, 48)
 """Pattern and length of `ngram-simple` where they are not given (llama.cpp `common.h`)."""
 LONGEST_PATTERN = 64
 DRAFT_TYPES = frozenset({"draft", "draft-simple"})
+HEAD_TYPES = frozenset({"mtp", "draft-mtp"})
 LOOKUP_TYPES = frozenset({"ngram-simple"})
 
 
 def read_speculation(reading: Reading) -> None:
-    """Put the predictor, its lengths and the draft model into the preset."""
-    kind, stage = _type_of(reading)
+    """Put the predictor, its lengths, the draft model and the model's own head into the preset."""
+    stages = _stages(reading)
     draft_model = reading.text("draft_model")
-    rules: Data = {"predictor": "off"}
-    if kind in LOOKUP_TYPES:
-        rules = _lookup(reading, stage)
-    elif kind in DRAFT_TYPES or (kind is None and draft_model is not None):
-        rules = _draft(reading, stage)
-    elif kind not in (None, "none"):
-        reading.left_out.append(f"--spec-type {kind} (kvchat has lookup and draft)")
-    reading.data["speculation"] = rules
-    if draft_model is not None:
-        reading.data["draft"] = {
-            "model": draft_model,
-            "n_gpu_layers": layers(reading, "draft_layers", "all"),
-            "type_k": kv_type(reading.text("draft_type_k"), "draft K", reading.left_out),
-            "type_v": kv_type(reading.text("draft_type_v"), "draft V", reading.left_out),
-        }
-        if kind is None and not reading.given.is_legacy:
-            reading.notes.append(
-                "a draft model without --spec-type does nothing in builds from May 2026 on: the "
-                "preset drafts with it"
-            )
+    is_untyped = not stages and draft_model is not None
+    if is_untyped:
+        stages = {"draft-simple": {}}
+    reading.data["speculation"] = _predictor(reading, stages)
+    if draft_model is None:
+        return
+    reading.data["draft"] = {
+        "model": draft_model,
+        "n_gpu_layers": layers(reading, "draft_layers", "all"),
+        "type_k": kv_type(reading.text("draft_type_k"), "draft K", reading.left_out),
+        "type_v": kv_type(reading.text("draft_type_v"), "draft V", reading.left_out),
+    }
+    if is_untyped and not reading.given.is_legacy:
+        reading.notes.append(
+            "a draft model without --spec-type does nothing in builds from May 2026 on: the preset "
+            "drafts with it"
+        )
 
 
-def _type_of(reading: Reading) -> tuple[str | None, dict[str, str]]:
-    """Give the first type, and what ik_llama.cpp writes behind it."""
-    written = reading.text("spec_type")
-    if written is None:
-        return None, {}
-    name, _, values = written.partition(":")
-    pairs = (value.partition("=") for value in values.split(",") if value)
-    if not values and "," in name:
-        name, *others = name.split(",")
-        reading.left_out.append(f"--spec-type {','.join(others)} (kvchat has one predictor)")
-    return name.replace("_", "-"), {key: value for key, _, value in pairs}
+def _predictor(reading: Reading, stages: Stages) -> Data:
+    """Give the rules of the first predictor that kvchat has; others are listed."""
+    rules: Data | None = None
+    for kind, stage in stages.items():
+        if kind in HEAD_TYPES:
+            length = _count(reading, "draft_max", stage.get("n_max"), LLAMA_DRAFT_MAX)
+            reading.data["n_mtp_draft"] = _limited(length, reading)
+        elif kind in LOOKUP_TYPES and rules is None:
+            rules = _lookup(reading, stage)
+        elif kind in DRAFT_TYPES and rules is None:
+            rules = _draft(reading, stage)
+        elif kind != "none":
+            reading.left_out.append(f"--spec-type {kind}")
+    return {"predictor": "off"} if rules is None else rules
+
+
+def _stages(reading: Reading) -> Stages:
+    """Give each type with what ik_llama.cpp writes behind it: `draft:n_max=3,p_min=0.5`."""
+    written = reading.text("spec_type") or ""
+    parts = written.split(";" if ":" in written else ",")
+    stages: Stages = {}
+    for part in filter(None, parts):
+        name, _, values = part.partition(":")
+        pairs = (value.partition("=") for value in values.split(",") if value)
+        stages[name.replace("_", "-")] = {key: value for key, _, value in pairs}
+    return stages
 
 
 def _lookup(reading: Reading, stage: dict[str, str]) -> Data:

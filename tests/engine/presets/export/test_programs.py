@@ -43,6 +43,7 @@ LM_STUDIO_SHAPES: Mapping[str, object] = {
     "llm.load.llama.flashAttention": bool,
     "llm.load.llama.kCacheQuantizationType": {"checked", "value"},
     "llm.load.llama.vCacheQuantizationType": {"checked", "value"},
+    "llm.load.llama.speculativeDecoding.draftMtp": bool,
     "llm.load.llama.speculativeDecoding.draftSimple": bool,
     "llm.load.llama.speculativeDecoding.draftModel": str,
     "llm.load.llama.speculativeDecoding.draftMaxTokens": int,
@@ -320,8 +321,11 @@ def test_a_draft_model_or_look_up_arrives_or_is_missed_aloud(
 ) -> None:
     text, said = exported(name, configuration), remarks(name, configuration)
     arrives = "draftmodel" in text or "draftModel" in text or "draft_model" in text
-    if configuration.speculation.predictor is not PredictorName.OFF:
+    is_headed = configuration.n_mtp_draft > 0  # llama-server has one length, so the head drafts
+    if configuration.speculation.predictor is not PredictorName.OFF and not is_headed:
         assert arrives or "without speculation" in said
+    if is_headed:
+        assert "usemtp" in text or "draftMtp" in text or "n_mtp_draft" in said
 
 
 @pytest.mark.parametrize("name", ["ollama", "llama-cpp-python", "lm-studio"])

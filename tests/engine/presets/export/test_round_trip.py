@@ -18,7 +18,7 @@ from engine.model.architecture import read_model
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSet
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.request import ExportError, ExportRequest
-from engine.presets.export.speculation import lookup_length
+from engine.presets.export.speculation import has_head, lookup_length
 from engine.presets.importing.text import read_text
 from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
 from engine.presets.preset import Preset
@@ -54,6 +54,11 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
                 draft_min_confidence=said.draft_min_confidence,
             )
     same = replace(configuration, speculation=kept)
+    if has_head(configuration, flags) and said.predictor is PredictorName.DRAFT:
+        off = SpeculationSettings(predictor=PredictorName.OFF)
+        same = replace(same, speculation=off, draft=None)
+    if flags.name == "legacy":
+        same = replace(same, n_mtp_draft=0)
     if flags.name != "ik":
         return same
     flash = "on" if same.flash_attention == "auto" else same.flash_attention
@@ -113,6 +118,9 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
     kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
     remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
     said = configuration.speculation
+    if has_head(configuration, FLAG_SETS["current"]) and said.predictor is PredictorName.DRAFT:
+        assert any("the head drafts" in remark for remark in remarks)
+        return
     if said.predictor is not PredictorName.OFF and said.controller is ControllerName.BAND:
         assert any("band rule" in remark for remark in remarks)
     if said.predictor is PredictorName.LOOKUP and said.controller is ControllerName.FIXED:
@@ -135,6 +143,8 @@ def test_lm_studio_gives_back_what_it_was_given(configuration: Configuration, sh
     assert found.sampling.temperature == configuration.sampling.temperature
     assert found.sampling.min_p == configuration.sampling.min_p
     is_drafting = configuration.speculation.predictor is PredictorName.DRAFT
+    assert found.n_mtp_draft == configuration.n_mtp_draft
+    is_drafting = is_drafting and not configuration.n_mtp_draft
     assert (found.draft is not None) is is_drafting
 
 

@@ -72,3 +72,25 @@ def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: Predict
     idle = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 512), speculation=speculation)
     assert "--model-draft" not in arguments(idle)
     assert any("d.gguf stays behind" in remark for remark in remarks(idle))
+
+
+def test_the_models_own_head_drafts_beside_the_look_up() -> None:
+    both = replace(looking_up(), n_mtp_draft=2)
+    assert value(both, "--spec-type") == "draft-mtp,ngram-simple"
+    assert value(both, "--spec-draft-n-max") == "2"
+    assert arguments(both).count("--spec-type") == 1
+    assert value(both, "--spec-type", "ik") == "mtp:n_max=2,p_min=0"
+    assert "draft-mtp" not in arguments(both, FLAG_SETS["legacy"])
+    assert any("own head unused" in each for each in remarks(both, None, FLAG_SETS["legacy"]))
+
+
+def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
+    speculation = SpeculationSettings(predictor=PredictorName.DRAFT)
+    both = replace(
+        PLAIN,
+        draft=DraftConfiguration(Path("/d.gguf"), 4096),
+        speculation=speculation,
+        n_mtp_draft=2,
+    )
+    assert "--model-draft" not in arguments(both)
+    assert any("the head drafts" in remark for remark in remarks(both))

@@ -64,9 +64,9 @@ def test_what_a_preset_has_no_place_for_is_listed_as_it_was_written() -> None:
 
 
 def test_values_that_kvchat_does_not_know_are_listed() -> None:
-    found = given("-m a.gguf -ctk turbo3 -sm row -c many --spec-type draft-mtp -ot nothing")
+    found = given("-m a.gguf -ctk turbo3 -sm row -c many --spec-type draft-eagle3 -ot nothing")
     text = " ".join(found.left_out)
-    assert all(part in text for part in ("turbo3", "row", "many", "draft-mtp", "nothing"))
+    assert all(part in text for part in ("turbo3", "row", "many", "draft-eagle3", "nothing"))
     assert found.preset.type_k == "f16"
 
 
@@ -181,3 +181,16 @@ def test_impossible_values_are_refused_all_at_once() -> None:
 def test_the_model_of_the_command_line_wins_over_the_one_beside_it(tmp_path: Path) -> None:
     assert read_text("llama-server -m a.gguf", model="b.gguf").preset.model == "a.gguf"
     assert read_text("llama-server -c 512", model="b.gguf").preset.model == "b.gguf"
+
+
+def test_several_types_give_the_head_and_one_predictor() -> None:
+    found = given(
+        "-m a.gguf --spec-type draft-mtp,ngram-simple,ngram-mod --spec-draft-n-max 2 "
+        "--spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 6"
+    )
+    assert found.preset.n_mtp_draft == 2
+    assert found.preset.speculation.predictor == "lookup"
+    assert found.preset.speculation.n_draft_max == 6
+    assert found.left_out == ("--spec-type ngram-mod",)
+    stages = given("-m a.gguf --spec-type mtp:n_max=3 --spec-type ngram-simple:ngram_size_n=4")
+    assert (stages.preset.n_mtp_draft, stages.preset.speculation.lookup_pattern_min) == (3, 4)
