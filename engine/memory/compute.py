@@ -32,10 +32,10 @@ INDEXERS = {
     "glm5-next": IndexerCost(4, 0),
     "hy_v4": IndexerCost(6, 330_000),
     "minimax-m3": IndexerCost(36, 20_000, is_for_one_slot=True),
-    "qwen4exp": IndexerCost(4, 0),
+    "qwen4exp": IndexerCost(11, 0),
 }
 INDEXER = IndexerCost(6, 600_000)
-"""Fitted to DeepSeek V3.2 and GLM 5; the others to GLM 5.3, HunYuan 4 and MiniMax M3."""
+"""Fitted to DeepSeek V3.2 and GLM 5; the others to GLM 5.3, HunYuan 4, MiniMax M3 and Qwen 3.8."""
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:

@@ -21,7 +21,13 @@ from engine.model.families import (
 )
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.header_keys import MAX_LAYERS, HeaderKeys
-from engine.model.recurrent import LayerKinds, StateRow, layer_kinds, state_row
+from engine.model.recurrent import (
+    LayerKinds,
+    StateRow,
+    layer_kinds,
+    state_row,
+    with_hash_layers,
+)
 from engine.model.widths import Widths, widths_of
 
 __all__ = ["Architecture", "Layer", "Model", "StateRow", "architecture_of", "read_model"]
@@ -129,7 +135,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
-        states=dict.fromkeys(sorted(kinds.recurrent), row),
+        states=with_hash_layers(keys, dict.fromkeys(sorted(kinds.recurrent), row), d_hidden),
         head_layers=_head_layers(keys, dims, heads, kv_heads, n_layers),
         rolls_back=keys.name in ROLLS_BACK,
         is_latent=dims.is_latent,
@@ -183,8 +189,12 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
 def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
     """Give what a model carries along: embeddings of each layer, streams, features of images.
 
-    Gemma 3n and 4 have the first, Gemma 3n the second, Qwen 3 VL the third.
+    Gemma 3n and 4 have the first, Gemma 3n and models with hyper-connections the second, Qwen 3 VL
+    the third.
     """
+    n_connections = keys.optional("hyper_connection.count", 0)
+    if n_connections:
+        return 4 * n_connections * d_hidden
     embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
     n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
     n_streams += keys.optional("n_deepstack_layers", 0)

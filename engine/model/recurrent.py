@@ -4,7 +4,7 @@ Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams
 in `create_memory` of `src/llama-model.cpp`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.model.families import HEADLESS_HYBRIDS, INTERVAL_HYBRIDS, RECURRENT
 from engine.model.header_keys import HeaderKeys
@@ -80,3 +80,17 @@ def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
     if kda:
         return StateRow(3 * (n_kernel - 1 if n_kernel else 3) * n_heads * kda, state)
     return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), state)
+
+
+def with_hash_layers(
+    keys: HeaderKeys, states: dict[int, StateRow], d_hidden: int
+) -> dict[int, StateRow]:
+    """Add the history of the layer that hashes n-grams (`ple_conv_state`, Qwen 3.8)."""
+    chosen = keys.file.integers(f"{keys.name}.ple.layers") or ()
+    n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
+    n_streams = keys.optional("hyper_connection.count", 0)
+    history = max(0, n_kernel - 1) * n_gram * n_streams * d_hidden
+    return {
+        index: replace(row, n_convolution=row.n_convolution + history) if index in chosen else row
+        for index, row in states.items()
+    }
