@@ -10,6 +10,7 @@ from app.screens.ask import AskLine, AskYes
 from app.screens.plan_choices import PlanChoices
 from app.widgets.plan_report import PlanReport
 from engine.errors import PresetError
+from engine.memory.cards import find_card
 from engine.memory.fit import with_n_ctx
 from engine.memory.units import GIB
 from engine.presets.library import list_presets, preset_of, save_preset
@@ -176,12 +177,13 @@ class PlanActions(PlanChoices):
 
 
 def preset_of_setup(setup: Setup, name: str) -> Preset:
-    """Give a preset of a setup, the size of a GPU that was typed included.
+    """Give a preset of a setup, the size of the one GPU that was chosen included.
 
     Raises:
         PresetError: the name is impossible.
     """
     changed: dict[str, float] = {"margin_gib": setup.margin_bytes / GIB}
-    if len(setup.vram_bytes) == 1:
-        changed["vram_gib"] = setup.vram_bytes[0] / GIB
+    sizes = (*setup.vram_bytes, *(find_card(name).memory_bytes for name in setup.cards))
+    if len(sizes) == 1:
+        changed["vram_gib"] = sizes[0] / GIB
     return preset_of(setup.configuration, name).model_copy(update=changed)

@@ -1,0 +1,38 @@
+"""A planner that remembers gives what one that forgets would."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.planning.memo import RememberingPlanner
+from app.planning.plan import Planner, Setup
+from engine.configuration import Configuration
+from engine.memory.units import GIB, MIB
+
+
+def test_another_machine_target_or_card_is_another_estimate(starter_path: Path) -> None:
+    first = Setup(Configuration(starter_path, 4096), vram_bytes=(2 * GIB,))
+    others = (
+        first,
+        replace(first, target="llama-server"),
+        replace(first, vram_bytes=(3 * GIB,)),
+        replace(first, vram_bytes=(), cards=("GeForce RTX 4090",)),
+        replace(first, ram_bytes=16 * GIB),
+    )
+    planner = RememberingPlanner()
+    for setup in (*others, *others):
+        found, fresh = planner.plan(setup), Planner().plan(setup)
+        assert found.max_n_ctx == fresh.max_n_ctx
+        for ours, theirs in zip(found.estimate.devices, fresh.estimate.devices, strict=True):
+            assert ours.terms == theirs.terms
+            assert ours.device.name == theirs.device.name
+            assert ours.device.total_bytes == theirs.device.total_bytes
+
+
+def test_nothing_is_asked_twice(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = RememberingPlanner()
+    setup = Setup(Configuration(starter_path, 4096), vram_bytes=(900 * MIB,))
+    before = planner.plan(setup)
+    monkeypatch.setattr("app.planning.plan.estimate", None)
+    assert planner.plan(setup) == before
