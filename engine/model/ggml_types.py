@@ -57,6 +57,12 @@ GGML_TYPES: dict[int, GgmlType] = {
 }
 """By ggml id; sizes of ggml at llama.cpp 0c1e57098, which a test compares with the library's."""
 
+REMOVED_TYPES: dict[int, str] = {
+    4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 36: "iq4_nl_4_4",
+    37: "iq4_nl_4_8", 38: "iq4_nl_8_8",
+}  # fmt: skip
+"""Types that llama.cpp once had (ggml.h) and no longer reads."""
+
 FILE_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
     11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
@@ -75,6 +81,11 @@ def ggml_type(number: int, tensor: str, offset: int) -> GgmlType:
         ModelFileError: an id that this version does not know; sizes cannot be guessed.
     """
     found = GGML_TYPES.get(number)
+    if number in REMOVED_TYPES:
+        raise ModelFileError(
+            f"tensor {tensor!r} has the type {number} ({REMOVED_TYPES[number]}) at byte {offset}, "
+            "which llama.cpp no longer reads: download the model in another quantisation"
+        )
     if found is None:
         raise ModelFileError(
             f"tensor {tensor!r} has the unknown type {number} at byte {offset}: "
