@@ -11,7 +11,7 @@ from engine.presets.export.speculation import has_head, lookup_length
 def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
     """Name each setting that does not arrive, with its value and what happens there."""
     yield from _flags(configuration, flags)
-    yield from _head(configuration, flags)
+    yield from _head(configuration, model, flags)
     if has_head(configuration, flags) and configuration.speculation.predictor == "draft":
         yield (
             "the draft model stays behind: llama-server has one length for it and for the model's "
@@ -39,8 +39,13 @@ def _flags(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
         yield "flash_attention is auto: ik_llama.cpp reads that as on"
 
 
-def _head(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+def _head(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
     n_draft = configuration.n_mtp_draft
+    if n_draft and model is not None and not model.architecture.head_layers:
+        yield (
+            f"n_mtp_draft is {n_draft}: the model has no next-token head, and llama-server ends "
+            "where it is asked for one; set it to 0"
+        )
     if n_draft and flags.name == "legacy":
         yield (
             f"n_mtp_draft is {n_draft}: builds before May 2026 leave the model's own head unused"

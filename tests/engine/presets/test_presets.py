@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, DraftConfiguration, PredictorName
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    PredictorName,
+    TensorOverride,
+)
 from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
@@ -15,6 +20,7 @@ from engine.presets.library import (
     find_preset,
     list_presets,
     preset_of,
+    preset_toml,
     rename_preset,
     save_preset,
 )
@@ -169,3 +175,35 @@ def test_a_draft_model_always_comes_with_its_type() -> None:
     assert any("as long as its target's" in note for note in remarks(shorter))
     silent = replace(base, speculation=replace(base.speculation, predictor=PredictorName.OFF))
     assert "--spec-type" not in arguments(silent)
+
+
+def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) -> None:
+    expected = Configuration(
+        model_path=starter_path,
+        n_ctx=2048,
+        n_batch=512,
+        n_ubatch=128,
+        type_k="q8_0",
+        type_v="q5_1",
+        flash_attention="on",
+        n_gpu_layers=7,
+        n_slots=2,
+        kv_unified=True,
+        swa_full=True,
+        offload_kqv=False,
+        split_mode="none",
+        main_gpu=1,
+        tensor_split=(3.0, 1.0),
+        n_cpu_moe=-1,
+        tensor_overrides=(TensorOverride("ffn_up", "GPU 1"),),
+        mmproj_path=Path("/models/p.gguf"),
+        mmproj_offload=False,
+        lora_paths=(Path("/models/l.gguf"),),
+        n_mtp_draft=2,
+        n_threads=3,
+        use_extra_buffers=False,
+    )
+    rules = preset_of(expected, "all of them")
+    assert parse_preset(preset_toml(rules), "it") == rules
+    gpus = tuple(Device(f"GPU {index}", "gpu", 24 * GIB, 24 * GIB) for index in range(2))
+    assert resolve(rules, read_model(starter_path), Machine((*gpus, CPU))) == expected

@@ -13,6 +13,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
+from engine.model.architecture import read_model
 from engine.presets.export.flag_sets import FLAG_SETS
 from engine.presets.export.llama_server import arguments, remarks
 from tests.engine.presets.strategies import configurations
@@ -94,3 +95,11 @@ def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
     )
     assert "--model-draft" not in arguments(both)
     assert any("the head drafts" in remark for remark in remarks(both))
+
+
+def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
+    headed = replace(PLAIN, model_path=starter_path, n_mtp_draft=2)
+    assert any(
+        "has no next-token head" in each for each in remarks(headed, read_model(starter_path))
+    )
+    assert not any("has no next-token head" in each for each in remarks(headed))
