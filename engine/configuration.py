@@ -48,6 +48,23 @@ class SpeculationSettings:
     draft_min_confidence: float = 0.6
     """Probability under which a draft model stops drafting; 0 never stops."""
 
+    @property
+    def n_draft_of_server(self) -> int:
+        """Most tokens that llama-server drafts in one round with these settings.
+
+        Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
+        for (`common_ngram_simple_draft`), so a look-up is told to draft at least as much.
+        """
+        match self.predictor:
+            case PredictorName.OFF:
+                return 0
+            case PredictorName.DRAFT:
+                return self.n_draft
+            case PredictorName.LOOKUP:
+                is_band = self.controller is ControllerName.BAND
+                wanted = self.n_draft_max if is_band else self.n_draft
+                return max(wanted, self.lookup_pattern_min)
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:

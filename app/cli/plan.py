@@ -96,6 +96,7 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
     "--swa-full", is_flag=True, default=None, help="Sliding-window layers keep every token."
 )
 @click.option("--draft", metavar="MODEL", help="A draft model beside it.")
+@_counted("--mtp", "n_mtp_draft", "Tokens that its own head drafts, in llama-server.", 16)
 @click.option(
     "--target",
     type=click.Choice(["kvchat", "llama-server"]),

@@ -6,7 +6,7 @@ llama-server opens its slots and reserves logits for one draft in each.
 
 from dataclasses import dataclass, replace
 
-from engine.configuration import MAX_DRAFT, Configuration, PredictorName
+from engine.configuration import MAX_DRAFT, Configuration
 from engine.memory.companions import add_adapters, add_projector
 from engine.memory.flash_attention import falls_off_flash_attention
 from engine.memory.graph import add_graph
@@ -144,9 +144,7 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
     """Give the most rows of logits in one batch: `n_outputs_max` of the target program."""
     if target == "kvchat":
         return 1 + MAX_DRAFT
-    is_off = configuration.speculation.predictor is PredictorName.OFF
-    n_draft = 0 if is_off else configuration.speculation.n_draft
-    n_draft = max(n_draft, configuration.n_mtp_draft)
+    n_draft = max(configuration.speculation.n_draft_of_server, configuration.n_mtp_draft)
     return configuration.n_slots * (1 + n_draft)
 
 

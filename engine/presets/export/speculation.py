@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from engine.configuration import (
     Configuration,
-    ControllerName,
     DraftConfiguration,
     PredictorName,
     SpeculationSettings,
@@ -51,19 +50,8 @@ def _head(n_draft: int, flags: FlagSet) -> Iterator[Option]:
         yield Option("spec-draft-n-max", str(n_draft))
 
 
-def lookup_length(speculation: SpeculationSettings) -> int:
-    """Give the most tokens that llama-server's look-up shall draft.
-
-    Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
-    for (`common_ngram_simple_draft`), so the draft is at least as long.
-    """
-    is_band = speculation.controller is ControllerName.BAND
-    wanted = speculation.n_draft_max if is_band else speculation.n_draft
-    return max(wanted, speculation.lookup_pattern_min)
-
-
 def _lookup(speculation: SpeculationSettings, flags: FlagSet) -> Iterator[Option]:
-    pattern, length = str(speculation.lookup_pattern_min), str(lookup_length(speculation))
+    pattern, length = str(speculation.lookup_pattern_min), str(speculation.n_draft_of_server)
     match flags.name:
         case "current":
             yield Option("spec-type", "ngram-simple")

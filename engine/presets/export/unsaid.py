@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from engine.configuration import Configuration, ControllerName, PredictorName
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import FlagSet
-from engine.presets.export.speculation import has_head, lookup_length
+from engine.presets.export.speculation import has_head
 
 
 def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _speculation(configuration: Configuration) -> Iterator[str]:
 
 def _lookup(configuration: Configuration) -> Iterator[str]:
     speculation = configuration.speculation
-    length = lookup_length(speculation)
+    length = speculation.n_draft_of_server
     if speculation.controller is ControllerName.BAND:
         yield (
             f"the band rule stays behind: llama-server's look-up drafts up to {length} tokens in "

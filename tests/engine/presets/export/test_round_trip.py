@@ -18,7 +18,7 @@ from engine.model.architecture import read_model
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSet
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.request import ExportError, ExportRequest
-from engine.presets.export.speculation import has_head, lookup_length
+from engine.presets.export.speculation import has_head
 from engine.presets.importing.text import read_text
 from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
 from engine.presets.preset import Preset
@@ -38,7 +38,7 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
         case PredictorName.OFF:
             kept = SpeculationSettings(predictor=PredictorName.OFF)
         case PredictorName.LOOKUP:
-            length = min(lookup_length(said), 16)
+            length = min(said.n_draft_of_server, 16)
             kept = SpeculationSettings(
                 predictor=PredictorName.LOOKUP,
                 lookup_pattern_min=said.lookup_pattern_min,
