@@ -8,6 +8,7 @@ import click
 from app.cli.plan_text import PLAIN, symbols_for
 from app.planning.fitting import Fitted
 from app.planning.gpu_holders import holders
+from app.planning.plan import warnings_of
 from engine.configuration import Configuration, PredictorName
 from engine.memory.search import Goal
 from engine.memory.units import format_bytes
@@ -29,7 +30,7 @@ def print_fit(fit: Fitted) -> None:
     lines += ["", *_device_table(fit)]
     lines += _section("Why", [step.text for step in found.steps])
     lines += _section("What else fits", [other.label for other in found.alternatives])
-    lines += _section("Know before you start", list(found.warnings))
+    lines += _section("Know before you start", list(warnings_of(fit.plan)))
     lines += _section("On the GPUs now", [] if fit.wanted.machine.is_planned else holders())
     lines += ["", click.style("Start it", bold=True), fit.plan.command_line]
     is_plain = symbols_for(sys.stdout.encoding) == "ascii"

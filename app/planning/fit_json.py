@@ -1,6 +1,7 @@
 """A found configuration as JSON: the names are a promise to scripts."""
 
 from app.planning.fitting import Fitted
+from app.planning.plan import warnings_of
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
 
@@ -33,7 +34,7 @@ def fit_json(fit: Fitted) -> dict[str, object]:
             }
             for other in found.alternatives
         ],
-        "warnings": list(found.warnings),
+        "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
         "command": plan.command_line,
     }

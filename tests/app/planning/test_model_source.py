@@ -82,6 +82,13 @@ def test_a_model_of_the_catalogue_is_planned_without_a_file() -> None:
     assert not can_measure(plan)
 
 
+def test_the_search_says_too_that_a_model_is_not_here() -> None:
+    found = json.loads(kvchat("fit", "qwen3-0.6b", "--device", "12GiB", "--json").stdout)
+    assert "qwen3-0.6b.Q4_K_M.gguf is not on this machine" in found["warnings"][0]
+    text = kvchat("fit", "qwen3-0.6b", "--device", "12GiB").stdout
+    assert "is not on this machine" in " ".join(text.split())
+
+
 def test_a_file_of_the_library_comes_before_the_catalogue(folder: Path) -> None:
     path = write(folder / "Qwen3-8B-Q4_K_M.gguf", header(llama_values(), TENSORS), data_bytes=768)
     for name in ("qwen3-8b", "qwen3-8b:Q4_K_M"):
