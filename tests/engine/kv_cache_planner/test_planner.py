@@ -66,9 +66,10 @@ def test_a_subscriber_may_leave_while_it_is_told() -> None:
         own.unsubscribe(once)
 
     own.subscribe(once)
+    own.subscribe(lambda event: told.append(-event.after.n_ctx))
     own.update_config(n_ctx=512)
     own.update_config(n_ctx=1024)
-    assert told == [512]
+    assert told == [512, -512, -1024]
 
 
 def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:

@@ -81,9 +81,11 @@ def test_a_small_card_keeps_experts_not_layers_in_main_memory() -> None:
 
 def test_presets_without_gpu_use_none_though_there_is_one() -> None:
     rules = built_in("cpu-32")
-    card = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
-    found = resolve(rules, model("llama-3.1-8b"), Machine((card, RAM)))
+    small_card = Device("GPU 0", "gpu", 2 * GIB, 2 * GIB)
+    found = resolve(rules, model("llama-3.1-8b"), Machine((small_card, RAM)))
     assert found.n_gpu_layers == 0
+    without = resolve(rules, model("llama-3.1-8b"), Machine((RAM,)))
+    assert (found.n_ctx, found.type_k) == (without.n_ctx, without.type_k) == (32768, "f16")
 
 
 def test_long_context_has_the_longest_and_coding_its_look_up() -> None:

@@ -88,6 +88,19 @@ def test_experts_leave_the_gpu_before_layers_do(model_30b_a3b: Model) -> None:
     )
 
 
+def test_a_little_speed_is_given_for_much_context_but_none_where_all_fits(
+    model_30b_a3b: Model, model_8b: Model
+) -> None:
+    least = Limits(min_n_ctx=8192, max_n_ctx=8192, pairs=(("q4_0", "q4_0"),))
+    fastest = found(model_30b_a3b, 12, Goal.CONTEXT, limits=least).configuration
+    farthest = found(model_30b_a3b, 12, Goal.CONTEXT).configuration
+    assert fastest.n_cpu_moe < farthest.n_cpu_moe
+    assert farthest.n_ctx == model_30b_a3b.architecture.n_ctx_train
+    whole = found(model_8b, 6, Goal.CONTEXT).configuration
+    assert whole.n_gpu_layers == -1
+    assert whole.n_ctx < model_8b.architecture.n_ctx_train
+
+
 def test_layers_leave_the_gpu_only_where_they_must(model_8b: Model) -> None:
     assert found(model_8b, 8, Goal.CONTEXT).configuration.n_gpu_layers == -1
     offloaded = found(model_8b, 4, Goal.CONTEXT)
@@ -228,7 +241,7 @@ def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
     pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
     unified = (replace(gpu(5), is_unified=True), pool)
     none = Limits(offload=Offload.NONE, min_n_ctx=256)
-    with pytest.raises(DoesNotFitError, match="CPU would hold 4.*and has 4.50 GiB free"):
+    with pytest.raises(DoesNotFitError, match=r"CPU would hold 4.*and has 4\.50 GiB free"):
         search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
 
 
