@@ -84,6 +84,9 @@ def test_presets_without_gpu_use_none_though_there_is_one() -> None:
     small_card = Device("GPU 0", "gpu", 2 * GIB, 2 * GIB)
     found = resolve(rules, model("llama-3.1-8b"), Machine((small_card, RAM)))
     assert found.n_gpu_layers == 0
+    large_card = Device("GPU 0", "gpu", 48 * GIB, 48 * GIB)
+    with pytest.raises(DoesNotFitError, match="CPU would hold"):
+        resolve(built_in("cpu-16"), model("qwen3-32b"), Machine((large_card, RAM)))
     without = resolve(rules, model("llama-3.1-8b"), Machine((RAM,)))
     assert (found.n_ctx, found.type_k) == (without.n_ctx, without.type_k) == (32768, "f16")
 
