@@ -22,6 +22,7 @@ COLORS = {
     "mem-weights": "blue", "mem-kv": "yellow", "mem-state": "magenta", "mem-compute": "green",
     "mem-overhead": "white", "mem-draft": "cyan",
     "mem-projector": "bright_blue", "mem-adapters": "bright_magenta",
+    "mem-shared": "white",
     "mem-free": "bright_black", "mem-over": "red",
 }  # fmt: skip
 """The terminal's own colours: a command knows no theme."""

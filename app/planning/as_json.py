@@ -45,6 +45,7 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "range": {name: _range(term) for name, term in terms.items()},
         "note": {name: term.note for name, term in terms.items() if term.note},
         "total_bytes": device.total_bytes,
+        "shared_bytes": device.shared_bytes,
         "left_bytes": device.left_bytes,
         "fits": plan.device_fits(device),
         "verdict": str(device_verdict(device, plan.setup.margin_bytes)),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
-from app.planning.values import parse_file
-from engine.configuration import DraftConfiguration, PredictorName
+from app.planning.values import parse_count, parse_file
+from engine.configuration import MAX_DRAFT, DraftConfiguration, PredictorName
 
 NONE = "none"
 
@@ -89,6 +89,30 @@ def _no_projector(setup: Setup, facts: Facts) -> str:
     return _kvchat_loads_none(setup, facts)
 
 
+def _no_head(setup: Setup, facts: Facts) -> str:
+    if not facts.model.architecture.head_layers:
+        return "this model has no head for next tokens"
+    return "kvchat does not draft with it" if setup.target == "kvchat" else ""
+
+
+def _put_head(setup: Setup, n_tokens: int) -> Setup:
+    return with_configuration(setup, replace(setup.configuration, n_mtp_draft=n_tokens))
+
+
+def _shown_head(setup: Setup) -> str:
+    return str(setup.configuration.n_mtp_draft or "off")
+
+
+def _turn_head(setup: Setup, _: Facts, step: int) -> Setup:
+    return _put_head(setup, min(max(setup.configuration.n_mtp_draft + step, 0), MAX_DRAFT))
+
+
+def _read_head(setup: Setup, text: str) -> Setup:
+    if text.strip().lower() == "off":
+        return _put_head(setup, 0)
+    return _put_head(setup, parse_count(text, low=0, high=MAX_DRAFT))
+
+
 FILE_KNOBS: tuple[Knob, ...] = (
     Knob(
         "mmproj", "projector", "A file for images or sound: right chooses, left takes it off.",
@@ -117,5 +141,9 @@ FILE_KNOBS: tuple[Knob, ...] = (
         _shown_draft,
         lambda setup, _, step: with_draft(setup, None) if step < 0 else setup,
         _read_draft, chooser="draft",
+    ),
+    Knob(
+        "n_mtp_draft", "own head", "Tokens that the model's own head drafts; 0 is off.",
+        _shown_head, _turn_head, _read_head, _no_head,
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from app.render.gauges import GraphSymbols
 from app.render.lines import Line, Run
-from app.render.plan_marks import FREE, mark
+from app.render.plan_marks import FREE, SHARED, mark
 from engine.memory.estimate import DeviceEstimate, TermKind
 
 _LIMITS: dict[GraphSymbols, str] = {"block": "┃", "braille": "┃", "ascii": "|"}
@@ -17,11 +17,11 @@ def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols = "bloc
     end of the free memory.
     """
     free_bytes = device.device.free_bytes
-    scale = max(device.total_bytes, free_bytes, 1)
+    scale = max(device.total_bytes + device.shared_bytes, free_bytes, 1)
     cells: list[str] = []
     filled = 0
-    for kind in TermKind:
-        nbytes = device.term(kind).nbytes
+    sizes: list[tuple[str, int]] = [(kind, device.term(kind).nbytes) for kind in TermKind]
+    for kind, nbytes in (*sizes, (SHARED, device.shared_bytes)):
         filled += nbytes
         # A part that is there is seen, however small it is.
         least = len(cells) + 1 if nbytes else 0

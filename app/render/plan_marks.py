@@ -5,6 +5,8 @@ from app.render.lines import Run
 from engine.memory.estimate import Source, TermKind
 
 FREE = "free"
+SHARED = "shared"
+"""What GPUs hold of a main memory that theirs is a part of."""
 _MARKS: dict[str, tuple[str, str]] = {
     TermKind.WEIGHTS: ("█", "W"),
     TermKind.KV: ("▓", "K"),
@@ -14,11 +16,12 @@ _MARKS: dict[str, tuple[str, str]] = {
     "projector": ("▤", "P"),
     "adapters": ("▥", "A"),
     TermKind.OVERHEAD: ("░", "O"),
+    SHARED: ("▧", "G"),
     FREE: ("·", "."),
 }
 _NAMES = {TermKind.KV: "KV cache"}
 SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
-STYLES = tuple(f"mem-{kind}" for kind in (*TermKind, FREE, "over"))
+STYLES = tuple(f"mem-{kind}" for kind in (*TermKind, SHARED, FREE, "over"))
 """Every style that bars and legends use."""
 
 

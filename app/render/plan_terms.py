@@ -9,7 +9,7 @@ from app.render import format as fmt
 from app.render.gauges import GraphSymbols
 from app.render.lines import Line, Run, spread, width_of
 from app.render.plan_bar import memory_bar
-from app.render.plan_marks import FREE, SIGNS, mark, part_name
+from app.render.plan_marks import FREE, SHARED, SIGNS, mark, part_name
 from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 
 NAME_WIDTH = 11
@@ -40,7 +40,8 @@ def device_lines(
         free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
         return [spread((name,), (Run(free, "muted"),), width)]
     sign = VERDICT_SIGNS[device_verdict(device, plan.setup.margin_bytes)]
-    sums = f"{fmt.nbytes(device.total_bytes)} of {fmt.nbytes(device.device.free_bytes)} free "
+    held = device.total_bytes + device.shared_bytes
+    sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)} free "
     own = None if loaded is None else loaded.get(device.device.name)
     rows = [
         _term_line(kind, device.term(kind), width, symbols, own)
@@ -52,6 +53,7 @@ def device_lines(
         memory_bar(device, width, symbols),
         *([_headings(width)] if own is not None else []),
         *rows,
+        *_shared_lines(device, symbols),
         _left_line(device, symbols),
     ]
 
@@ -105,6 +107,15 @@ def _headings(width: int) -> Line:
     source = 2 if width < WIDE else SOURCE_WIDTH
     text = f"{'planned':>{NAME_WIDTH + SIZE_WIDTH}}  {'':<{source}}{'loaded':>{LOADED_WIDTH}}"
     return (Run(text, "muted"),)
+
+
+def _shared_lines(device: DeviceEstimate, symbols: GraphSymbols) -> list[Line]:
+    """What lies on the GPUs that have no memory of their own."""
+    if not device.shared_bytes:
+        return []
+    size = f"{fmt.nbytes(device.shared_bytes):>{SIZE_WIDTH}}  "
+    name = Run(f" {'on GPU':<{NAME_WIDTH - 2}}")
+    return [(mark(SHARED, symbols), name, Run(size, "strong"), Run("one memory for both", "muted"))]
 
 
 def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:

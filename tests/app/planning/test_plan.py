@@ -52,7 +52,7 @@ def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
         assert knob.read(setup, knob.shown(setup)) == setup, knob.name
 
 
-MAY_BE_ZERO = {"n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
+MAY_BE_ZERO = {"n_mtp_draft", "n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
 MAY_BE_EMPTY = {"vram", "tensor_split"}
 
 

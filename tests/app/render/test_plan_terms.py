@@ -89,6 +89,17 @@ def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None
     assert (sheet.n_above, sheet.first) == (0, 0)
 
 
+def test_memory_that_gpus_share_is_a_part_of_the_bar_and_a_row() -> None:
+    plan, _ = planned(DENSE, 12)
+    terms = {TermKind.OVERHEAD: Term(GIB, Source.EXACT)}
+    device = DeviceEstimate(Device("CPU", "cpu", 32 * GIB, 32 * GIB), terms, 15 * GIB)
+    shares = {run.style: len(run.text) for run in memory_bar(device, 64)}
+    assert shares == {"mem-overhead": 2, "mem-shared": 30, "mem-free": 32}
+    text = "\n".join(map(plain, device_lines(plan, device, 60)))
+    assert "16 GiB of 32 GiB free" in text
+    assert "on GPU" in text
+
+
 def test_an_idle_knob_is_dim_without_arrows_and_says_why() -> None:
     plan, planner = planned(DENSE, 12)
     facts = facts_of(plan.setup, planner)
