@@ -194,7 +194,8 @@ def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
     """
     n_connections = keys.optional("hyper_connection.count", 0)
     if n_connections:
-        return 4 * n_connections * d_hidden
+        n_alive = 1 if keys.name == "glm5-next" else 4 * n_connections
+        return n_alive * d_hidden
     embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
     n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
     n_streams += keys.optional("n_deepstack_layers", 0)

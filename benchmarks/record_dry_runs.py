@@ -1,0 +1,43 @@
+"""Keeps a part of an accuracy run as a test: what llama.cpp said about catalogue models.
+
+../.venv/bin/python accuracy.py ... --out rows.jsonl
+../.venv/bin/python record_dry_runs.py rows.jsonl ../tests/engine/memory/dry_runs.json
+"""
+
+import json
+import sys
+from pathlib import Path
+
+CASES = ("4k", "5000 3 slots", "32k off ub2048 4u", "32k q8_0", "128k q8_0 ub2048 4u")
+KEPT = (
+    "n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_outputs_max", "type_k", "type_v",
+    "flash_attention", "kv_unified", "swa_full",
+)  # fmt: skip
+
+
+def record(row: dict[str, object]) -> list[object] | None:
+    """Give model, context and bytes: cache and state together, weights, graph."""
+    truth, request = row.get("truth"), row["request"]
+    assert isinstance(request, dict)
+    if not isinstance(truth, dict) or "buffers" not in truth or row["case"] not in CASES:
+        return None
+    parts = truth["buffers"].values()
+    sums = [sum(part[name] for part in parts) for name in ("context", "model", "compute")]
+    context = [request["context"][name] for name in KEPT]
+    return [str(row["model"]).removesuffix(".Q4_K_M"), context, *sums]
+
+
+def main() -> None:
+    source, target = map(Path, sys.argv[1:])
+    rows = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    found = [
+        item for row in rows if str(row["model"]).endswith(".Q4_K_M") and (item := record(row))
+    ]
+    found.sort(key=lambda item: str(item[0]))
+    lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in found)
+    target.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"{len(found)} dry runs of {len({item[0] for item in found})} models")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Formulas against what llama.cpp's dry run said; `benchmarks/record_dry_runs.py` writes it."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from engine.memory.compute import compute_bytes
+from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
+from engine.memory.units import MIB
+from engine.memory.weights import weights_of
+from engine.model.architecture import Model
+from engine.model.catalog import find_entry
+
+RECORDS = json.loads(Path(__file__).with_name("dry_runs.json").read_text(encoding="utf-8"))
+MODELS = sorted({record[0] for record in RECORDS})
+
+
+@cache
+def model_named(name: str) -> Model:
+    return find_entry(name).model()
+
+
+def shape_of(model: Model, context: list[object]) -> tuple[CacheShape, int]:
+    n_ctx, n_batch, n_ubatch, n_slots, n_outputs, k, v, flash, is_unified, swa_full = context
+    shape = CacheShape(
+        n_ctx=n_ctx,  # type: ignore[arg-type]  # plain values of a JSON file
+        n_ubatch=min(n_batch, n_ubatch),  # type: ignore[type-var]
+        type_k=k,  # type: ignore[arg-type]
+        type_v=v,  # type: ignore[arg-type]
+        flash_attention=flash != "off" and model.architecture.has_flash_attention,
+        n_slots=n_slots,  # type: ignore[arg-type]
+        kv_unified=bool(is_unified) and n_slots != 1,
+        swa_full=bool(swa_full),
+    )
+    return shape, n_outputs  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
+    model = model_named(name)
+    architecture = model.architecture
+    tolerance, floor = (
+        (0.25, 128 * MIB) if architecture.is_moe or architecture.states else (0.15, 32 * MIB)
+    )
+    for _, context, kept, weights, graph in (record for record in RECORDS if record[0] == name):
+        shape, n_outputs = shape_of(model, context)
+        mine = sum(layer_kv_bytes(architecture, shape).values())
+        mine += sum(layer_state_bytes(architecture, shape).values())
+        if not architecture.doubts:
+            assert mine == kept, context
+        assert abs(weights_of(model.file).total_bytes - weights) <= MIB, context
+        error = compute_bytes(architecture, shape, n_outputs) - graph
+        if not architecture.doubts:
+            assert abs(error) <= max(tolerance * graph, floor), context
+
+
+def test_most_architectures_of_llama_cpp_are_recorded() -> None:
+    assert len({model_named(name).architecture.name for name in MODELS}) >= 100
