@@ -2,8 +2,8 @@
 
     python benchmarks/search.py [--runs 3] [MODEL ...]
 
-The 60-layer mixture of experts that the promise of 300 ms is about is made from a header of Qwen 3's
-shape, whatever the catalogue holds.
+The 60-layer mixture of experts that the promise of 300 ms is about is made from a header of the
+shape of Qwen 3, whatever the catalogue holds.
 """
 
 import argparse
@@ -55,9 +55,8 @@ def measure(name: str, model: Model, runs: int) -> None:
             times.append((min(found), f"{'+'.join(map(str, sizes))} GiB, {goal}, {offload}"))
     worst, where = max(times)
     middle = statistics.median(value for value, _ in times)
-    print(
-        f"{name:24} {len(times):3} searches  median {middle:5.0f} ms  worst {worst:5.0f} ms ({where})"
-    )
+    figures = f"median {middle:5.0f} ms  worst {worst:5.0f} ms ({where})"
+    print(f"{name:24} {len(times):3} searches  {figures}")
 
 
 def main() -> None:

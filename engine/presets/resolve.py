@@ -143,13 +143,13 @@ def _with_most_on_gpus(
     for n_ctx in (wanted, min(wanted, LEAST_N_CTX)):
         at_context = with_n_ctx(configuration, n_ctx)
         for placement in ladder:
-            placed = {"n_gpu_layers": placement.n_gpu_layers}
-            if rules.n_cpu_moe == 0:
-                placed["n_cpu_moe"] = placement.n_cpu_moe
-            elif placement.n_cpu_moe > 0:
+            if rules.n_cpu_moe != 0 and placement.n_cpu_moe > 0:
                 continue  # the preset says which experts stay in main memory
-            if cost(replace(at_context, **placed)).fits(margin):
-                return replace(configuration, **placed)
+            n_cpu_moe = configuration.n_cpu_moe or placement.n_cpu_moe
+            n_gpu_layers = placement.n_gpu_layers
+            laid = replace(at_context, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
+            if cost(laid).fits(margin):
+                return replace(configuration, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
     return replace(configuration, n_gpu_layers=0)
 
 
