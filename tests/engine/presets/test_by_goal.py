@@ -138,6 +138,12 @@ def test_layers_are_settled_beside_a_context_that_can_be_used() -> None:
     assert 0 < found.n_gpu_layers < 64
 
 
+def test_experts_that_a_preset_places_stay_there() -> None:
+    rules = Preset(name="x", n_cpu_moe="all")
+    found = resolve(rules, model("qwen3-30b-a3b"), machine(rules))
+    assert (found.n_cpu_moe, found.n_gpu_layers) == (-1, -1)
+
+
 def test_four_slots_have_the_least_context_each() -> None:
     found = resolved("many-slots", "llama-3.1-8b")
     assert found.n_slots == 4
