@@ -30,8 +30,9 @@ def add_head(
 ) -> None:
     """Add cache and graph of the head: its cache is f16 unless a draft model's types are named."""
     architecture, draft = model.architecture, configuration.draft
-    types = ("f16", "f16") if draft is None else (draft.type_k, draft.type_v)
-    own = replace(shape, type_k=types[0], type_v=types[1])
+    own = replace(shape, type_k="f16", type_v="f16")
+    if draft is not None:
+        own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
     for index, nbytes in layers_kv_bytes(architecture, architecture.head_layers, own).items():
         device = _device(index, configuration, where, ledger.cpu)
         ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the next-token head")

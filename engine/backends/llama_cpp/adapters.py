@@ -21,16 +21,20 @@ def apply_adapters(model: object, context: object, paths: Sequence[Path], log: N
     if not paths:
         return
     adapters = [_load(model, path, log) for path in paths]
-    handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
+    handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))()
+    for index, adapter in enumerate(adapters):
+        handles[index] = adapter
     scales = (ctypes.c_float * len(adapters))(*[SCALE] * len(adapters))
     if llama_cpp.llama_set_adapters_lora(context, handles, len(adapters), scales):
         raise ModelLoadError(f"llama.cpp could not use the adapters: {log.errors()}")
 
 
-def _load(model: object, path: Path, log: NativeLog) -> object:
+def _load(model: object, path: Path, log: NativeLog) -> "ctypes._Pointer[ctypes.c_void_p]":
     if not path.is_file():
         raise ModelLoadError(f"the adapter {path} does not exist: check the path")
-    adapter = llama_cpp.llama_adapter_lora_init(model, str(path).encode())
+    adapter: ctypes._Pointer[ctypes.c_void_p] = llama_cpp.llama_adapter_lora_init(
+        model, str(path).encode()
+    )
     if not adapter:
         raise ModelLoadError(
             f"{path.name} is no adapter of this model: {log.errors() or 'no reason was given'}"
