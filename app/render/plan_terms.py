@@ -14,7 +14,7 @@ from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 
 NAME_WIDTH = 11
 SIZE_WIDTH = 9
-SOURCE_WIDTH = 17
+SOURCE_WIDTH = 19
 LOADED_WIDTH = 9
 WIDE = NAME_WIDTH + SIZE_WIDTH + 2 + SOURCE_WIDTH + LOADED_WIDTH
 """From this width on, planned, source and loaded have room beside each other."""
