@@ -91,6 +91,7 @@ def command(
     if format_name == LIST:
         _show_formats(as_json=as_json)
         return
+    from app.cli.slow_reading import SlowReading
     from app.planning.asked import Asked, setup_of
     from app.planning.exporting import export_format, export_request
     from app.planning.plan import Planner
@@ -98,7 +99,9 @@ def command(
     format_ = export_format(format_name, flags)
     planner = Planner()
     asked = Asked(model=model, preset=preset, target="llama-server", draft=draft, vram_bytes=vram)
-    plan = planner.plan(setup_of(asked, planner))
+    reading = SlowReading()
+    plan = planner.plan(setup_of(asked, planner, progress=reading.header))
+    reading.done()
     request = export_request(
         plan, preset=preset, name=name, host=host, port=port, server=server, flags=flags
     )

@@ -24,7 +24,8 @@ def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) ->
             "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
             "other builds"
         )
-    if model is not None and model.file.chat_template is None:
+    has_tokenizer = model is not None and model.file.text("tokenizer.ggml.model") is not None
+    if model is not None and has_tokenizer and model.file.chat_template is None:
         yield "the model has no chat template: llama-server will guess one"
 
 
