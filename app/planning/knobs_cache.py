@@ -57,6 +57,20 @@ def _no_window(setup: Setup, facts: Facts) -> str:
     return "" if any(layer.window for layer in layers) else "no layer of this model slides"
 
 
+def settled(setup: Setup, facts: Facts) -> Setup:
+    """Give the values the type of the keys where a model keeps both in one tensor."""
+    now = setup.configuration
+    if not facts.model.architecture.needs_one_type or now.type_k == now.type_v:
+        return setup
+    return with_configuration(setup, replace(now, type_v=now.type_k))
+
+
+def _one_tensor(setup: Setup, facts: Facts) -> str:
+    del setup
+    is_one = facts.model.architecture.needs_one_type
+    return "keys and values are one tensor: K type says both" if is_one else ""
+
+
 CACHE_KNOBS: tuple[Knob, ...] = (
     Knob(
         "n_ctx", "context", "Tokens of context, of all slots together. Type 8192 or 8k.",
@@ -79,6 +93,7 @@ CACHE_KNOBS: tuple[Knob, ...] = (
         lambda setup, name: with_configuration(
             setup, replace(setup.configuration, type_v=name)
         ),
+        idle=_one_tensor,
     ),
     choice(
         "flash_attention", "flash attn", "Attention without the large table of scores.",

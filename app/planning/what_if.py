@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from app.planning.knob import Facts, Knob, with_configuration
+from app.planning.knobs_cache import settled
 from app.planning.plan import Plan, Planner, Setup, n_ctx_limit
 from app.planning.verdict import Verdict, verdict_of
 from app.render import format as fmt
@@ -54,7 +55,7 @@ def arrows(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Arrows:
         return Arrows(None, None)
 
     def step(by: int) -> Effect | None:
-        turned = knob.turned(plan.setup, facts, by)
+        turned = settled(knob.turned(plan.setup, facts, by), facts)
         if turned == plan.setup:
             return None
         return effect_of(knob.shown(turned), turned, plan, planner)

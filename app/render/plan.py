@@ -23,6 +23,7 @@ def plan_lines(
     width: int,
     *,
     loaded: LoadedBytes | None = None,
+    advice: Line = EMPTY,
     symbols: GraphSymbols = "block",
 ) -> list[Line]:
     """Whether a plan fits, the largest context, and the devices.
@@ -31,12 +32,13 @@ def plan_lines(
         plan: What to show.
         width: Cells of a line.
         loaded: What the engine has allocated for the same model, shown beside the plan.
+        advice: What would help, in the place of the empty line before the devices.
         symbols: Characters of the bars.
     """
     lines = [
         *wrapped(verdict_line(plan), width),
         *wrapped(largest_context_line(plan), width),
-        EMPTY,
+        advice,
     ]
     for device in plan.estimate.devices:
         lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]

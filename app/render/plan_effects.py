@@ -1,5 +1,6 @@
 """What-ifs as lines: `-1.2 GiB`, `+14k`, whether it fits then, and what would be done."""
 
+from app.planning.verdict import Verdict
 from app.planning.what_if import Arrows, Effect
 from app.render import format as fmt
 from app.render.lines import Line, Run, clipped
@@ -63,6 +64,15 @@ def effect_lines(effects: tuple[Effect, ...], width: int) -> list[Line]:
         Run("what if", "heading-minor"), Run("  memory, largest context", "muted")
     )  # fmt: skip
     return [clipped(line, width) for line in (heading, *map(_effect_line, effects))]
+
+
+def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
+    """The first change that makes a plan fit; empty where it fits, or where none does."""
+    first = next(iter(effects), None)
+    if first is None or verdict is Verdict.FITS or first.verdict is not Verdict.FITS:
+        return ()
+    freed = f"  {delta_text(first.delta_bytes)}"
+    return (Run("it fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 
 def _effect_line(effect: Effect) -> Line:

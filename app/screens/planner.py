@@ -11,10 +11,12 @@ from textual.worker import get_current_worker
 
 from app.planning.comparison import compare
 from app.planning.knob import facts_of
+from app.planning.knobs_cache import settled
 from app.planning.loaded import loaded_bytes
 from app.planning.measuring import can_measure, measured_plan
 from app.planning.plan import Plan, Setup
 from app.planning.table import cost_table
+from app.planning.verdict import verdict_of
 from app.planning.what_if import Effect, arrows, effects, ranked
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
@@ -25,7 +27,7 @@ from app.render.plan import (
     warning_section,
 )
 from app.render.plan_compare import comparison_lines
-from app.render.plan_effects import effect_lines
+from app.render.plan_effects import advice_line, effect_lines
 from app.render.plan_goal import goal_lines
 from app.screens.plan_actions import PlanActions
 from app.widgets.key_bar import KeyBar
@@ -145,8 +147,10 @@ class PlannerScreen(PlanActions):
 
     def change(self, setup: Setup) -> None:
         """Plan another setup and show it; the headers of its files are known."""
+        facts = facts_of(setup, self.planner)
+        setup = settled(setup, facts)
         self.setup, self._note = setup, ""
-        self.query_one(PlanKnobs).present(setup, facts_of(setup, self.planner))
+        self.query_one(PlanKnobs).present(setup, facts)
         try:
             plan = self.planner.plan(setup)
         except EngineError as error:
@@ -257,7 +261,9 @@ class PlannerScreen(PlanActions):
             lines = comparison_lines(compare(self.pinned, plan), width)
         else:
             loaded = self._loaded(plan)
-            lines = [*self._found(plan, width), *plan_lines(plan, width, loaded=loaded)]
+            advice = advice_line(self._effects, verdict_of(plan.estimate, plan.setup.margin_bytes))
+            report = plan_lines(plan, width, loaded=loaded, advice=advice)
+            lines = [*self._found(plan, width), *report]
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
 
     def _found(self, plan: Plan, width: int) -> list[Line]:

@@ -6,6 +6,7 @@ import pytest
 
 from app.planning.knob import facts_of
 from app.planning.knobs import KNOBS, knob_named
+from app.planning.knobs_cache import settled
 from app.planning.plan import Plan, Planner
 from app.planning.verdict import Verdict, verdict_of
 from app.planning.what_if import Effect, arrows, effects, what_ifs
@@ -96,6 +97,18 @@ def test_a_step_that_llama_cpp_refuses_is_no_effect() -> None:
     refused = knob.turned(plan.setup, facts, -1)
     assert refused.configuration.flash_attention == "off"
     assert arrows(knob, plan, planner, facts).less is None
+
+
+def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
+    plan, planner = planned("deepseek-v2-lite", 24)
+    facts = facts_of(plan.setup, planner)
+    step = arrows(knob_named("type_k"), plan, planner, facts).more
+    assert step is not None
+    assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
+    assert "one tensor" in knob_named("type_v").idle(plan.setup, facts)
+    dense, planner = planned(DENSE, 24)
+    mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
+    assert settled(mixed, facts_of(mixed, planner)) is mixed
 
 
 def test_knobs_that_change_nothing_say_why() -> None:

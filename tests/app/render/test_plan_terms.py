@@ -7,10 +7,10 @@ import pytest
 from app.planning.knob import facts_of
 from app.planning.knobs import KNOBS
 from app.planning.verdict import Verdict
-from app.planning.what_if import Arrows, Effect
+from app.planning.what_if import Arrows, Effect, what_ifs
 from app.render.lines import plain, width_of
 from app.render.plan_bar import memory_bar
-from app.render.plan_effects import arrow_lines, delta_text, effect_lines, gain_text
+from app.render.plan_effects import advice_line, arrow_lines, delta_text, effect_lines, gain_text
 from app.render.plan_knobs import KnobState, knob_sheet
 from app.render.plan_marks import STYLES, mark
 from app.render.plan_terms import device_lines, size_range, source_text
@@ -70,6 +70,15 @@ def test_arrows_and_effects_fit_into_the_narrow_panels() -> None:
     assert plain(right).startswith("▸ 131,072…")
     assert plain(right).endswith("+128k !")
     assert effect_lines((), 42) == []
+
+
+def test_the_advice_is_a_change_that_makes_the_plan_fit() -> None:
+    plan, planner = planned("qwen3-30b-a3b", 16)
+    found = what_ifs(plan, planner, facts_of(plan.setup, planner))
+    assert plain(advice_line(found, Verdict.NO)).startswith("it fits with experts of ")
+    assert advice_line(found, Verdict.FITS) == ()
+    assert advice_line((replace(found[0], verdict=Verdict.NO),), Verdict.NO) == ()
+    assert advice_line((), Verdict.NO) == ()
 
 
 def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None:
