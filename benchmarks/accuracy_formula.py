@@ -26,11 +26,12 @@ def formula_of(model: Model, configuration: Configuration, case: Case) -> Answer
         Device(f"GPU {index}", "gpu", STAND_IN_BYTES, STAND_IN_BYTES)
         for index in range(case.n_gpus)
     )
-    before = time.perf_counter()
     try:
-        result = estimate(model, configuration, (*gpus, CPU), target=case.target)
+        estimate(model, configuration, (*gpus, CPU), target=case.target)
     except EngineError as error:
         return {"error": str(error)}
+    before = time.perf_counter()  # the header's tensors are summed: a knob is turned again
+    result = estimate(model, configuration, (*gpus, CPU), target=case.target)
     elapsed = time.perf_counter() - before
     sums: Answer = {
         kind.value: sum(device.term(kind).nbytes for device in result.devices) for kind in TermKind

@@ -10,16 +10,19 @@ from accuracy_comparison import MIB, Comparison, Row, comparison_of, device_comp
 from accuracy_numbers import quantile
 
 PEERS = {
-    "gguf-parser": "gguf-parser 0.25.0 (gpustack/gguf-parser-go 8dc7a62), its own binary",
+    "gguf-parser": "gguf-parser 0.25.0 (gpustack/gguf-parser-go 8dc7a62, built with Go 1.27 from pinned sources)",
     "oldiron": "oldiron 0.1.0 from PyPI",
 }
 INTRODUCTION = """\
 ## Beside other estimators
 
-The same files and configurations, asked of {names}. Figures are totals without the overhead of
-process and driver: everything in main memory, and the share of one stand-in GPU. A row that an
-estimator cannot express is not asked; one that it refuses is counted. `lost` are the rows where
-kvchat is further off than the other by more than 1 MiB.
+The same files and configurations, asked of
+
+{names}
+
+Figures are totals without the overhead of process and driver: everything in main memory, and the
+share of one stand-in GPU. A row that an estimator cannot express is not asked; one that it refuses is
+counted. `lost` are the rows where kvchat is further off than the other by more than 1 MiB.
 """
 NO_PEERS = """\
 ## Beside other estimators
@@ -56,7 +59,7 @@ def peer_section(rows: list[Row], answers: Path | None) -> list[str]:
     said = {row["key"]: row["peers"] for row in map(json.loads, text)}
     names = [name for name in PEERS if any(name in peers for peers in said.values())]
     lines = [
-        INTRODUCTION.format(names=" and ".join(PEERS[name] for name in names)),
+        INTRODUCTION.format(names="\n".join(f"- {PEERS[name]}" for name in names)),
         "| estimator | where | rows | refused | error p50 % | p95 % | furthest low % | "
         "kvchat p50 % | p95 % | furthest low % | lost |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
