@@ -10,7 +10,7 @@ from accuracy_comparison import MIB, Comparison, Row, comparison_of, device_comp
 from accuracy_numbers import quantile
 
 PEERS = {
-    "gguf-parser": "gguf-parser 0.25.0 (gpustack/gguf-parser-go 8dc7a62, built with Go 1.27 from pinned sources)",
+    "gguf-parser": "gguf-parser 0.25.0 (gpustack/gguf-parser-go 8dc7a62), built with Go 1.27",
     "oldiron": "oldiron 0.1.0 from PyPI",
 }
 INTRODUCTION = """\
@@ -21,8 +21,8 @@ The same files and configurations, asked of
 {names}
 
 Figures are totals without the overhead of process and driver: everything in main memory, and the
-share of one stand-in GPU. A row that an estimator cannot express is not asked; one that it refuses is
-counted. `lost` are the rows where kvchat is further off than the other by more than 1 MiB.
+share of one stand-in GPU. A row that an estimator cannot express is not asked; one that it refuses
+is counted. `lost` are the rows where kvchat is further off than the other by more than 1 MiB.
 """
 NO_PEERS = """\
 ## Beside other estimators

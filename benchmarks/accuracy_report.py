@@ -71,7 +71,8 @@ def _environment(rows: list[Row], found: list[Comparison]) -> list[str]:
         f"{platform.python_version()}, {platform.system()} {platform.machine()}",
         "- totals are weights + cache + state + compute and output buffers; the memory of the",
         "  process itself is in no dry run and left out on both sides",
-        f"- one formula estimate of a header that was read takes {1000 * median(elapsed or [0]):.2f} ms at the median, "
+        f"- one formula estimate of a header that was read takes "
+        f"{1000 * median(elapsed or [0]):.2f} ms at the median, "
         f"{1000 * quantile(elapsed, 0.95):.2f} ms at p95",
         "",
     ]
