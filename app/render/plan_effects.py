@@ -72,7 +72,7 @@ def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
     if first is None or verdict is Verdict.FITS or first.verdict is not Verdict.FITS:
         return ()
     freed = f"  {delta_text(first.delta_bytes)}"
-    return (Run("it fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
+    return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 
 def _effect_line(effect: Effect) -> Line:

@@ -18,6 +18,8 @@ SOURCE_WIDTH = 19
 LOADED_WIDTH = 9
 WIDE = NAME_WIDTH + SIZE_WIDTH + 2 + SOURCE_WIDTH + LOADED_WIDTH
 """From this width on, planned, source and loaded have room beside each other."""
+NARROW = 60
+"""Under this width a device's name needs the room of a word."""
 LEAST_NOTE = 20
 """Cells that a note needs at least: less says nothing."""
 VERDICT_SIGNS: dict[Verdict, Run] = {
@@ -41,7 +43,8 @@ def device_lines(
         return [spread((name,), (Run(free, "muted"),), width)]
     sign = VERDICT_SIGNS[device_verdict(device, plan.setup.margin_bytes)]
     held = device.total_bytes + device.shared_bytes
-    sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)} free "
+    sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)}"
+    sums += " free " if width >= NARROW else " "
     own = None if loaded is None else loaded.get(device.device.name)
     rows = [
         _term_line(kind, device.term(kind), width, symbols, own)

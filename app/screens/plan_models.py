@@ -102,7 +102,7 @@ class PlanModelsScreen(PickScreen[str]):
     def _fill(self) -> None:
         if self._is_catalog:
             offers = catalog_offers(self._quantization, self._bench)
-            note = f"as {self._quantization} (◂ ▸ other) · to plan only"
+            note = f"as {self._quantization} (◂ ▸) · not on disk"
             self._judge(lambda: offers, note)
         else:
             self._judge(self._library, f"in {len(self._folders)} folders")

@@ -46,6 +46,7 @@ MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
+COMPARING = "A kept · B the knobs · w swaps · c ends"
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
 
@@ -242,7 +243,7 @@ class PlannerScreen(PlanActions):
         self.query_one(PlanTitle).present((Run(" "), *title))
         is_split = self.has_class("-huge")
         report = self.query_one("#plan-report", PlanReport)
-        report.set_frame(title="memory" if self.pinned is None else "A is kept, B is the knobs")
+        report.set_frame(title="memory" if self.pinned is None else COMPARING)
         report.present(lambda width: self._memory(plan, width, has_rest=not is_split))
         if is_split:
             self.query_one("#plan-side", PlanReport).present(lambda width: self._rest(plan, width))
