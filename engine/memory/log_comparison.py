@@ -4,14 +4,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from engine.memory.dry_run import MeasuredBuffer
-from engine.memory.estimate import Estimate
+from engine.memory.estimate import Estimate, n_outputs
 from engine.memory.measured import KINDS, device_of
 from engine.memory.server_log import ServerLog
 from engine.memory.terms import DeviceEstimate, TermKind
 
 OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
 ALL_KINDS = KINDS | {"model": TermKind.WEIGHTS}
-SETTINGS = {"n_ctx": "context", "n_seq_max": "slots", "n_ubatch": "micro-batch"}
+SETTINGS = {
+    "n_ctx": "context",
+    "n_seq_max": "slots",
+    "n_ubatch": "micro-batch",
+    "n_outputs_max": "rows of logits (slots times drafted tokens and one)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ def settings_that_differ(planned: Estimate, log: ServerLog) -> tuple[str, ...]:
         "n_ctx": planned.n_ctx,
         "n_seq_max": configuration.n_slots if planned.target == "llama-server" else 1,
         "n_ubatch": min(configuration.n_ubatch, configuration.n_batch),
+        "n_outputs_max": n_outputs(configuration, planned.target),
     }
     return tuple(
         f"{SETTINGS[name]} is {value} in the plan, but {log.settings[name]} in the log"
