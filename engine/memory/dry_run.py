@@ -151,11 +151,15 @@ def draft_alone(configuration: Configuration, target: Target) -> Configuration |
         lora_paths=(),
         mmproj_path=None,
         draft=None,
+        n_mtp_draft=0,
     )
 
 
 def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
     """Give what the process is asked: plain values, named as llama.cpp names its parameters.
+
+    Rows that take drafted tokens back are asked for wherever the model drafts with its own head:
+    llama.cpp makes none for architectures without them. The head's own context is not asked for.
 
     Args:
         configuration: What is planned; its draft is not asked for.
@@ -178,7 +182,7 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
         "n_ubatch": shape.n_ubatch,
         "n_seq_max": shape.n_slots,
         "n_outputs_max": n_outputs(configuration, target) if n_rows is None else n_rows,
-        "n_rs_seq": shape.n_rollback,
+        "n_rs_seq": 0 if target == "kvchat" else configuration.n_mtp_draft,
         "type_k": configuration.type_k,
         "type_v": configuration.type_v,
         "flash_attention": configuration.flash_attention,

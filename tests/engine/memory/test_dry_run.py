@@ -90,6 +90,12 @@ def test_a_request_names_what_llama_cpp_is_given() -> None:
     assert request_of(configuration, "kvchat")["context"]["n_seq_max"] == 1
 
 
+def test_rows_to_take_tokens_back_are_the_servers() -> None:
+    configuration = Configuration(Path("m.gguf"), n_ctx=512, n_mtp_draft=3)
+    assert request_of(configuration, "llama-server")["context"]["n_rs_seq"] == 3
+    assert request_of(configuration, "kvchat")["context"]["n_rs_seq"] == 0
+
+
 def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
     draft = DraftConfiguration(Path("d.gguf"), n_ctx=1024, type_k="q8_0")
     configuration = Configuration(Path("m.gguf"), n_ctx=4096, n_cpu_moe=2, draft=draft)
