@@ -1,0 +1,66 @@
+"""The places of a graph in numbers; how close they come is in test_recorded_dry_runs."""
+
+from dataclasses import replace
+
+from engine.memory.compute import (
+    attention_bytes,
+    compute_bytes,
+    layers_bytes,
+    logits_bytes,
+    mask_bytes,
+)
+from engine.memory.kv_cache import CacheShape
+from engine.model.architecture import Architecture
+from engine.model.catalog import find_entry
+
+SHAPE = CacheShape(n_ctx=4096, n_ubatch=512, type_k="f16", type_v="f16")
+
+
+def architecture(name: str) -> Architecture:
+    return find_entry(name).model().architecture
+
+
+def test_logits_take_a_row_of_the_vocabulary_for_each_output() -> None:
+    llama = architecture("llama-3.1-8b")
+    row = (128_256 + 2 * 4096) * 4
+    assert logits_bytes(llama, SHAPE, 1) == row
+    assert logits_bytes(llama, SHAPE, 17) == 17 * row
+    assert logits_bytes(llama, SHAPE, 2048) == 512 * row
+    assert compute_bytes(llama, SHAPE, 512) == 512 * row
+    assert compute_bytes(llama, SHAPE, 1) == layers_bytes(llama, SHAPE)
+
+
+def test_a_dense_layer_is_as_wide_as_its_feed_forward_block() -> None:
+    llama = architecture("llama-3.1-8b")
+    mask = 512 * 4096 * 2
+    assert mask_bytes(llama, SHAPE) == mask
+    assert layers_bytes(llama, SHAPE) == 512 * (3 * 14336 + 4 * 4096) * 4 + mask
+
+
+def test_scores_are_stored_without_flash_attention() -> None:
+    llama = architecture("llama-3.1-8b")
+    off = replace(SHAPE, flash_attention=False)
+    width = 2 * 4096 + 2 * 1024 + 3 * 4096
+    scores = 32 * 4096
+    assert attention_bytes(llama, off) == 512 * (width + scores) * 4 + 512 * 4096 * 4
+
+
+def test_sliding_layers_have_a_mask_of_their_own() -> None:
+    gemma = architecture("gemma-3-12b")
+    assert mask_bytes(gemma, SHAPE) == 512 * (4096 + 1536) * 2
+
+
+def test_experts_outputs_take_room_where_they_are_wider_than_gate_and_up() -> None:
+    wide = architecture("qwen3-30b-a3b")
+    inner, outer = 8 * 768, 8 * 2048
+    assert layers_bytes(wide, SHAPE) == 512 * (3 * inner + outer + 5 * 2048) * 4 + 512 * 4096 * 2
+    even = architecture("gpt-oss-20b")
+    inner = 4 * 2880
+    mask = 512 * (4096 + 768) * 2
+    assert layers_bytes(even, SHAPE) == 512 * (3 * inner + 5 * 2880) * 4 + mask
+
+
+def test_the_state_of_rwkv_is_there_twice_for_every_slot() -> None:
+    rwkv = architecture("rwkv-7-world-2.9b")
+    one, four = layers_bytes(rwkv, SHAPE), layers_bytes(rwkv, replace(SHAPE, n_slots=4))
+    assert four - one == 3 * 2 * 2560 * 64 * 4
