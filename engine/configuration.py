@@ -7,6 +7,7 @@ from typing import Literal
 
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
+Verification = Literal["coupled", "match", "rejection", "block"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MAX_DRAFT = 16
@@ -47,6 +48,11 @@ class SpeculationSettings:
     """Tokens a draft model proposes whatever its confidence."""
     draft_min_confidence: float = 0.6
     """Probability under which a draft model stops drafting; 0 never stops."""
+    verification: Verification = "coupled"
+    """How a draft is judged above temperature 0: `coupled` and `match` give the same text as no
+    draft; `rejection` and `block` accept more and keep the law of the text, not the text."""
+    bonus_token: bool = True
+    """Whether the target adds a token of its own behind a draft that was accepted whole."""
 
     @property
     def n_draft_of_server(self) -> int:

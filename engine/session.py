@@ -249,14 +249,23 @@ class Session:
             n_vocab=self._backend.vocabulary.n_tokens,
             min_tokens=settings.draft_min_tokens,
             min_confidence=settings.draft_min_confidence,
+            verification=settings.verification,
         )
 
     def _round(self, reply: _Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         length = drafter.length
         draft = drafter.draft(self._n_draft_max(reply))
         draft_s = reply.watch.split()
-        forward = self._sequence.verify((reply.tokens[-1], *draft))
-        verdict = verify_draft(draft, forward.logits, reply.sampler, reply.tokens)
+        n_rows = len(draft) + (drafter.settings.bonus_token or not draft)
+        forward = self._sequence.verify((reply.tokens[-1], *draft)[:n_rows])
+        verdict = verify_draft(
+            draft,
+            forward.logits,
+            reply.sampler,
+            reply.tokens,
+            verification=drafter.settings.verification,
+            laws=drafter.laws,
+        )
         committed, text = self._commit(reply, draft, verdict, drafter.source)
         self._sequence.crop(len(reply.tokens) - 1)
         outcome = RoundOutcome(len(draft), verdict.n_examined, verdict.n_accepted, len(committed))
@@ -308,7 +317,8 @@ class Session:
         """Add the accepted tokens and the next one, up to an end token or a stop string."""
         committed: list[CommittedToken] = []
         shown: list[str] = []
-        for index, token in enumerate((*draft[: verdict.n_accepted], verdict.next_token)):
+        added = () if verdict.next_token is None else (verdict.next_token,)
+        for index, token in enumerate((*draft[: verdict.n_accepted], *added)):
             kind = _kind(index, len(draft), verdict)
             committed.append(CommittedToken(token, kind, source if draft else None))
             reply.tokens.append(token)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 POLL_S = 0.25
 EXIT_CANCELLED = 130
 
+VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"])
 
 
@@ -36,6 +37,8 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 @click.option("--predictor", type=click.Choice(["off", "lookup", "draft"]), help="Who drafts.")
 @click.option("--controller", type=click.Choice(["fixed", "band"]), help="Rule of the length.")
 @click.option("--n-draft", type=click.IntRange(1, MAX_DRAFT), help="Tokens drafted a round.")
+@click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
+@click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")
 @click.option("--temperature", type=float, help="Spread of the draw; 0 is greedy.")
 @click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.")
 @click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")

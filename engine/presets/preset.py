@@ -17,6 +17,7 @@ from engine.configuration import (
     SpeculationSettings,
     SplitMode,
     TensorOverride,
+    Verification,
 )
 from engine.errors import PresetError
 
@@ -68,6 +69,10 @@ class SpeculationRules(_Strict):
     """Tokens a draft model proposes whatever its confidence."""
     draft_min_confidence: float = Field(default=0.6, ge=0.0, le=1.0)
     """Probability under which a draft model stops drafting."""
+    verification: Verification = "coupled"
+    """`coupled`, `match`, `rejection` or `block`; the last two keep the law, not a seed's text."""
+    bonus_token: bool = True
+    """Whether the target adds a token of its own behind a draft that was accepted whole."""
 
     def settings(self) -> SpeculationSettings:
         """Give these rules as a session takes them."""

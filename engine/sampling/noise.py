@@ -23,8 +23,26 @@ def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.fl
     """
     stream = _mix(np.array([(seed * 0x9E3779B97F4A7C15 + position) & _WORD], dtype=np.uint64))
     words = _mix(stream ^ _mix(tokens.astype(np.uint64)))
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return -np.log(-np.log(uniform))
+    return -np.log(-np.log(_unit(words)))
+
+
+def uniform(seed: int, position: int) -> float:
+    """Give one uniform number inside (0, 1) for a position."""
+    word = np.array([(seed * 0x9E3779B97F4A7C15 + position) & _WORD], dtype=np.uint64)
+    return float(_unit(_mix(_mix(word)))[0])
+
+
+def fork(seed: int, *words: int) -> int:
+    """Give a seed of its own to a stream that must share no noise with another."""
+    for word in words:
+        mixed = _mix(np.array([seed & _WORD], dtype=np.uint64) ^ np.uint64(word & _WORD))
+        seed = int(mixed[0])
+    return seed
+
+
+def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Make numbers inside (0, 1) of the upper 53 bits."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

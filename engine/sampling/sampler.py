@@ -1,30 +1,26 @@
 """The one place where logits become a distribution, for draft and target alike."""
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.configuration import SamplingSettings
-from engine.errors import PresetError
-from engine.sampling.noise import gumbel
+from engine.errors import DecodeError, PresetError
+from engine.sampling.dice import Dice
+from engine.sampling.distribution import Distribution, certain
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """The tokens that can still be drawn and their probabilities, which sum to 1.
+class TokenMask(Protocol):
+    """Tells which tokens may follow, as a grammar does."""
 
-    `tokens` is `[k]` int64, `probs` `[k]` float64, in no particular order.
-    """
+    def __call__(self, history: Tokens[int], /) -> NDArray[np.bool_]:
+        """Give `[n_vocab]` bool, true for each token that may stand behind `history`.
 
-    tokens: NDArray[np.int64]
-    probs: NDArray[np.float64]
-
-    def probability(self, token: int) -> float:
-        """Give the probability of one token, 0 where it was cut."""
-        found = self.probs[self.tokens == token]
-        return float(found[0]) if found.size else 0.0
+        `history` is the whole line, the prompt included; one token at least must be allowed.
+        """
+        ...
 
 
 def check_sampling(settings: SamplingSettings) -> None:
@@ -61,59 +57,87 @@ def check_sampling(settings: SamplingSettings) -> None:
 class Sampler:
     """Turns logits into a distribution and draws from it by shared noise.
 
-    Order: repetition penalty, then temperature, top-k, top-p, min-p, each on what the one before
-    left. At temperature 0 the distribution is a one-hot at the largest penalised logit. Drawing is
-    deterministic: it depends on seed, position and distribution (see `noise`).
+    Order: mask, repetition penalty, then temperature, top-k, top-p, min-p, each on what the one
+    before left. At temperature 0 the distribution is a one-hot at the largest penalised logit.
+    Drawing is deterministic: it depends on seed, position and distribution (see `noise`).
     """
 
-    def __init__(self, settings: SamplingSettings, seed: int) -> None:
+    def __init__(
+        self, settings: SamplingSettings, seed: int, *, mask: TokenMask | None = None
+    ) -> None:
         check_sampling(settings)
         self.settings = settings
         self.seed = seed
+        self._mask = mask
 
     @property
     def is_greedy(self) -> bool:
         return self.settings.temperature == 0.0
 
     @property
-    def history_window(self) -> int:
-        """How many tokens of the history change the distribution; 0 without a penalty."""
-        is_off = self.settings.repetition_penalty == 1.0
-        return 0 if is_off else self.settings.repetition_window
+    def history_window(self) -> int | None:
+        """How many tokens of the history change the distribution; None is all of them."""
+        if self._mask is not None:
+            return None
+        return self._penalty_window
 
     def sample(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> int:
         """Give the token for `position` from its `[n_vocab]` logits and all tokens before it."""
         if self.is_greedy:
-            return int(self._penalised(logits, history).argmax())
+            return self.likeliest(logits, history)
         return self.draw(self.distribution(logits, history), position)
+
+    def likeliest(self, logits: NDArray[np.float32], history: Tokens[int]) -> int:
+        """Give the token of the largest logit that mask and penalty leave."""
+        return int(self._adjusted(logits, history).argmax())
 
     def draw(self, distribution: Distribution, position: int) -> int:
         """Draw one token with the noise of the position."""
-        if distribution.tokens.size == 1:
-            return int(distribution.tokens[0])
-        noise = gumbel(self.seed, position, distribution.tokens)
-        with np.errstate(divide="ignore"):
-            scores = np.log(distribution.probs) + noise
-        return int(distribution.tokens[int(scores.argmax())])
+        return distribution.draw(self.seed, position)
+
+    def dice(self, round_start: int) -> Dice:
+        """Give the chances of the round whose first new token has position `round_start`."""
+        return Dice(self.seed, round_start)
 
     def distribution(self, logits: NDArray[np.float32], history: Tokens[int]) -> Distribution:
         """Give the distribution behind `history` from `[n_vocab]` logits."""
-        penalised = self._penalised(logits, history)
+        adjusted = self._adjusted(logits, history)
         if self.is_greedy:
-            return Distribution(np.array([penalised.argmax()], dtype=np.int64), np.ones(1))
-        tokens = _top_k(penalised, self.settings.top_k)
-        scaled = penalised[tokens].astype(np.float64) / self.settings.temperature
+            return certain(int(adjusted.argmax()))
+        tokens = _top_k(adjusted, self.settings.top_k)
+        if self._mask is not None:
+            tokens = tokens[adjusted[tokens] > -np.inf]
+        scaled = adjusted[tokens].astype(np.float64) / self.settings.temperature
         probs = np.exp(scaled - scaled.max())
         probs /= probs.sum()
         tokens, probs = _top_p(tokens, probs, self.settings.top_p)
         return _min_p(tokens, probs, self.settings.min_p)
+
+    @property
+    def _penalty_window(self) -> int:
+        is_off = self.settings.repetition_penalty == 1.0
+        return 0 if is_off else self.settings.repetition_window
+
+    def _adjusted(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
+        return self._penalised(self._allowed(logits, history), history)
+
+    def _allowed(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
+        """Give the logits with minus infinity for each token that the mask forbids."""
+        if self._mask is None:
+            return logits
+        allowed = self._mask(history)[: logits.shape[0]]
+        if not allowed.any():
+            raise DecodeError(
+                "no token may follow here: the mask forbids all, the end of the reply included"
+            )
+        return np.where(allowed, logits, np.float32(-np.inf))
 
     def _penalised(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
         """Weaken the tokens of the window (Keskar et al. 2019, arXiv 1909.05858, section 4.1).
 
         As usual in this field a negative logit is multiplied, so that both signs get less likely.
         """
-        penalty, window = self.settings.repetition_penalty, self.history_window
+        penalty, window = self.settings.repetition_penalty, self._penalty_window
         if window == 0 or not history:
             return logits
         recent = np.unique(np.asarray(history[-window:], dtype=np.int64))

@@ -4,8 +4,9 @@ from collections.abc import Sequence as Tokens
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
+from engine.sampling.distribution import Distribution
 from engine.speculation.controller import Controller, RoundOutcome, make_controller
-from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.base import DraftToken, Predictor
 
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4
@@ -24,6 +25,8 @@ class Drafter:
         self.controller: Controller = make_controller(settings)
         self.fault: str | None = None
         """Why drafting was given up, None while it works."""
+        self.laws: tuple[Distribution | None, ...] = ()
+        """What each token of the last draft was drawn from (`DraftToken.distribution`)."""
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         self._has_plain_step = False
@@ -60,13 +63,14 @@ class Drafter:
             DecodeAborted: the reply was cancelled while the draft model decoded.
         """
         n_wanted = min(self.length, n_max)
+        self.laws = ()
         if self.predictor is None or n_wanted <= 0:
             return ()
-        tokens: list[int] = []
+        guesses: list[DraftToken] = []
         try:
             for guess in self.predictor.propose():
-                tokens.append(guess.token)
-                if len(tokens) >= n_wanted:
+                guesses.append(guess)
+                if len(guesses) >= n_wanted:
                     break
         except DecodeAborted:
             raise
@@ -74,7 +78,8 @@ class Drafter:
             self.fault = f"the {self.source} predictor failed and is off: {error}"
             self.predictor = None
             return ()
-        return tuple(tokens)
+        self.laws = tuple(guess.distribution for guess in guesses)
+        return tuple(guess.token for guess in guesses)
 
     def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:
         """Take the outcome of the round and the tokens that it committed."""

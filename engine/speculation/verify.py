@@ -4,7 +4,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from engine.backends.base import Logits
+from engine.configuration import Verification
+from engine.sampling.distribution import Distribution, certain
 from engine.sampling.sampler import Sampler
+from engine.speculation.rejection import acceptance, block_acceptances, block_shares, residual
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,37 +15,131 @@ class Verdict:
     """The outcome of one verification.
 
     `next_token` stands behind the accepted ones: the correction of the first refuted token, or
-    the bonus behind a draft that was accepted whole.
+    the bonus behind a draft that was accepted whole; None where no row was there for a bonus.
     """
 
     n_accepted: int
     n_examined: int
-    next_token: int
+    next_token: int | None
 
 
 def verify_draft(
-    draft: Tokens[int], logits: Logits, sampler: Sampler, line: Tokens[int]
+    draft: Tokens[int],
+    logits: Logits,
+    sampler: Sampler,
+    line: Tokens[int],
+    *,
+    verification: Verification = "coupled",
+    laws: Tokens[Distribution | None] = (),
 ) -> Verdict:
-    """Compare a draft with the target's own choice, row by row, up to the first miss.
+    """Accept the part of a draft that leaves the target's law as it is, and say what follows.
 
-    `logits` is `[len(draft) + 1, n_vocab]`, `line` every committed token. Each row is drawn by the
-    target's sampler with the drafted tokens before it in the history, so penalties count them. At
-    temperature 0 this is argmax match; above it the noise depends on the position alone, so the
-    drawn tokens are those of a run without a draft (coupled sampling, see `sampling.noise`). In
-    both, the text cannot depend on the draft.
+    `logits` is `[len(draft) + 1, n_vocab]`, or one row less where no bonus is wanted; `line` is
+    every committed token. Each row goes through the target's sampler with the drafted tokens
+    before it in the history, so penalties and mask count them.
+
+    `match` and `coupled` compare the draft with the target's own choice up to the first miss. The
+    noise of that choice depends on the position alone, so the text is that of a run without a
+    draft; the two differ in how the draft model draws. `rejection` and `block` accept more and
+    keep the law, not the text of a seed; they need `laws`, the distribution that each token was
+    drawn from, None where it was chosen. At temperature 0 all four are argmax match.
     """
-    history = [*_recent(line, sampler), *draft]
-    n_before = len(history) - len(draft)
-    for index, drafted in enumerate(draft):
-        own = sampler.sample(logits[index], history[: n_before + index], len(line) + index)
+    rows = _Rows(tuple(draft), logits, sampler, line)
+    if sampler.is_greedy or verification in ("match", "coupled"):
+        return _match(rows)
+    drawn_from = _drawn_from(draft, laws)
+    return _rejection(rows, drawn_from) if verification == "rejection" else _block(rows, drawn_from)
+
+
+class _Rows:
+    """The target's logits of one round, each with its history and its position."""
+
+    def __init__(
+        self, draft: tuple[int, ...], logits: Logits, sampler: Sampler, line: Tokens[int]
+    ) -> None:
+        self.draft = draft
+        self.start = len(line)
+        self.sampler = sampler
+        self._logits = logits
+        recent = _recent(line, sampler)
+        self._history = [*recent, *draft]
+        self._n_before = len(recent)
+
+    @property
+    def has_bonus(self) -> bool:
+        return len(self._logits) > len(self.draft)
+
+    def choice(self, index: int) -> int:
+        """Give the token that the target says by itself at this row."""
+        return self.sampler.sample(self._logits[index], self._seen(index), self.start + index)
+
+    def law(self, index: int) -> Distribution:
+        return self.sampler.distribution(self._logits[index], self._seen(index))
+
+    def _seen(self, index: int) -> Tokens[int]:
+        return self._history[: self._n_before + index]
+
+
+def _match(rows: _Rows) -> Verdict:
+    for index, drafted in enumerate(rows.draft):
+        own = rows.choice(index)
         if own != drafted:
             return Verdict(n_accepted=index, n_examined=index + 1, next_token=own)
-    position = len(line) + len(draft)
-    bonus = sampler.sample(logits[len(draft)], history, position)
-    return Verdict(n_accepted=len(draft), n_examined=len(draft), next_token=bonus)
+    n_drafted = len(rows.draft)
+    return Verdict(n_drafted, n_drafted, rows.choice(n_drafted) if rows.has_bonus else None)
+
+
+def _rejection(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:
+    """Leviathan et al. 2023, arXiv 2211.17192, algorithm 1."""
+    dice = rows.sampler.dice(rows.start)
+    for index, drafted in enumerate(rows.draft):
+        target, position = rows.law(index), rows.start + index
+        if not dice.accepts(acceptance(drafted, target, drawn_from[index]), position):
+            correction = dice.draw(residual(target, drawn_from[index]), position)
+            return Verdict(n_accepted=index, n_examined=index + 1, next_token=correction)
+    return _all_accepted(rows)
+
+
+def _block(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:
+    """Sun et al. 2024, arXiv 2403.10444, algorithm 2."""
+    n_drafted = len(rows.draft)
+    targets = [rows.law(index) for index in range(n_drafted)]
+    shares = block_shares(rows.draft, targets, drawn_from)
+    passes = block_acceptances(shares, targets, drawn_from) if n_drafted else []
+    dice = rows.sampler.dice(rows.start)
+    n_accepted = 0
+    for length in range(n_drafted, 0, -1):
+        if dice.accepts(passes[length - 1], rows.start + length - 1):
+            n_accepted = length
+            break
+    if n_accepted == n_drafted:
+        return _all_accepted(rows)
+    rest = residual(targets[n_accepted], drawn_from[n_accepted], shares[n_accepted])
+    correction = dice.draw(rest, rows.start + n_accepted)
+    return Verdict(n_accepted=n_accepted, n_examined=n_accepted + 1, next_token=correction)
+
+
+def _all_accepted(rows: _Rows) -> Verdict:
+    n_drafted = len(rows.draft)
+    if not rows.has_bonus:
+        return Verdict(n_drafted, n_drafted, None)
+    dice = rows.sampler.dice(rows.start)
+    bonus = dice.draw(rows.law(n_drafted), rows.start + n_drafted)
+    return Verdict(n_drafted, n_drafted, bonus)
+
+
+def _drawn_from(draft: Tokens[int], laws: Tokens[Distribution | None]) -> list[Distribution]:
+    """Give each token's law; one that its own law does not know counts as chosen."""
+    given = laws or (None,) * len(draft)
+    return [
+        law if law is not None and law.probability(token) > 0.0 else certain(token)
+        for token, law in zip(draft, given, strict=True)
+    ]
 
 
 def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
     """Give as much of the line as the sampler looks at."""
     window = sampler.history_window
+    if window is None:
+        return line
     return line[-window:] if window else ()

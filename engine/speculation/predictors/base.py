@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.sampling.distribution import Distribution
+
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
@@ -14,6 +16,12 @@ class DraftToken:
 
     token: int
     confidence: float
+    distribution: Distribution | None = None
+    """The law that the token was drawn from, None where it follows from the line alone.
+
+    Rejection and block verification need it, and are exact only if no token is dropped for what
+    was drawn: with a law, `confidence` is that of the likeliest token, whichever was drawn, and a
+    draft may be ended in front of a token of low confidence but not be withdrawn for it."""
 
 
 class Predictor(Protocol):

@@ -6,7 +6,9 @@ from collections.abc import Sequence as Tokens
 import numpy as np
 
 from engine.backends.base import Logits, Sequence, rewind
+from engine.configuration import Verification
 from engine.sampling.sampler import Sampler
+from engine.speculation.guess import guess
 from engine.speculation.predictors.base import DraftToken
 
 
@@ -15,7 +17,7 @@ class DraftModelPredictor:
 
     Invariant: the draft's sequence holds a prefix of the line without its last token, and behind
     it drafted tokens of the last round at most; the next `propose` cuts those back and catches up
-    in batches. The sampler is the target's, so above temperature 0 both draw with the same noise.
+    in batches. The sampler is the target's, and `guess` draws as the verification needs it.
 
     The vocabularies were compared before (`vocabularies.check_pair`); the sequence outlives the
     predictor, so that the next reply finds the prefix again.
@@ -33,6 +35,7 @@ class DraftModelPredictor:
         n_vocab: int,
         min_tokens: int,
         min_confidence: float,
+        verification: Verification = "coupled",
     ) -> None:
         self._sequence = sequence
         self._sampler = sampler
@@ -41,6 +44,7 @@ class DraftModelPredictor:
         self._n_vocab = n_vocab
         self._min_tokens = min_tokens
         self._min_confidence = min_confidence
+        self._verification = verification
         self._line: list[int] = []
         self._n_agreed = 0
         self._line_with_draft: list[int] = []
@@ -58,15 +62,15 @@ class DraftModelPredictor:
         logits = self._catch_up()
         n_drafted = 0
         while True:
-            guess = self._guess(logits, n_drafted)
-            if self._is_too_weak(guess, n_drafted):
+            drafted = self._guess(logits, n_drafted)
+            if self._is_too_weak(drafted, n_drafted):
                 return
-            yield guess
+            yield drafted
             n_drafted += 1
             if len(self._sequence.tokens) >= self._n_ctx:
                 return
-            self._line_with_draft.append(guess.token)
-            logits = self._sequence.decode(guess.token).logits[0]
+            self._line_with_draft.append(drafted.token)
+            logits = self._sequence.decode(drafted.token).logits[0]
 
     def close(self) -> None:
         self._line = []
@@ -84,12 +88,21 @@ class DraftModelPredictor:
 
     def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
         usable = logits[: self._n_vocab]
-        position = len(self._line) + n_drafted
-        token = self._sampler.sample(usable, self._line_with_draft, position)
-        return DraftToken(token, probability(usable, token))
+        start = len(self._line)
+        made = guess(
+            usable,
+            self._sampler,
+            self._line_with_draft,
+            round_start=start,
+            position=start + n_drafted,
+            verification=self._verification,
+        )
+        # To drop a token for its own probability would bend the law that it was drawn from.
+        trusted = made.token if made.law is None else int(usable.argmax())
+        return DraftToken(made.token, probability(usable, trusted), made.law)
 
-    def _is_too_weak(self, guess: DraftToken, n_drafted: int) -> bool:
-        return n_drafted >= self._min_tokens and guess.confidence < self._min_confidence
+    def _is_too_weak(self, drafted: DraftToken, n_drafted: int) -> bool:
+        return n_drafted >= self._min_tokens and drafted.confidence < self._min_confidence
 
 
 def probability(logits: Logits, token: int) -> float:
