@@ -69,12 +69,25 @@ def rows_of(path: Path, truth: Truth) -> Iterator[Answer]:
         return
     found = [*cpu_cases(), *(gpu_cases() if truth.stand_in else ())]
     for case in found:
-        if case.needs_experts and kind_of(model) != "experts":
+        if not is_asked(case, model):
             continue
         row = row_of(path, model, case, truth)
         yield row
         if "unreadable" in row:
             return
+
+
+def is_asked(case: Case, model: Model) -> bool:
+    """Whether a case is of interest for a model.
+
+    Rows that take tokens back are asked for where there is a state, and no next-token head: with
+    `draft-mtp` llama-server loads its weights too, which a dry run of the trunk leaves out.
+    """
+    if case.needs_experts:
+        return kind_of(model) == "experts"
+    return not case.n_rollback or bool(
+        model.architecture.states and not model.architecture.head_layers
+    )
 
 
 def row_of(path: Path, model: Model, case: Case, truth: Truth) -> Answer:

@@ -45,6 +45,8 @@ class Case:
     n_cpu_moe: int = 0
     overrides: tuple[TensorOverride, ...] = ()
     needs_experts: bool = False
+    n_rollback: int = 0
+    """Rows that each slot of a recurrent state keeps to take drafted tokens back."""
 
     def configuration(self, path: Path, n_ctx_train: int, n_layers: int) -> Configuration:
         """Give the case for a model: its context ends where the model's training does."""
@@ -67,6 +69,7 @@ class Case:
             tensor_split=self.tensor_split,
             n_cpu_moe=self.n_cpu_moe,
             tensor_overrides=self.overrides,
+            n_mtp_draft=self.n_rollback,
         )
 
 
@@ -79,6 +82,7 @@ def cpu_cases() -> Iterator[Case]:
     yield Case("5000 3 slots", server, 5000, n_slots=3, type_k="q8_0", type_v="q8_0")
     yield Case("8k q5_1/bf16 ub128", "kvchat", 8192, "q5_1", "bf16", n_ubatch=128)
     yield Case("8k q4_1/f16 off", server, 8192, "q4_1", "f16", flash_attention="off")
+    yield Case("8k 2 slots, 3 rows back", server, 8192, n_slots=2, n_rollback=3)
     yield Case("32k", server, 32768)
     yield Case("32k q8_0", "kvchat", 32768, "q8_0", "q8_0")
     yield Case("32k off", "kvchat", 32768, flash_attention="off")
