@@ -22,20 +22,21 @@ class IndexerCost:
     """Buffers of a sparse-attention indexer: scores and masks, for each token of a micro-batch."""
 
     cell_bytes: int
-    """For each cell of the cache."""
+    """For each cell of the cache that it searches."""
     token_bytes: int
     is_for_one_slot: bool = False
     """Whether llama.cpp attends to everything as soon as there are several slots."""
 
 
 INDEXERS = {
+    "deepseek4": IndexerCost(7, 0),
     "glm5-next": IndexerCost(4, 0),
     "hy_v4": IndexerCost(6, 330_000),
     "minimax-m3": IndexerCost(36, 20_000, is_for_one_slot=True),
     "qwen4exp": IndexerCost(11, 0),
 }
 INDEXER = IndexerCost(6, 600_000)
-"""Fitted to DeepSeek V3.2 and GLM 5; the others to GLM 5.3, HunYuan 4, MiniMax M3 and Qwen 3.8."""
+"""Fitted to DeepSeek V3.2 and GLM 5; the others to the model of their architecture."""
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -84,7 +85,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     layers = architecture.distinct_layers
     width = attention_width(architecture)
     if not shape.flash_attention:
-        width += max((layer.n_heads * shape.cells(layer) for layer in layers), default=0)
+        width += max((layer.n_heads * shape.attended_cells(layer) for layer in layers), default=0)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
     indexed = indexer_bytes(architecture, shape)
     return activations + indexed + mask_bytes(architecture, shape)
@@ -97,7 +98,8 @@ def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
     cost = INDEXERS.get(architecture.name, INDEXER)
     if cost.is_for_one_slot and (shape.n_slots > 1 or not shape.flash_attention):
         return 0
-    return shape.n_graph_tokens * (cost.cell_bytes * shape.n_cells + cost.token_bytes)
+    n_cells = max(map(shape.compressed_cells, architecture.distinct_layers)) or shape.n_cells
+    return shape.n_graph_tokens * (cost.cell_bytes * n_cells + cost.token_bytes)
 
 
 def feed_forward_width(architecture: Architecture) -> int:
@@ -133,7 +135,9 @@ def attention_width(architecture: Architecture) -> int:
     if architecture.is_latent:
         k_dim, v_dim = architecture.k_head_dims[0], architecture.v_head_dims[0]
         return architecture.n_heads * (k_dim + 2 * v_dim) + architecture.d_hidden
-    return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
+    is_compressed = any(layer.compress_ratio for layer in architecture.distinct_layers)
+    n_beside = 0 if is_compressed else 3  # DeepSeek V4's streams hold the hidden states
+    return 2 * widths.query + widths.key_value + n_beside * architecture.d_hidden
 
 
 def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -181,5 +185,7 @@ def output_bytes(architecture: Architecture, n_outputs: int) -> int:
 
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
     """Give the cells that a token's masks span."""
-    spans = {layer.window is None: shape.cells(layer) for layer in architecture.distinct_layers}
-    return sum(spans.values())
+    layers = architecture.distinct_layers
+    spans = {layer.window is None: shape.cells(layer) for layer in layers}
+    compressed = {layer.compress_ratio: shape.compressed_cells(layer) for layer in layers}
+    return sum(spans.values()) + sum(compressed.values())

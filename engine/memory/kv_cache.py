@@ -48,16 +48,31 @@ class CacheShape:
         """Tokens of the largest graph: a micro-batch, or the whole context where it is smaller."""
         return min(self.n_ubatch, pad(self.n_ctx))
 
-    def n_window_cells(self, window: int) -> int:
+    def n_window_cells(self, window: int, *, is_unshared: bool = False) -> int:
         """Cells of a sliding-window layer in one stream."""
         if self.swa_full:
             return self.n_cells
-        n_windows = self.n_slots if self.kv_unified else 1
+        n_windows = self.n_slots if self.kv_unified and not is_unshared else 1
         return pad(min(self.n_cells, window * n_windows + self.n_graph_tokens))
 
     def cells(self, layer: Layer) -> int:
         """Cells of a layer in one stream."""
-        return self.n_cells if layer.window is None else self.n_window_cells(layer.window)
+        if layer.window is None:
+            return self.n_cells
+        return self.n_window_cells(layer.window, is_unshared=layer.is_unshared)
+
+    def compressed_cells(self, layer: Layer) -> int:
+        """Cells of a layer's compressed cache in one stream; 0 where there is none."""
+        ratio = layer.compress_ratio
+        return pad(-(-self.n_cells // ratio)) if ratio else 0
+
+    def attended_cells(self, layer: Layer) -> int:
+        """Cells that a token of a layer attends to, those of a compressed cache among them."""
+        return self.cells(layer) + self.compressed_cells(layer)
+
+    def streams(self, layer: Layer) -> int:
+        """Separate caches of a layer."""
+        return self.n_slots if layer.is_unshared else self.n_streams
 
 
 def pad(n: int) -> int:
@@ -89,8 +104,10 @@ def layers_kv_bytes(
         v_width = layer.v_width if shape.flash_attention or not layer.v_width else widest
         row = k_type.row_bytes(layer.k_width) + v_type.row_bytes(v_width)
         indexer = k_type.row_bytes(layer.indexer_k_width) + v_type.row_bytes(layer.indexer_v_width)
-        cells = row * shape.cells(layer) + indexer * shape.n_cells
-        sizes[layer] = cells * shape.n_streams
+        compressed = shape.compressed_cells(layer)
+        cells = row * (shape.cells(layer) + compressed)
+        cells += indexer * (compressed or shape.n_cells)
+        sizes[layer] = cells * shape.streams(layer)
     return {index: sizes[layer] for index, layer in layers.items()}
 
 

@@ -10,8 +10,10 @@ from engine.model.attention import (
     indexer_widths,
     n_layers_with_cache,
     windows,
+    with_compression,
 )
 from engine.model.families import (
+    COMPRESSED,
     DOUBTFUL,
     EXACT,
     NO_CACHE,
@@ -24,6 +26,7 @@ from engine.model.header_keys import MAX_LAYERS, HeaderKeys
 from engine.model.recurrent import (
     LayerKinds,
     StateRow,
+    compressor_states,
     layer_kinds,
     state_row,
     with_hash_layers,
@@ -122,7 +125,6 @@ def architecture_of(file: GgufFile) -> Architecture:
     dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
     kinds = layer_kinds(keys, n_blocks, n_layers, kv_heads)
-    row = state_row(keys, d_hidden, heads[0])
     return Architecture(
         name=keys.name,
         n_layers=n_layers,
@@ -135,11 +137,11 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
-        states=with_hash_layers(keys, dict.fromkeys(sorted(kinds.recurrent), row), d_hidden),
+        states=_states(keys, kinds, n_layers, d_hidden, heads[0]),
         head_layers=_head_layers(keys, dims, heads, kv_heads, n_layers),
         rolls_back=keys.name in ROLLS_BACK,
         is_latent=dims.is_latent,
-        needs_one_type=dims.is_latent or keys.name == "deepseek4",
+        needs_one_type=dims.is_latent or keys.name in COMPRESSED,
         v_width_max=max(map(dims.v_width, kv_heads, spans)),
         k_head_dims=dims.k_dims(spans),
         v_head_dims=dims.v_dims(spans),
@@ -220,8 +222,17 @@ def _cached_layers(
             continue
         k_width, v_width = indexer_widths(keys, index, n_layers)
         layer = dims.layer(kv_heads[index], heads[index], spans[index])
-        found[index] = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
+        layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
+        found[index] = with_compression(keys, index, layer)
     return found
+
+
+def _states(
+    keys: HeaderKeys, kinds: LayerKinds, n_layers: int, d_hidden: int, n_heads: int
+) -> dict[int, StateRow]:
+    row = state_row(keys, d_hidden, n_heads)
+    states = with_hash_layers(keys, dict.fromkeys(sorted(kinds.recurrent), row), d_hidden)
+    return states | compressor_states(keys, n_layers)
 
 
 def _head_layers(

@@ -1,12 +1,14 @@
 """Which layers attend, over what span, and what each keeps of a token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from engine.model.families import INDEXED, LATENT, SLIDING, WindowRule
+from engine.model.families import COMPRESSED, INDEXED, LATENT, SLIDING, WindowRule
 from engine.model.header_keys import HeaderKeys
 
 GEMMA3N_LAYERS_WITH_CACHE = 20
 GLM_5_2_CONTEXT = 1_048_576
+FINE_RATIO, COARSE_RATIO = 4, 128
+"""Tokens of one row in the two compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class Layer:
     n_kv_heads: int
     k_head_dim: int
     v_head_dim: int
-    """0 where values are views of the keys (latent attention)."""
+    """0 where values are views of the keys."""
     n_heads: int = 0
     """Query heads."""
     window: int | None = None
@@ -24,6 +26,10 @@ class Layer:
     indexer_k_width: int = 0
     """Key elements of one token in a sparse-attention indexer; 0 where there is none."""
     indexer_v_width: int = 0
+    compress_ratio: int = 0
+    """Tokens for which one row of a compressed cache stands, beside the window; 0 without one."""
+    is_unshared: bool = False
+    """Whether each slot has cells of its own even in a unified cache."""
 
     @property
     def k_width(self) -> int:
@@ -45,11 +51,12 @@ class HeadDims:
         self._k_swa = keys.optional("attention.key_length_swa", self.k)
         self._v_swa = keys.optional("attention.value_length_swa", self.v)
         self.is_latent = is_latent(keys)
+        self._keeps_values = not self.is_latent and keys.name not in COMPRESSED
 
     def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
         """Give a layer's share of the cache."""
         k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
-        return Layer(n_kv_heads, k, 0 if self.is_latent else v, n_heads, window)
+        return Layer(n_kv_heads, k, v if self._keeps_values else 0, n_heads, window)
 
     def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
         """Give the sizes of key heads that occur, dense ones first."""
@@ -86,6 +93,8 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
     dense: list[int | None] = [None] * n_blocks
     window = keys.optional("attention.sliding_window", 0)
     if keys.name == "lfm2" and window:
+        return [window] * n_blocks, ()
+    if keys.name in COMPRESSED:
         return [window] * n_blocks, ()
     rule = SLIDING.get(keys.name)
     if rule is None or rule.only_n_layers not in (None, n_blocks):
@@ -145,3 +154,19 @@ def _has_full_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
     if keys.name == "glm-dsa" and keys.optional("context_length", 0) >= GLM_5_2_CONTEXT:
         return index < 2 or (index - 2) % 4 == 0
     return keys.name in ("glm-dsa", "glm5-next")
+
+
+def with_compression(keys: HeaderKeys, index: int, layer: Layer) -> Layer:
+    """Add the compressed caches of a layer: one of the keys, and one of the fine indexer."""
+    if keys.name not in COMPRESSED:
+        return layer
+    ratio = compress_ratio(keys, index)
+    indexer = keys.optional("attention.indexer.key_length", 0) if ratio == FINE_RATIO else 0
+    return replace(layer, compress_ratio=ratio, indexer_k_width=indexer, is_unshared=True)
+
+
+def compress_ratio(keys: HeaderKeys, index: int) -> int:
+    """Give the tokens of one compressed row; 0 where llama.cpp compresses nothing."""
+    ratios = keys.file.integers(f"{keys.name}.attention.compress_ratios") or ()
+    ratio = ratios[index] if index < len(ratios) else 0
+    return ratio if ratio in (FINE_RATIO, COARSE_RATIO) else 0

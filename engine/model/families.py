@@ -111,8 +111,10 @@ SLIDING = {
 INDEXED = frozenset({"deepseek32", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"})
 """Sparse attention: a cache of indexer keys beside the main one."""
 
+COMPRESSED = frozenset({"deepseek4"})
+"""Every layer slides; what leaves the window is kept in compressed rows of keys."""
+
 DOUBTFUL = {
-    "deepseek4": "its compressed caches follow rules that kvchat does not have",
     "dots3note": "its latent sliding-window cache follows rules that kvchat does not have",
     "hrm_text": "its recurrent slots follow rules that kvchat does not have",
     "t5": "the cache of its decoder is counted as that of every layer",
@@ -120,7 +122,7 @@ DOUBTFUL = {
 """Known to llama.cpp, not exactly to kvchat."""
 
 EXACT = (
-    FULL_ATTENTION | LATENT | NO_CACHE | RECURRENT | HEADLESS_HYBRIDS | INDEXED
+    FULL_ATTENTION | LATENT | NO_CACHE | RECURRENT | HEADLESS_HYBRIDS | INDEXED | COMPRESSED
     | set(INTERVAL_HYBRIDS) | set(SLIDING) | {"falcon-h1"}
 )  # fmt: skip
 """Architectures whose cache and state are known to the byte."""

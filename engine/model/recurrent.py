@@ -6,7 +6,8 @@ in `create_memory` of `src/llama-model.cpp`.
 
 from dataclasses import dataclass, replace
 
-from engine.model.families import HEADLESS_HYBRIDS, INTERVAL_HYBRIDS, RECURRENT
+from engine.model.attention import FINE_RATIO, compress_ratio
+from engine.model.families import COMPRESSED, HEADLESS_HYBRIDS, INTERVAL_HYBRIDS, RECURRENT
 from engine.model.header_keys import HeaderKeys
 
 
@@ -94,3 +95,24 @@ def with_hash_layers(
         index: replace(row, n_convolution=row.n_convolution + history) if index in chosen else row
         for index, row in states.items()
     }
+
+
+def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
+    """Give what compressed layers keep of tokens that do not fill a row yet (DeepSeek V4).
+
+    Both a sum and its weights, of the keys and of a fine indexer; fine rows overlap by half
+    (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
+    """
+    if keys.name not in COMPRESSED:
+        return {}
+    ratios = {index: compress_ratio(keys, index) for index in range(n_blocks)}
+    return {index: _compressor(keys, ratio) for index, ratio in ratios.items() if ratio}
+
+
+def _compressor(keys: HeaderKeys, ratio: int) -> StateRow:
+    width = keys.optional("attention.key_length", 0)
+    n_rows = ratio
+    if ratio == FINE_RATIO:
+        width = 2 * (width + keys.optional("attention.indexer.key_length", 0))
+        n_rows = 2 * ratio
+    return StateRow(0, 2 * n_rows * width)

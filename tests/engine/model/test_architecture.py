@@ -182,3 +182,20 @@ def test_encoders_keep_nothing(tmp_path: Path) -> None:
 def test_a_file_that_runs_beside_a_model_only_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="beside a language model"):
         architecture(tmp_path, "clip")
+
+
+def test_compressed_caches_stand_beside_a_window_in_every_layer(tmp_path: Path) -> None:
+    changes = {
+        "llama.block_count": 4,
+        "llama.attention.head_count_kv": 1,
+        "llama.attention.key_length": 64,
+        "llama.attention.sliding_window": 128,
+        "llama.attention.compress_ratios": [0, 4, 128, 7],
+        "llama.attention.indexer.key_length": 32,
+    }
+    found = architecture(tmp_path, "deepseek4", **changes)
+    assert [layer.window for layer in found.layers.values()] == [128] * 4
+    assert [layer.compress_ratio for layer in found.layers.values()] == [0, 4, 128, 0]
+    assert [layer.indexer_k_width for layer in found.layers.values()] == [0, 32, 0, 0]
+    assert {layer.v_head_dim for layer in found.layers.values()} == {0}
+    assert found.states == {1: StateRow(0, 2 * 8 * 2 * (64 + 32)), 2: StateRow(0, 2 * 128 * 64)}

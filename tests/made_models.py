@@ -1,0 +1,46 @@
+"""Header-only models of shapes that nobody published, which llama.cpp's dry run takes."""
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+from engine.model.architecture import Model, read_model
+from engine.model.gguf import Value
+from engine.model.layouts import FAMILIES
+from engine.model.layouts.family import Family
+from engine.model.layouts.keys import Keys
+from tests.gguf_files import header, write
+
+F32, I32 = 0, 26
+ELEMENT_BYTES = 4
+ALIGNMENT = 32
+
+
+def made_model(
+    path: Path,
+    architecture: str,
+    values: Mapping[str, Value],
+    *,
+    traits: frozenset[str] = frozenset(),
+    family: Family | None = None,
+    n_vocab: int = 512,
+) -> Model:
+    """Write a header with these keys and the tensors of its family, and read it.
+
+    It has no vocabulary but its length. `family` is for architectures whose tensors the product
+    does not know.
+    """
+    keys = Keys(architecture, values, n_vocab, traits)
+    tensors, offset = [], 0
+    for name, shape in (family or FAMILIES[architecture]).tensors(keys):
+        tensors.append((name, shape, I32 if "tid2eid" in name else F32, offset))
+        offset += -(-prod(shape) * ELEMENT_BYTES // ALIGNMENT) * ALIGNMENT
+    head: dict[str, object] = {
+        "general.architecture": architecture,
+        "tokenizer.ggml.model": "none",
+        f"{architecture}.vocab_size": n_vocab,
+    }
+    for key, value in values.items():
+        plain = list(value) if isinstance(value, tuple) else value
+        head[key if key.startswith("xielu.") else f"{architecture}.{key}"] = plain
+    return read_model(write(path, header(head, tensors), data_bytes=offset))
