@@ -37,6 +37,7 @@ from engine.speculation.drafter import Drafter, available
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from engine.speculation.predictors.suffix import SuffixPredictor
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, verify_draft
 from engine.speculation.vocabularies import check_pair
@@ -101,7 +102,7 @@ class Session:
         """Names of the predictors that can be switched on."""
         names = [PredictorName.OFF]
         if self._backend.can_crop:
-            names.append(PredictorName.LOOKUP)
+            names += [PredictorName.LOOKUP, PredictorName.SUFFIX]
             if self._draft_backend is not None:
                 names.append(PredictorName.DRAFT)
         return tuple(names)
@@ -235,6 +236,8 @@ class Session:
                     pattern_min=settings.lookup_pattern_min,
                     pattern_max=settings.lookup_pattern_max,
                 )
+            case PredictorName.SUFFIX:
+                return SuffixPredictor(min_confidence=settings.suffix_min_confidence)
             case PredictorName.DRAFT:
                 return self._draft_predictor(sampler, settings)
 

@@ -54,7 +54,7 @@ class SpeculationRules(_Strict):
     """Who drafts, and how many tokens a round."""
 
     predictor: PredictorName = PredictorName.LOOKUP
-    """`off`, `lookup` or `draft`."""
+    """`off`, `lookup`, `suffix` or `draft`."""
     controller: ControllerName = ControllerName.BAND
     """`fixed` or `band`."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
@@ -65,6 +65,8 @@ class SpeculationRules(_Strict):
     """Shortest run of tokens that the look-up trusts."""
     lookup_pattern_max: int = Field(default=16, ge=1, le=64)
     """Longest run of tokens that the look-up compares."""
+    suffix_min_confidence: float = Field(default=0.7, ge=0.0, le=1.0)
+    """Probability of being right as a whole under which a suffix draft ends."""
     draft_min_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT)
     """Tokens a draft model proposes whatever its confidence."""
     draft_min_confidence: float = Field(default=0.6, ge=0.0, le=1.0)

@@ -65,8 +65,18 @@ def no_draft(configuration: Configuration, program: str) -> Iterator[str]:
 
 def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
     """Say that the look-up does not arrive."""
-    if configuration.speculation.predictor is PredictorName.LOOKUP:
-        yield f"the predictor is lookup: {program} has none, and decodes without speculation"
+    if configuration.speculation.drafts_from_text:
+        yield (
+            f"the predictor is {configuration.speculation.predictor}: {program} has none, and "
+            "decodes without speculation"
+        )
+
+
+def only_lookup(configuration: Configuration, program: str) -> Iterator[str]:
+    """Say that plain look-up drafts where something better was asked for."""
+    predictor = configuration.speculation.predictor
+    if predictor is not PredictorName.LOOKUP:
+        yield f"the predictor is {predictor}: {program} gets its look-up instead"
 
 
 def no_head(configuration: Configuration, program: str) -> Iterator[str]:

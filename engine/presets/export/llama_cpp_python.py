@@ -3,8 +3,15 @@
 import json
 from collections.abc import Iterator
 
-from engine.configuration import Configuration, PredictorName
-from engine.presets.export.elsewhere import left_behind, no_band, no_draft, no_head, no_sampling
+from engine.configuration import Configuration
+from engine.presets.export.elsewhere import (
+    left_behind,
+    no_band,
+    no_draft,
+    no_head,
+    no_sampling,
+    only_lookup,
+)
 from engine.presets.export.request import (
     Exported,
     ExportRequest,
@@ -72,7 +79,7 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
     if configuration.mmproj_path is not None:
         settings["clip_model_path"] = writable(str(configuration.mmproj_path))
         settings["chat_format"] = "mtmd"
-    if configuration.speculation.predictor is PredictorName.LOOKUP:
+    if configuration.speculation.drafts_from_text:
         settings["draft_model"] = "prompt-lookup-decoding"
         settings["draft_model_num_pred_tokens"] = configuration.speculation.n_draft
     return settings
@@ -89,7 +96,8 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
         )
     if len(configuration.lora_paths) > 1:
         yield f"there are {len(configuration.lora_paths)} adapters: {PROGRAM} takes the first only"
-    if configuration.speculation.predictor is PredictorName.LOOKUP:
+    if configuration.speculation.drafts_from_text:
+        yield from only_lookup(configuration, PROGRAM)
         yield from no_band(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)
     yield from no_head(configuration, PROGRAM)

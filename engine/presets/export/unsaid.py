@@ -56,7 +56,7 @@ def _head(configuration: Configuration, model: Model | None, flags: FlagSet) -> 
 def _speculation(configuration: Configuration) -> Iterator[str]:
     speculation, draft = configuration.speculation, configuration.draft
     match speculation.predictor:
-        case PredictorName.LOOKUP:
+        case PredictorName.LOOKUP | PredictorName.SUFFIX:
             yield from _lookup(configuration)
         case PredictorName.DRAFT if draft is not None:
             if draft.n_ctx != configuration.n_ctx:
@@ -79,6 +79,8 @@ def _speculation(configuration: Configuration) -> Iterator[str]:
 def _lookup(configuration: Configuration) -> Iterator[str]:
     speculation = configuration.speculation
     length = speculation.n_draft_of_server
+    if speculation.predictor is not PredictorName.LOOKUP:
+        yield f"the predictor is {speculation.predictor}: llama-server gets its look-up instead"
     if speculation.controller is ControllerName.BAND:
         yield (
             f"the band rule stays behind: llama-server's look-up drafts up to {length} tokens in "

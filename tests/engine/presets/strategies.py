@@ -85,6 +85,7 @@ def _speculations(predictor: PredictorName) -> st.SearchStrategy[SpeculationSett
         n_draft=lengths,
         n_draft_max=lengths,
         lookup_pattern_min=lengths,
+        suffix_min_confidence=SHARES,
         draft_min_tokens=st.integers(0, 16),
         draft_min_confidence=SHARES,
     )

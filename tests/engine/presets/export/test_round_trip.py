@@ -37,7 +37,7 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
     match said.predictor:
         case PredictorName.OFF:
             kept = SpeculationSettings(predictor=PredictorName.OFF)
-        case PredictorName.LOOKUP:
+        case PredictorName.LOOKUP | PredictorName.SUFFIX:
             length = min(said.n_draft_of_server, 16)
             kept = SpeculationSettings(
                 predictor=PredictorName.LOOKUP,
@@ -123,7 +123,9 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
         return
     if said.predictor is not PredictorName.OFF and said.controller is ControllerName.BAND:
         assert any("band rule" in remark for remark in remarks)
-    if said.predictor is PredictorName.LOOKUP and said.controller is ControllerName.FIXED:
+    if said.drafts_from_text and said.predictor is not PredictorName.LOOKUP:
+        assert any(f"the predictor is {said.predictor}" in remark for remark in remarks)
+    if said.drafts_from_text and said.controller is ControllerName.FIXED:
         is_longer = kept.speculation.n_draft_max != said.n_draft
         assert is_longer == any("drafts nothing shorter" in remark for remark in remarks)
 

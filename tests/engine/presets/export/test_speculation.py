@@ -36,7 +36,7 @@ def value(configuration: Configuration, flag: str, flags: str = "current") -> st
 def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
     configuration: Configuration,
 ) -> None:
-    if configuration.speculation.predictor is not PredictorName.LOOKUP:
+    if not configuration.speculation.drafts_from_text:
         return
     pattern = int(value(configuration, "--spec-ngram-simple-size-n"))
     assert int(value(configuration, "--spec-ngram-simple-size-m")) >= pattern

@@ -1,0 +1,157 @@
+"""Where the end of a line of tokens stood before: the index that look-up and suffixes share."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.backends.base import common_prefix
+
+MAX_KEPT = 131_072
+"""Tokens that an index looks back on at most; half of them at least."""
+
+
+class Place(NamedTuple):
+    """An earlier stand of the line's end."""
+
+    at: int
+    """Where the continuation starts, counted from the first token of the line."""
+    n_agreed: int
+    """How many tokens before `at` equal those at the end of the line."""
+
+
+class Places:
+    """A line of tokens, and earlier places that agree with its end.
+
+    For each order, a number of tokens, a table leads from the hash of so many last tokens to the
+    newest place behind the same ones, and a chain from there to older places. Adding a token,
+    taking it back and finding a place cost the same however long the line is. Two tables take
+    turns, so tokens that are older than `n_kept` are forgotten without a pause.
+    """
+
+    def __init__(self, orders: Sequence[int], *, reach: int, n_kept: int = MAX_KEPT) -> None:
+        self.orders = tuple(sorted(set(orders), reverse=True))
+        """Numbers of tokens that have a table, longest first."""
+        self._reach = reach
+        self._n_turn = max(1, n_kept // 2)
+        self.reset(())
+
+    def __len__(self) -> int:
+        return self._offset + len(self._line)
+
+    def reset(self, history: Sequence[int]) -> None:
+        """Start a line anew."""
+        self._line: list[int] = []
+        self._offset = 0
+        self._turned_at = 0
+        self._chains = {order: _Chain(order) for order in self.orders}
+        self.append(history)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens at the end of the line."""
+        chains, line = tuple(self._chains.values()), self._line
+        for token in tokens:
+            for chain in chains:
+                chain.push(line, self._offset + len(line))
+            line.append(token)
+            if len(self) - self._turned_at >= self._n_turn:
+                self._turn()
+
+    def become(self, history: Sequence[int]) -> None:
+        """Change the line to another; what both begin with is kept and not indexed again."""
+        shared = 0 if self._offset else common_prefix(self._line, history)
+        if shared < max(self._turned_at, len(self._line) // 2):
+            self.reset(history)
+            return
+        while len(self._line) > shared:
+            self._line.pop()
+            for chain in self._chains.values():
+                chain.pop(self._line)
+        self.append(history[shared:])
+
+    def of_order(self, order: int, n_max: int) -> list[Place]:
+        """Give at most `n_max` places that agree in `order` tokens or more, newest first.
+
+        Agreement is counted up to `reach` tokens.
+        """
+        found: list[Place] = []
+        if len(self._line) < order:
+            return found
+        chain = self._chains[order]
+        at = chain.newest(self._line)
+        for _ in range(n_max):
+            if at < self._offset + order:
+                break
+            n_agreed = self._agreement(at - self._offset)
+            if n_agreed >= order:
+                found.append(Place(at, n_agreed))
+            at = chain.older(at - self._offset)
+        return found
+
+    def token(self, at: int, drafted: Sequence[int]) -> int:
+        """Give the token at a place of the line with a draft behind it."""
+        index = at - self._offset
+        beyond = index - len(self._line)
+        return self._line[index] if beyond < 0 else drafted[beyond]
+
+    def _agreement(self, index: int) -> int:
+        line = self._line
+        limit = min(self._reach, index)
+        n_agreed = 0
+        while n_agreed < limit and line[index - 1 - n_agreed] == line[-1 - n_agreed]:
+            n_agreed += 1
+        return n_agreed
+
+    def _turn(self) -> None:
+        """Start a generation, and forget the one before the last."""
+        n_gone = self._turned_at - self._offset
+        del self._line[:n_gone]
+        for chain in self._chains.values():
+            chain.turn(n_gone)
+        self._offset = self._turned_at
+        self._turned_at = len(self)
+
+
+class _Chain:
+    """The places of one order: tables by hash, and from each place the one before it.
+
+    Hashes may collide: whoever follows the chain counts the agreement.
+    """
+
+    def __init__(self, order: int) -> None:
+        self._order = order
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+        self._older: list[int] = []
+
+    def newest(self, line: list[int]) -> int:
+        """Give the newest place behind the line's last tokens, -1 for none."""
+        key = hash(tuple(line[-self._order :]))
+        at = self._young.get(key)
+        return self._old.get(key, -1) if at is None else at
+
+    def older(self, index: int) -> int:
+        """Give the place before the one that is kept at `index`, -1 for none."""
+        return self._older[index]
+
+    def push(self, line: list[int], at: int) -> None:
+        """Remember that the line's last tokens go on at `at`, its coming token."""
+        if len(line) < self._order:
+            self._older.append(-1)
+            return
+        self._older.append(self.newest(line))
+        self._young[hash(tuple(line[-self._order :]))] = at
+
+    def pop(self, line: list[int]) -> None:
+        """Take the last `push` back; `line` is what it was then."""
+        before = self._older.pop()
+        if len(line) < self._order:
+            return
+        key = hash(tuple(line[-self._order :]))
+        if before < 0:
+            self._young.pop(key, None)
+        else:
+            self._young[key] = before
+
+    def turn(self, n_gone: int) -> None:
+        """Let the young table be the old one, and drop the first `n_gone` places."""
+        self._young, self._old = {}, self._young
+        del self._older[:n_gone]

@@ -1,0 +1,74 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.speculation.predictors.places import Place, Places
+
+LINES = st.lists(st.integers(0, 2), max_size=40)
+
+
+def scanned(line: list[int], order: int, reach: int) -> list[Place]:
+    found = []
+    for at in range(len(line) - 1, order - 1, -1):
+        n_agreed = 0
+        while n_agreed < min(reach, at) and line[at - 1 - n_agreed] == line[-1 - n_agreed]:
+            n_agreed += 1
+        if n_agreed >= order:
+            found.append(Place(at, n_agreed))
+    return found
+
+
+@given(LINES, st.sampled_from([1, 2, 4]))
+def test_the_index_finds_what_a_scan_finds(line: list[int], order: int) -> None:
+    places = Places((1, 2, 4), reach=6)
+    places.append(line)
+    assert places.of_order(order, 100) == scanned(line, order, 6)
+
+
+@given(LINES, LINES, LINES)
+def test_a_line_that_became_another_left_no_trace(
+    shared: list[int], old: list[int], new: list[int]
+) -> None:
+    places = Places((1, 3), reach=6)
+    places.append([*shared, *old])
+    places.become([*shared, *new])
+    for order in (1, 3):
+        assert places.of_order(order, 100) == scanned([*shared, *new], order, 6)
+
+
+def test_a_line_that_grew_is_not_indexed_again() -> None:
+    class Counting(list[int]):
+        n_read = 0
+
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]  # of list
+            if isinstance(index, slice):
+                type(self).n_read += len(self) - (index.start or 0)
+            return super().__getitem__(index)
+
+    places = Places((2,), reach=6)
+    places.append([1, 2] * 50)
+    places.become(Counting([*[1, 2] * 50, 3, 4]))
+    assert Counting.n_read == 2
+
+
+def test_only_the_newest_places_are_given() -> None:
+    places = Places((1,), reach=4)
+    places.append([5] * 10)
+    assert [place.at for place in places.of_order(1, 3)] == [9, 8, 7]
+
+
+@given(st.lists(st.integers(0, 2), min_size=30, max_size=80), st.integers(4, 12))
+def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: int) -> None:
+    places = Places((2,), reach=3, n_kept=n_kept)
+    for token in line:
+        places.append([token])
+    found = places.of_order(2, 1000)
+    assert all(len(line) - place.at <= n_kept for place in found)
+    newest = [place for place in scanned(line, 2, 3) if len(line) - place.at < n_kept // 2 - 3]
+    assert [place.at for place in found][: len(newest)] == [place.at for place in newest]
+    assert len(places) == len(line)
+
+
+def test_the_draft_stands_behind_the_line() -> None:
+    places = Places((1,), reach=4, n_kept=4)
+    places.append(range(10, 20))
+    assert [places.token(at, [7, 8]) for at in (9, 10, 11)] == [19, 7, 8]

@@ -1,0 +1,51 @@
+"""What every predictor that reads the chat itself must keep to inside a session."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.events import RoundFinished
+from tests.engine.test_session import OFF, WARM, finished, make_session, request, run
+from tests.fakes import FakeBackend, FakeVocabulary
+
+FEW_LETTERS = FakeVocabulary(4, ord("a"))
+READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX]
+
+
+def reading(predictor: PredictorName, n_draft: int = 5) -> SpeculationSettings:
+    return SpeculationSettings(
+        predictor=predictor,
+        controller=ControllerName.FIXED,
+        n_draft=n_draft,
+        lookup_pattern_min=1,
+        suffix_min_confidence=0.1,
+    )
+
+
+def repetitive() -> FakeBackend:
+    return FakeBackend(FEW_LETTERS, sharpness=3.0, order=2, end_bias=-30.0)
+
+
+@pytest.mark.parametrize("predictor", READERS)
+@pytest.mark.parametrize("n_draft", [1, 3, 8])
+def test_the_text_is_the_plain_one(predictor: PredictorName, n_draft: int) -> None:
+    for seed in range(3):
+        wanted = replace(request("abcabd"), sampling=WARM, seed=seed, max_tokens=80)
+        plain = finished(run(make_session(OFF, target=repetitive()), wanted))
+        session = make_session(reading(predictor, n_draft), target=repetitive())
+        assert finished(run(session, wanted)).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("predictor", READERS)
+def test_text_that_repeats_takes_fewer_rounds(predictor: PredictorName) -> None:
+    target = repetitive()
+    events = run(make_session(reading(predictor), target=target), request("abab", max_tokens=80))
+    rounds = [event for event in events if isinstance(event, RoundFinished)]
+    assert len(rounds) < 60
+    assert {each.source for each in rounds} == {None, predictor.value}
+
+
+@pytest.mark.parametrize("predictor", READERS)
+def test_it_can_be_switched_on(predictor: PredictorName) -> None:
+    assert predictor.value in make_session(OFF).predictors
