@@ -139,7 +139,8 @@ class PlannerScreen(PlanActions):
 
     def on_plan_knobs_focused(self) -> None:
         if self.plan is not None:
-            self._idle(self.plan, self._arrows_only)
+            # The changes worth a thought may not have been reached yet.
+            self._idle(self.plan, self._arrows_only if self.has_what_ifs else self._what_ifs)
 
     def on_plan_table_chosen(self, message: PlanTable.Chosen) -> None:
         self.change(message.setup)

@@ -131,6 +131,21 @@ async def test_what_ifs_come_when_the_knobs_rest(starter_path: Path, tmp_path: P
         await wait_until(pilot, lambda: "▸ bf16" in knobs_of(screen))
 
 
+async def test_going_to_another_knob_at_once_keeps_the_what_ifs(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        await wait_until(pilot, lambda: screen.has_what_ifs)
+        app.simulate_key("right")
+        app.simulate_key("down")
+        await wait_until(pilot, lambda: "▸ K type" in knobs_of(screen))
+        await wait_until(pilot, lambda: screen.has_what_ifs)
+        assert "what if" in report_of(screen)
+
+
 async def test_a_goal_is_searched_and_explained_until_a_knob_turns(
     starter_path: Path, tmp_path: Path
 ) -> None:
