@@ -9,22 +9,24 @@ from engine.configuration import Configuration
 from engine.memory.compute import (
     FLOAT_BYTES,
     attention_bytes,
-    experts_width,
     layers_bytes,
     logits_bytes,
     mask_bytes,
     output_bytes,
     relative_spread,
 )
+from engine.memory.flash_attention import has_cuda_kernel
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape
+from engine.memory.kv_cache import CacheShape, layers_kv_bytes
 from engine.memory.kv_types import is_quantized
 from engine.memory.ledger import Ledger
-from engine.memory.offload import offloaded_tensor_bytes
+from engine.memory.offload import LEAST_TOKENS, offloaded_tensor_bytes
 from engine.memory.placement import Placement
 from engine.memory.terms import Source, TermKind
 from engine.model.architecture import Architecture, Model
 
+SHARED_COPIES = 4
+"""Copies of a shared cache that were alive at once, on stand-ins for GPUs."""
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
 
@@ -42,20 +44,26 @@ def add_graph(
     spread = relative_spread(architecture)
     for device in dict.fromkeys((*where.distinct_devices, where.output_device)):
         layers = 0
-        if device in where.distinct_devices:
-            layers = layers_bytes(architecture, shape)
         if device.kind == "gpu":
             layers = gpu_layers_bytes(model, configuration, shape, where, device)
+        elif device in where.distinct_devices and not is_offloaded(shape, where):
+            layers = layers_bytes(architecture, shape)
         logits = 0
         if device == where.output_device:
             logits = logits_bytes(architecture, shape, n_outputs)
-        nbytes, note = max(layers, logits), "formula"
+        note = "formula"
         if device.kind == "gpu":
             note = "formula, not measured on this GPU"
-            nbytes += pipeline_bytes(architecture, configuration, shape, where)
-        ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
+        if is_pipelined(configuration, where):
+            inputs = input_bytes(architecture, shape)
+            n_more = PIPELINE_COPIES - (device == where.gpus[0])
+            layers += n_more * inputs if layers else 0
+            logits += PIPELINE_COPIES * inputs if logits else 0
+        nbytes = max(layers, logits)
+        if nbytes:
+            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
     copies = PIPELINE_COPIES if is_pipelined(configuration, where) else 1
-    _add_host_buffers(ledger, model, configuration, shape, where, copies)
+    _add_host_buffers(ledger, model, shape, where, copies)
     rows = output_bytes(architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
@@ -69,21 +77,62 @@ def gpu_layers_bytes(
 ) -> int:
     """Give the buffer of a GPU's layers: with the copies that CUDA and the scheduler make."""
     architecture, layers = model.architecture, 0
+    is_first, whole = device == where.gpus[0], layers_bytes(architecture, shape)
     if device in where.distinct_devices:
         attention = attention_bytes(architecture, shape) + f16_copy_bytes(architecture, shape)
-        layers = max(layers_bytes(architecture, shape), attention)
-    if device == where.gpus[0]:
-        visiting = offloaded_tensor_bytes(model, configuration, shape, where)
-        layers = max(layers, layers_bytes(architecture, shape) + visiting if visiting else 0)
+        layers = max(whole, attention)
+    visits = is_first and is_offloaded(shape, where)
+    if visits:
+        visiting = offloaded_tensor_bytes(model, configuration, where)
+        layers = max(layers, whole + visiting if visiting else 0)
+    if not configuration.offload_kqv or (visits and _has_layers_on_cpu(where)):
+        layers = max(layers, attention_over_copies_bytes(architecture, shape))
+    elif device == where.output_device:
+        layers += shared_cache_bytes(architecture, configuration, shape, where)
     return layers
 
 
-def pipeline_bytes(
+def is_offloaded(shape: CacheShape, where: Placement) -> bool:
+    """Whether layers of main memory are computed on the first GPU when a batch is large."""
+    return bool(where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS and _uses_gpus(where)
+
+
+def attention_over_copies_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give attention on a GPU over a layer's cache that lies in main memory, and is copied.
+
+    What else is alive then lies between attention alone and the whole layer: the mean came close
+    on 192 models.
+    """
+    n_copies = SHARED_COPIES if architecture.n_sharing else 1
+    beside = attention_bytes(architecture, shape) + layers_bytes(architecture, shape)
+    cache = n_copies * _largest_cache_bytes(architecture, shape)
+    return beside // 2 + cache + f16_copy_bytes(architecture, shape)
+
+
+def shared_cache_bytes(
     architecture: Architecture, configuration: Configuration, shape: CacheShape, where: Placement
 ) -> int:
-    """Give the copies of the inputs that several GPUs need to work at once; 0 for one GPU."""
-    is_needed = is_pipelined(configuration, where)
-    return PIPELINE_COPIES * input_bytes(architecture, shape) if is_needed else 0
+    """Give the copies of a cache that layers of another GPU share (Gemma 3n and 4)."""
+    n_owning = len(where.layer_devices) - architecture.n_sharing
+    owners = set(where.layer_devices[max(0, n_owning - 2) : n_owning])
+    sharing = set(where.layer_devices[n_owning:])
+    if not sharing or owners | sharing == owners & sharing:
+        return 0
+    n_copies = SHARED_COPIES * (2 if is_pipelined(configuration, where) else 1)
+    return n_copies * _largest_cache_bytes(architecture, shape)
+
+
+def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    layers = dict(enumerate(architecture.distinct_layers))
+    return max(layers_kv_bytes(architecture, layers, shape).values(), default=0)
+
+
+def _uses_gpus(where: Placement) -> bool:
+    return any(device.kind == "gpu" for device in (*where.distinct_devices, where.output_device))
+
+
+def _has_layers_on_cpu(where: Placement) -> bool:
+    return any(device.kind == "cpu" for device in where.distinct_devices)
 
 
 def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -91,7 +140,7 @@ def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
     The largest layer, keys and values (latent keys once); since llama.cpp pull request 23907.
     """
-    if not shape.flash_attention:
+    if not shape.flash_attention or not has_cuda_kernel(architecture):
         return 0
     k = is_quantized(shape.type_k)
     v = is_quantized(shape.type_v)
@@ -125,18 +174,16 @@ def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def _add_host_buffers(
     ledger: Ledger,
     model: Model,
-    configuration: Configuration,
     shape: CacheShape,
     where: Placement,
     n_copies: int,
 ) -> None:
-    """Add what the CPU keeps for GPUs: inputs of the graph, and experts that stay with it."""
-    if ledger.cpu in where.distinct_devices or where.output_device == ledger.cpu:
+    """Add what the CPU keeps for GPUs: inputs of the graph."""
+    is_alone = not _uses_gpus(where)
+    if is_alone or (not is_offloaded(shape, where) and _has_layers_on_cpu(where)):
         return
     architecture = model.architecture
     token_bytes = shape.n_graph_tokens * FLOAT_BYTES
     inputs = n_copies * input_bytes(architecture, shape) + token_bytes * architecture.d_hidden
-    if configuration.n_cpu_moe or configuration.tensor_overrides:
-        inputs = max(inputs, token_bytes * experts_width(architecture))
     note = "inputs of the graph"
     ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)

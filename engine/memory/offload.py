@@ -7,24 +7,31 @@ compute buffer then holds a copy of the largest such tensor.
 from functools import lru_cache
 
 from engine.configuration import Configuration, TensorOverride
-from engine.memory.kv_cache import CacheShape
 from engine.memory.placement import Placement
 from engine.memory.weights import CPU, layer_of, overridden, override_rules
 from engine.model.architecture import Model
 from engine.model.gguf import GgufFile
 
 LEAST_TOKENS = 32
+UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
+"""Architectures whose layers differ in their operations, as those of hybrids do."""
+EVEN = frozenset({"glm5-next"})
+"""Hybrids for which this was not seen."""
+UNEVEN_FACTOR = 1.85
+"""Such layers leave holes that the next tensor does not fit: nearly two are there at once."""
 
 
-def offloaded_tensor_bytes(
-    model: Model, configuration: Configuration, shape: CacheShape, where: Placement
-) -> int:
-    """Give the size of the largest tensor that visits the first GPU; 0 where none does."""
-    if shape.n_graph_tokens < LEAST_TOKENS:
-        return 0
+def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Placement) -> int:
+    """Give the room of the largest tensor that visits the first GPU; 0 where none does."""
     overrides, n_cpu_moe = configuration.tensor_overrides, configuration.n_cpu_moe
     by_layer, moved = _largest_tensors(model.file, overrides, n_cpu_moe)
     sizes = [by_layer[i] for i, device in enumerate(where.layer_devices) if device.kind == "cpu"]
+    architecture = model.architecture
+    is_uneven = architecture.name in UNEVEN or (
+        architecture.states and architecture.name not in EVEN
+    )
+    if n_cpu_moe and is_uneven:
+        moved = round(moved * UNEVEN_FACTOR)
     return max([moved, *sizes])
 
 

@@ -20,6 +20,8 @@ OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.outpu
 FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 """Architectures whose tied output is made before the embeddings: the CPU holds both, too."""
+EMBEDDING_IS_OUTPUT = frozenset({"bitnet"})
+"""Architectures whose embeddings give the logits where they are: no GPU gets a copy."""
 LOADED_OF_NEXTN = {"hy_v3": re.compile(r"\.(ffn_|exp_probs)")}
 """Tensors of a next-token head that llama.cpp loads although it does not use them."""
 PADDING = 32
@@ -132,7 +134,9 @@ def layer_of(name: str, n_blocks: int) -> int | None:
 
 def _tied_bytes(file: GgufFile) -> int:
     sizes = {tensor.name: _padded(tensor) for tensor in file.tensors}
-    return 0 if "output.weight" in sizes else sizes.get("token_embd.weight", 0)
+    if "output.weight" in sizes or file.architecture in EMBEDDING_IS_OUTPUT:
+        return 0
+    return sizes.get("token_embd.weight", 0)
 
 
 def _padded(tensor: TensorInfo) -> int:

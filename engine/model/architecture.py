@@ -73,6 +73,8 @@ class Architecture:
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
     widths: Widths = field(default_factory=Widths)
+    n_sharing: int = 0
+    """Last layers that use the cache of those before them."""
     side_width: int = 0
     """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
@@ -147,6 +149,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         v_head_dims=dims.v_dims(spans),
         has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
         widths=widths_of(file.tensors),
+        n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
         side_width=_side_width(keys, n_blocks, d_hidden),
         doubts=(*doubts, *_doubts(keys)),
     )

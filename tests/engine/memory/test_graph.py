@@ -56,11 +56,32 @@ def test_the_f16_copy_lives_beside_attention_and_not_beside_the_feed_forward_blo
 
 def test_two_gpus_keep_four_copies_of_the_inputs() -> None:
     one = compute(planned("llama-3.1-8b", GPU), GPU)
-    two = compute(planned("llama-3.1-8b", GPU, SECOND), GPU)
+    two = planned("llama-3.1-8b", GPU, SECOND)
     embedded, mask = 512 * 4096 * 4, 512 * 8192 * 2
-    assert two - one == 4 * (embedded + mask)
-    for alone in ({"offload_kqv": False}, {"n_gpu_layers": 20}, {"split_mode": "none"}):
-        assert compute(planned("llama-3.1-8b", GPU, SECOND, **alone), GPU) < two
+    assert compute(two, GPU) - one == 3 * (embedded + mask), "the first has its own already"
+    assert compute(two, SECOND) - one == 4 * (embedded + mask)
+    alone = planned("llama-3.1-8b", GPU)
+    assert compute(two, CPU) - compute(alone, CPU) == 3 * (embedded + mask)
+    for changes in ({"offload_kqv": False}, {"n_gpu_layers": 20}, {"split_mode": "none"}):
+        other = planned("llama-3.1-8b", GPU, SECOND, **changes)
+        assert compute(other, CPU) < compute(two, CPU)
+
+
+def test_a_cache_in_main_memory_is_copied_for_one_layer(llama: Model) -> None:
+    shape = shape_for(llama.architecture, replace(BASE, n_ctx=131072), "kvchat", (GPU, CPU))
+    beside = attention_bytes(llama.architecture, shape) + layers_bytes(llama.architecture, shape)
+    found = planned("llama-3.1-8b", GPU, n_ctx=131072, offload_kqv=False)
+    assert compute(found, GPU) == beside // 2 + 512 * MIB
+
+
+def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
+    split = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(3.0, 1.0))
+    shape = shape_for(find_entry("gemma-3n-e4b").model().architecture, BASE, "kvchat", (GPU, CPU))
+    layer = 2 * 2 * 256 * 2 * shape.n_cells
+    plain = planned("gemma-3n-e4b", GPU)
+    assert compute(split, SECOND) - compute(plain, GPU) > 8 * layer
+    ends_before = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(1.0, 3.0))
+    assert compute(ends_before, SECOND) - compute(plain, GPU) < 8 * layer
 
 
 def test_weights_of_main_memory_visit_the_first_gpu(llama: Model) -> None:
@@ -72,17 +93,36 @@ def test_weights_of_main_memory_visit_the_first_gpu(llama: Model) -> None:
     assert compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20, **few), GPU) < partial - largest
 
 
-def test_experts_in_main_memory_visit_the_gpu_and_are_computed_beside_it_too() -> None:
+def test_experts_in_main_memory_visit_the_gpu_one_tensor_at_a_time() -> None:
     on_gpu, moved = planned("gpt-oss-20b", GPU), planned("gpt-oss-20b", GPU, n_cpu_moe=-1)
     experts = [
         t for t in find_entry("gpt-oss-20b").model().file.tensors if "_exps.weight" in t.name
     ]
     assert compute(moved, GPU) - compute(on_gpu, GPU) == max(t.nbytes for t in experts)
-    assert compute(moved, CPU) > compute(on_gpu, CPU)
+    assert compute(moved, CPU) == compute(on_gpu, CPU)
     overridden = TensorOverride("ffn_.*_exps", "CPU")
     same = planned("gpt-oss-20b", GPU, tensor_overrides=(overridden,))
     weights = [d.term(TermKind.WEIGHTS).nbytes for d in same.devices]
     assert weights == [d.term(TermKind.WEIGHTS).nbytes for d in moved.devices]
+
+
+def test_layers_that_differ_leave_holes_beside_visiting_experts() -> None:
+    model = find_entry("qwen3-next-80b-a3b").model()
+    experts = max(t.nbytes for t in model.file.tensors if "_exps.weight" in t.name)
+    on_gpu = planned("qwen3-next-80b-a3b", GPU)
+    moved = planned("qwen3-next-80b-a3b", GPU, n_cpu_moe=-1)
+    assert compute(moved, GPU) - compute(on_gpu, GPU) == round(1.85 * experts)
+
+
+def test_layers_of_main_memory_are_computed_there_for_small_batches_only() -> None:
+    small = {"n_ubatch": 16, "n_batch": 16, "n_gpu_layers": 20}
+    model = find_entry("llama-3.1-8b").model()
+    shape = shape_for(model.architecture, replace(BASE, n_ubatch=16), "kvchat", (GPU, CPU))
+    rows = 17 * 128_256 * 4
+    found = compute(planned("llama-3.1-8b", GPU, **small), CPU)
+    assert found == layers_bytes(model.architecture, shape) + rows
+    large = compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20), CPU)
+    assert large == 512 * 2 * 4096 * 4 + 512 * 8192 * 2 + rows, "the first GPU computes them"
 
 
 def test_a_gpu_with_the_output_layer_alone_needs_its_logits(llama: Model) -> None:
