@@ -1,0 +1,279 @@
+"""Whatever is drafted and however it is judged, the law of the text is the target's, exactly."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.configuration import SamplingSettings, Verification
+from engine.sampling.distribution import Distribution
+from engine.sampling.sampler import Sampler, TokenMask
+from engine.speculation.guess import guess
+from engine.speculation.verify import verify_draft
+from tests.chances import Chances, EnumeratedSampler, law_of
+
+MODES: tuple[Verification, ...] = get_args(Verification)
+N_VOCAB = 4
+LINE = (2, 0, 1)
+WARM = SamplingSettings(temperature=0.9)
+SAMPLINGS = {
+    "greedy": SamplingSettings(),
+    "plain": WARM,
+    "cold": replace(WARM, temperature=0.4),
+    "top-k": replace(WARM, top_k=2),
+    "top-p": replace(WARM, top_p=0.7),
+    "min-p": replace(WARM, min_p=0.35),
+    "penalty": replace(WARM, repetition_penalty=2.5, repetition_window=3),
+    "all": SamplingSettings(
+        temperature=1.1, top_k=3, top_p=0.95, min_p=0.05, repetition_penalty=1.4
+    ),
+}
+Drafted = tuple[tuple[int, ...], tuple[Distribution | None, ...]]
+StopRule = Callable[[int, float, float], str]
+Row = NDArray[np.float32]
+
+
+@lru_cache(maxsize=None)
+def logits(which: int, context: tuple[int, ...]) -> Row:
+    """Target (0) and draft (1) agree in part, behind the last two tokens."""
+    common = np.random.default_rng([5, *context[-2:]]).normal(size=N_VOCAB)
+    own = np.random.default_rng([6 + which, *context[-2:]]).normal(size=N_VOCAB)
+    row: Row = (1.2 * common + 0.8 * own).astype(np.float32)
+    return row
+
+
+def fixed(n_drafted: int, own: float, best: float) -> str:
+    return "go on"
+
+
+def ends_behind_a_weak_token(n_drafted: int, own: float, best: float) -> str:
+    return "last" if own < 0.4 else "go on"
+
+
+def ends_before_a_weak_row(n_drafted: int, own: float, best: float) -> str:
+    return "drop" if best < 0.45 else "go on"
+
+
+def ends_before_a_weak_row_but_not_first(n_drafted: int, own: float, best: float) -> str:
+    return "drop" if n_drafted >= 1 and best < 0.6 else "go on"
+
+
+def drops_what_was_drawn(n_drafted: int, own: float, best: float) -> str:
+    return "drop" if own < 0.4 else "go on"
+
+
+EXACT_RULES = (
+    fixed,
+    ends_behind_a_weak_token,
+    ends_before_a_weak_row,
+    ends_before_a_weak_row_but_not_first,
+)
+
+
+def model_draft(sampler: Sampler, mode: Verification, n_draft: int, rule: StopRule) -> Drafted:
+    """Draft as a draft model does, with a rule that may look at the row and at the draw."""
+    tokens: list[int] = []
+    laws: list[Distribution | None] = []
+    while len(tokens) < n_draft:
+        line = [*LINE, *tokens]
+        row = logits(1, tuple(line))
+        made = guess(
+            row, sampler, line, round_start=len(LINE), position=len(line), verification=mode
+        )
+        law = sampler.distribution(row, line)
+        decision = rule(len(tokens), law.probability(made.token), float(law.probs.max()))
+        if decision == "drop":
+            break
+        tokens.append(made.token)
+        laws.append(made.law)
+        if decision == "last":
+            break
+    return tuple(tokens), tuple(laws)
+
+
+def one_round(
+    chances: Chances,
+    settings: SamplingSettings,
+    mode: Verification,
+    draft: Callable[[Sampler], Drafted],
+    *,
+    bonus: bool,
+    mask: TokenMask | None = None,
+) -> tuple[int, ...]:
+    sampler = EnumeratedSampler(settings, chances, mask)
+    tokens, laws = draft(sampler)
+    n_rows = len(tokens) + (bonus or not tokens)
+    rows = np.stack([logits(0, (*LINE, *tokens[:index])) for index in range(n_rows)])
+    verdict = verify_draft(tokens, rows, sampler, LINE, verification=mode, laws=laws)
+    added = () if verdict.next_token is None else (verdict.next_token,)
+    return (*tokens[: verdict.n_accepted], *added)
+
+
+def error(
+    found: dict[tuple[int, ...], float],
+    settings: SamplingSettings,
+    n: int,
+    mask: TokenMask | None = None,
+) -> float:
+    """Give the largest difference from the target's law of the next `n` tokens.
+
+    A round that emits fewer is followed by the target's own law.
+    """
+    sampler = Sampler(settings, seed=0, mask=mask)
+
+    @lru_cache(maxsize=None)
+    def own_law(prefix: tuple[int, ...]) -> Distribution:
+        line = (*LINE, *prefix)
+        return sampler.distribution(logits(0, line), line)
+
+    @lru_cache(maxsize=None)
+    def own(prefix: tuple[int, ...], rest: tuple[int, ...]) -> float:
+        if not rest:
+            return 1.0
+        return own_law(prefix).probability(rest[0]) * own((*prefix, rest[0]), rest[1:])
+
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    largest = 0.0
+    for text in product(range(N_VOCAB), repeat=n):
+        drawn = sum(
+            found.get(text[:length], 0.0) * own(text[:length], text[length:])
+            for length in range(n + 1)
+        )
+        largest = max(largest, abs(drawn - own((), text)))
+    return largest
+
+
+@pytest.mark.parametrize("rule", EXACT_RULES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_drawn_draft_leaves_the_law_exact(name: str, mode: Verification, rule: StopRule) -> None:
+    settings = SAMPLINGS[name]
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        return one_round(
+            chances, settings, mode, lambda given: model_draft(given, mode, 2, rule), bonus=True
+        )
+
+    assert error(law_of(program), settings, 3) < 1e-12
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("n_draft", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_short_and_long_drafts_are_exact_with_and_without_the_bonus(
+    mode: Verification, n_draft: int, bonus: bool
+) -> None:
+    settings = SAMPLINGS["all"]
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        return one_round(
+            chances,
+            settings,
+            mode,
+            lambda given: model_draft(given, mode, n_draft, fixed),
+            bonus=bonus,
+        )
+
+    law = law_of(program)
+    assert max(len(text) for text in law) == n_draft + bonus
+    assert error(law, settings, n_draft + bonus) < 1e-12
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_chosen_draft_leaves_the_law_exact(name: str, mode: Verification) -> None:
+    settings = SAMPLINGS[name]
+    for tokens in ((), (0,), (1, 3), (2, 2), (3, 1, 0)):
+        for bonus in (True, False):
+
+            def program(
+                chances: Chances, tokens: tuple[int, ...] = tokens, bonus: bool = bonus
+            ) -> tuple[int, ...]:
+                return one_round(
+                    chances, settings, mode, lambda _: (tokens, (None,) * len(tokens)), bonus=bonus
+                )
+
+            assert error(law_of(program), settings, len(tokens) + 1) < 1e-12
+
+
+def brackets(history: tuple[int, ...] | list[int]) -> NDArray[np.bool_]:
+    """A toy automaton: 1 opens and only 2 or 0 may follow, 2 closes, 3 stands behind 0 only."""
+    last = history[-1]
+    allowed = {0: (0, 1, 3), 1: (0, 2), 2: (0, 1), 3: (1,)}[last]
+    return np.isin(np.arange(N_VOCAB), allowed)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_mask_binds_draft_and_target_and_keeps_the_law(name: str, mode: Verification) -> None:
+    settings = SAMPLINGS[name]
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        return one_round(
+            chances,
+            settings,
+            mode,
+            lambda given: model_draft(given, mode, 2, fixed),
+            bonus=True,
+            mask=brackets,
+        )
+
+    law = law_of(program)
+    assert error(law, settings, 3, brackets) < 1e-12
+    for text in law:
+        for index, token in enumerate(text):
+            assert brackets((*LINE, *text[:index]))[token]
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+def test_a_rule_that_drops_what_was_drawn_would_be_caught(mode: Verification) -> None:
+    """Why a drawn token is never withdrawn: the law of the next two tokens would be another."""
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        return one_round(
+            chances,
+            WARM,
+            mode,
+            lambda given: model_draft(given, mode, 1, drops_what_was_drawn),
+            bonus=True,
+        )
+
+    assert error(law_of(program), WARM, 2) > 1e-3
+
+
+def test_block_accepts_more_than_rejection_and_rejection_more_than_a_match() -> None:
+    def mean_accepted(mode: Verification) -> float:
+        def program(chances: Chances) -> tuple[int, ...]:
+            return one_round(
+                chances, WARM, mode, lambda given: model_draft(given, mode, 3, fixed), bonus=True
+            )
+
+        return sum(len(text) * weight for text, weight in law_of(program).items()) - 1.0
+
+    matched, rejected, block = (mean_accepted(mode) for mode in ("match", "rejection", "block"))
+    assert block > rejected + 1e-3 > matched
+
+
+def test_rejection_accepts_one_token_as_often_as_the_laws_overlap() -> None:
+    sampler = Sampler(WARM, seed=0)
+    target = sampler.distribution(logits(0, LINE), LINE)
+    draft = sampler.distribution(logits(1, LINE), LINE)
+    every = np.arange(N_VOCAB)
+    overlap = np.minimum(target.probabilities(every), draft.probabilities(every)).sum()
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        return one_round(
+            chances,
+            WARM,
+            "rejection",
+            lambda given: model_draft(given, "rejection", 1, fixed),
+            bonus=True,
+        )
+
+    accepted = sum(weight for text, weight in law_of(program).items() if len(text) == 2)
+    assert accepted == pytest.approx(overlap, abs=1e-12)
