@@ -45,6 +45,10 @@ class SpeculationSettings:
     half a plain step; five tokens of agreement are right often enough for that."""
     lookup_pattern_max: int = 16
     """Longest run of tokens that the look-up compares."""
+    lookup_length_min: int = 1
+    """Tokens that must stand behind an earlier place for the look-up to copy them."""
+    lookup_length_max: int = MAX_DRAFT
+    """Most tokens that the look-up copies, whatever draft length is wanted."""
     suffix_min_confidence: float = 0.7
     """Probability under which a suffix draft ends, that all of its tokens are right; 0 never ends.
     On two processor cores 0.5 to 0.8 gain the same, and 0.7 drafts fewer tokens than 0.5."""

@@ -36,8 +36,7 @@ from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter, available
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.input_lookup import InputLookupPredictor
-from engine.speculation.predictors.suffix import SuffixPredictor
+from engine.speculation.predictors.readers import Readers
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, verify_draft
 from engine.speculation.vocabularies import check_pair
@@ -85,6 +84,7 @@ class Session:
         self._backend = backend
         self._template = template
         self._draft_backend = draft_backend
+        self._readers = Readers()
         if draft_backend is not None:
             if not backend.can_crop:
                 raise IncompatiblePairError(
@@ -231,13 +231,8 @@ class Session:
         match name:
             case PredictorName.OFF:
                 return None
-            case PredictorName.LOOKUP:
-                return InputLookupPredictor(
-                    pattern_min=settings.lookup_pattern_min,
-                    pattern_max=settings.lookup_pattern_max,
-                )
-            case PredictorName.SUFFIX:
-                return SuffixPredictor(min_confidence=settings.suffix_min_confidence)
+            case PredictorName.LOOKUP | PredictorName.SUFFIX:
+                return self._readers.give(settings)
             case PredictorName.DRAFT:
                 return self._draft_predictor(sampler, settings)
 

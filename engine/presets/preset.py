@@ -65,6 +65,10 @@ class SpeculationRules(_Strict):
     """Shortest run of tokens that the look-up trusts."""
     lookup_pattern_max: int = Field(default=16, ge=1, le=64)
     """Longest run of tokens that the look-up compares."""
+    lookup_length_min: int = Field(default=1, ge=1, le=MAX_DRAFT)
+    """Tokens that must stand behind an earlier place for the look-up to copy them."""
+    lookup_length_max: int = Field(default=MAX_DRAFT, ge=1, le=MAX_DRAFT)
+    """Most tokens that the look-up copies."""
     suffix_min_confidence: float = Field(default=0.7, ge=0.0, le=1.0)
     """Probability of being right as a whole under which a suffix draft ends."""
     draft_min_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT)

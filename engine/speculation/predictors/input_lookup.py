@@ -1,9 +1,11 @@
 """Input look-up: the line has been here before, so it may go on as it did."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.predictors.places import Place, Places
 
 MAX_CANDIDATES = 64
 
@@ -11,83 +13,72 @@ MAX_CANDIDATES = 64
 class InputLookupPredictor:
     """Proposes what followed the longest earlier occurrence of the line's end.
 
-    Prompt look-up decoding (Saxena 2023), over prompt and reply. The last `pattern_min` tokens find
-    earlier places through an index; of the newest `MAX_CANDIDATES` places the one that agrees
-    furthest back, `pattern_max` tokens at most, wins, the newest among equals. Committing a token
-    and finding a match take constant time, whatever the length of the line.
+    Prompt look-up decoding (Saxena 2023), over prompt and reply. Of the places that agree in at
+    least `pattern_min` tokens the one that agrees furthest back wins, `pattern_max` tokens at most,
+    the newest among equals. Patterns of a few lengths between the two have an index, and the
+    longest that is found gives the candidates, the newest `MAX_CANDIDATES` of them.
+
+    A place counts only where `length_min` tokens of the line stand behind it, and is copied for
+    `length_max` tokens at most; a copy that reaches the end of the line goes on with itself.
     """
 
     name = "lookup"
 
-    def __init__(self, *, pattern_min: int, pattern_max: int) -> None:
-        if not 1 <= pattern_min <= pattern_max:
-            raise PresetError(
-                f"lookup_pattern_min is {pattern_min} and lookup_pattern_max {pattern_max}: "
-                "the first is at least 1 and at most the second"
-            )
-        self._pattern_min = pattern_min
+    def __init__(
+        self, *, pattern_min: int, pattern_max: int, length_min: int = 1, length_max: int = 16
+    ) -> None:
+        _check_range("lookup_pattern", pattern_min, pattern_max)
+        _check_range("lookup_length", length_min, length_max)
+        self._length_min = length_min
+        self._length_max = length_max
         self._pattern_max = pattern_max
-        self._line: list[int] = []
-        self._newest: dict[tuple[int, ...], int] = {}
-        self._older: list[int] = []
+        self._places = Places(_orders(pattern_min, pattern_max), reach=pattern_max)
 
     def reset(self, history: Sequence[int]) -> None:
-        self._line = []
-        self._newest = {}
-        self._older = []
-        self.commit(history)
+        self._places.become(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._index_continuation()
-            self._line.append(token)
+        self._places.append(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        place, n_matched = self._longest_match()
+        place = self._longest_match()
         if place is None:
             return
-        confidence = n_matched / (n_matched + 1)
+        confidence = place.n_agreed / (place.n_agreed + 1)
         copied: list[int] = []
-        while True:
-            at = place + len(copied)
-            beyond = at - len(self._line)
-            token = self._line[at] if beyond < 0 else copied[beyond]
-            copied.append(token)
-            yield DraftToken(token, confidence)
+        for index in range(self._length_max):
+            copied.append(self._places.token(place.at + index, copied))
+            yield DraftToken(copied[-1], confidence)
 
     def close(self) -> None:
-        self.reset(())
+        self._places.reset(())
 
-    def _index_continuation(self) -> None:
-        """Remember that the pattern at the end of the line goes on at the coming token's place."""
-        place = len(self._line)
-        if place < self._pattern_min:
-            self._older.append(-1)
-            return
-        pattern = tuple(self._line[place - self._pattern_min :])
-        self._older.append(self._newest.get(pattern, -1))
-        self._newest[pattern] = place
+    def _longest_match(self) -> Place | None:
+        newest_start = len(self._places) - self._length_min
+        for order in self._places.orders:
+            best: Place | None = None
+            for place in islice(self._places.of_order(order), MAX_CANDIDATES):
+                is_longer = best is None or place.n_agreed > best.n_agreed
+                if is_longer and place.at <= newest_start:
+                    best = place
+                    if place.n_agreed == self._pattern_max:
+                        break
+            if best is not None:
+                return best
+        return None
 
-    def _longest_match(self) -> tuple[int | None, int]:
-        if len(self._line) < self._pattern_min:
-            return None, 0
-        best: int | None = None
-        best_length = 0
-        place = self._newest.get(tuple(self._line[-self._pattern_min :]), -1)
-        for _ in range(MAX_CANDIDATES):
-            if place < 0 or best_length == self._pattern_max:
-                break
-            length = self._agreement(place)
-            if length > best_length:
-                best, best_length = place, length
-            place = self._older[place]
-        return best, best_length
 
-    def _agreement(self, place: int) -> int:
-        """Count how many tokens before `place` equal those at the end of the line."""
-        line, end = self._line, len(self._line)
-        length = self._pattern_min
-        limit = min(self._pattern_max, place)
-        while length < limit and line[place - 1 - length] == line[end - 1 - length]:
-            length += 1
-        return length
+def _orders(pattern_min: int, pattern_max: int) -> list[int]:
+    """Give the pattern lengths with an index: the least, its doubles, and the longest."""
+    orders = [pattern_min]
+    while 2 * orders[-1] < pattern_max:
+        orders.append(2 * orders[-1])
+    return [*orders, pattern_max]
+
+
+def _check_range(name: str, least: int, most: int) -> None:
+    if not 1 <= least <= most:
+        raise PresetError(
+            f"{name}_min is {least} and {name}_max {most}: "
+            "the first is at least 1 and at most the second"
+        )

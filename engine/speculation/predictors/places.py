@@ -1,6 +1,6 @@
 """Where the end of a line of tokens stood before: the index that look-up and suffixes share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from engine.backends.base import common_prefix
@@ -57,7 +57,7 @@ class Places:
 
     def become(self, history: Sequence[int]) -> None:
         """Change the line to another; what both begin with is kept and not indexed again."""
-        shared = 0 if self._offset else common_prefix(self._line, history)
+        shared = 0 if self._offset else self._shared(history)
         if shared < max(self._turned_at, len(self._line) // 2):
             self.reset(history)
             return
@@ -67,30 +67,32 @@ class Places:
                 chain.pop(self._line)
         self.append(history[shared:])
 
-    def of_order(self, order: int, n_max: int) -> list[Place]:
-        """Give at most `n_max` places that agree in `order` tokens or more, newest first.
+    def of_order(self, order: int) -> Iterator[Place]:
+        """Give the places that agree in `order` tokens or more, newest first.
 
         Agreement is counted up to `reach` tokens.
         """
-        found: list[Place] = []
         if len(self._line) < order:
-            return found
+            return
         chain = self._chains[order]
         at = chain.newest(self._line)
-        for _ in range(n_max):
-            if at < self._offset + order:
-                break
+        while at >= self._offset + order:
             n_agreed = self._agreement(at - self._offset)
             if n_agreed >= order:
-                found.append(Place(at, n_agreed))
+                yield Place(at, n_agreed)
             at = chain.older(at - self._offset)
-        return found
 
     def token(self, at: int, drafted: Sequence[int]) -> int:
         """Give the token at a place of the line with a draft behind it."""
         index = at - self._offset
         beyond = index - len(self._line)
         return self._line[index] if beyond < 0 else drafted[beyond]
+
+    def _shared(self, history: Sequence[int]) -> int:
+        n_line = len(self._line)
+        if self._line == list(history[:n_line]):
+            return n_line
+        return common_prefix(self._line, history)
 
     def _agreement(self, index: int) -> int:
         line = self._line
@@ -124,9 +126,7 @@ class _Chain:
 
     def newest(self, line: list[int]) -> int:
         """Give the newest place behind the line's last tokens, -1 for none."""
-        key = hash(tuple(line[-self._order :]))
-        at = self._young.get(key)
-        return self._old.get(key, -1) if at is None else at
+        return self._newest(hash(tuple(line[-self._order :])))
 
     def older(self, index: int) -> int:
         """Give the place before the one that is kept at `index`, -1 for none."""
@@ -137,8 +137,9 @@ class _Chain:
         if len(line) < self._order:
             self._older.append(-1)
             return
-        self._older.append(self.newest(line))
-        self._young[hash(tuple(line[-self._order :]))] = at
+        key = hash(tuple(line[-self._order :]))
+        self._older.append(self._newest(key))
+        self._young[key] = at
 
     def pop(self, line: list[int]) -> None:
         """Take the last `push` back; `line` is what it was then."""
@@ -155,3 +156,7 @@ class _Chain:
         """Let the young table be the old one, and drop the first `n_gone` places."""
         self._young, self._old = {}, self._young
         del self._older[:n_gone]
+
+    def _newest(self, key: int) -> int:
+        at = self._young.get(key)
+        return self._old.get(key, -1) if at is None else at

@@ -1,6 +1,7 @@
 """Suffixes: what mostly followed wherever the line's end stood before."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
@@ -60,10 +61,9 @@ class SuffixPredictor:
         """Give the places that agree furthest, newest first among equals."""
         found: dict[int, Place] = {}
         for order in self._places.orders:
-            for place in self._places.of_order(order, MAX_PLACES):
-                if len(found) >= MAX_PLACES:
-                    break
-                found[place.at] = place
+            for place in islice(self._places.of_order(order), MAX_PLACES):
+                if len(found) < MAX_PLACES:
+                    found[place.at] = place
         return sorted(found.values(), key=lambda place: (-place.n_agreed, -place.at))
 
 
