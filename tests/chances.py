@@ -1,6 +1,6 @@
 """Every outcome of a program that draws by chance, each with its exact probability."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -34,17 +34,17 @@ class Chances:
 
 def law_of(program: Callable[[Chances], Outcome]) -> dict[Outcome, float]:
     """Run a program along each path of its chances; gives the probability of each outcome."""
-    law: Counter[Outcome] = Counter()
+    law: defaultdict[Outcome, float] = defaultdict(float)
     path: list[int] = []
     while True:
         chances = Chances(path)
         outcome = program(chances)
-        law[outcome] += chances.probability  # type: ignore[assignment]  # counts are weights here
+        law[outcome] += chances.probability
         path = chances.path
         while path and path[-1] + 1 == chances.n_options[len(path) - 1]:
             path.pop()
         if not path:
-            return dict(law)  # type: ignore[arg-type]
+            return dict(law)
         path[-1] += 1
 
 

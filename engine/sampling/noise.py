@@ -35,8 +35,8 @@ def uniform(seed: int, position: int) -> float:
 def fork(seed: int, *words: int) -> int:
     """Give a seed of its own to a stream that must share no noise with another."""
     for word in words:
-        mixed = _mix(np.array([seed & _WORD], dtype=np.uint64) ^ np.uint64(word & _WORD))
-        seed = int(mixed[0])
+        mixed = _mix(np.array([seed & _WORD], dtype=np.uint64))
+        seed = int(_mix(mixed ^ np.uint64(word & _WORD))[0])
     return seed
 
 

@@ -1,11 +1,12 @@
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from engine.configuration import SamplingSettings
-from engine.errors import PresetError
+from engine.errors import DecodeError, PresetError
 from engine.sampling.noise import gumbel
 from engine.sampling.sampler import Sampler
 
@@ -109,3 +110,43 @@ def test_every_bad_setting_is_named_at_once() -> None:
     with pytest.raises(PresetError) as caught:
         Sampler(SamplingSettings(temperature=-1, top_p=0, min_p=1), seed=1)
     assert all(name in str(caught.value) for name in ("temperature", "top_p", "min_p"))
+
+
+def only(*tokens: int) -> np.ndarray:
+    return np.isin(np.arange(5), tokens)
+
+
+def test_a_mask_leaves_nothing_of_what_it_forbids() -> None:
+    for settings in (PLAIN, replace(PLAIN, top_k=4), replace(PLAIN, top_p=0.9, min_p=0.01)):
+        sampler = Sampler(settings, seed=1, mask=lambda history: only(1, 3))
+        found = sampler.distribution(LOGITS, ())
+        assert set(found.tokens.tolist()) == {1, 3}
+        assert found.probs.sum() == pytest.approx(1.0)
+    greedy = Sampler(SamplingSettings(), seed=1, mask=lambda history: only(1, 3))
+    assert greedy.sample(LOGITS, (), 0) == 1
+
+
+def test_a_mask_sees_the_whole_line_though_a_penalty_sees_a_part() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def remember(history: Sequence[int], /) -> np.ndarray:
+        seen.append(tuple(history))
+        return only(0, 1)
+
+    settings = replace(PLAIN, repetition_penalty=2.0, repetition_window=1)
+    sampler = Sampler(settings, seed=1, mask=remember)
+    assert sampler.history_window is None
+    assert Sampler(settings, seed=1).history_window == 1
+    assert Sampler(PLAIN, seed=1).history_window == 0
+    sampler.sample(LOGITS, (4, 3, 2), 3)
+    assert seen == [(4, 3, 2)]
+
+
+def test_a_mask_of_a_larger_vocabulary_serves_a_draft_model_too() -> None:
+    sampler = Sampler(PLAIN, seed=1, mask=lambda history: only(1, 3, 4))
+    assert set(sampler.distribution(LOGITS[:4], ()).tokens.tolist()) == {1, 3}
+
+
+def test_a_mask_that_forbids_everything_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="no token may follow"):
+        Sampler(PLAIN, seed=1, mask=lambda history: only()).sample(LOGITS, (), 0)

@@ -1,8 +1,8 @@
 """Whatever is drafted and however it is judged, the law of the text is the target's, exactly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from typing import get_args
 
@@ -38,7 +38,7 @@ StopRule = Callable[[int, float, float], str]
 Row = NDArray[np.float32]
 
 
-@lru_cache(maxsize=None)
+@cache
 def logits(which: int, context: tuple[int, ...]) -> Row:
     """Target (0) and draft (1) agree in part, behind the last two tokens."""
     common = np.random.default_rng([5, *context[-2:]]).normal(size=N_VOCAB)
@@ -126,12 +126,12 @@ def error(
     """
     sampler = Sampler(settings, seed=0, mask=mask)
 
-    @lru_cache(maxsize=None)
+    @cache
     def own_law(prefix: tuple[int, ...]) -> Distribution:
         line = (*LINE, *prefix)
         return sampler.distribution(logits(0, line), line)
 
-    @lru_cache(maxsize=None)
+    @cache
     def own(prefix: tuple[int, ...], rest: tuple[int, ...]) -> float:
         if not rest:
             return 1.0
@@ -201,7 +201,7 @@ def test_a_chosen_draft_leaves_the_law_exact(name: str, mode: Verification) -> N
             assert error(law_of(program), settings, len(tokens) + 1) < 1e-12
 
 
-def brackets(history: tuple[int, ...] | list[int]) -> NDArray[np.bool_]:
+def brackets(history: Sequence[int], /) -> NDArray[np.bool_]:
     """A toy automaton: 1 opens and only 2 or 0 may follow, 2 closes, 3 stands behind 0 only."""
     last = history[-1]
     allowed = {0: (0, 1, 3), 1: (0, 2), 2: (0, 1), 3: (1,)}[last]
