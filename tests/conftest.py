@@ -1,6 +1,7 @@
 """Fixtures for every test: where the real models are."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ def real_model(name: str) -> Path:
     if not path.is_file():
         pytest.fail(f"{path} is missing: run `make test-models` (or `make test`) first")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep every test out of the folders of whoever runs it."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("DATA", "CONFIG", "STATE", "CACHE"):
+            patch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))
+        yield
 
 
 @pytest.fixture(scope="session")

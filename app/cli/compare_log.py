@@ -59,7 +59,8 @@ def learn(plan: Plan, path: Path) -> None:
         LogError: the log cannot be read, or says nothing about memory.
         CalibrationError: it says nothing about a card, or the file cannot be kept.
     """
-    from app.planning.calibrating import calibration_path, learn_from_log
+    from app.planning.calibrating import learn_from_log
+    from app.planning.calibrations import calibration_path
 
     for name, found in learn_from_log(plan, path).items():
         factor = f", graphs times {found.compute_factor:g}" if found.compute_factor else ""

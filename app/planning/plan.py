@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app.planning.calibrations import known_calibrations
 from engine.configuration import Configuration
 from engine.events import BufferSize
+from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
@@ -111,9 +113,20 @@ def _absences(plan: Plan) -> list[str]:
 class Planner:
     """Makes plans; headers and devices are read once."""
 
-    def __init__(self, *, loaded: tuple[BufferSize, ...] = ()) -> None:
-        """Take what this process's engine has allocated: another load would free it."""
+    def __init__(
+        self,
+        *,
+        loaded: tuple[BufferSize, ...] = (),
+        calibrations: Calibrations | None = None,
+    ) -> None:
+        """Prepare to plan.
+
+        Args:
+            loaded: What this process's engine has allocated: another load would free it.
+            calibrations: What logs taught about cards; None reads what was kept.
+        """
         self._loaded = loaded
+        self._calibrations = calibrations
         self._models: dict[Path, Model] = {}
         self._files: dict[Path, GgufFile] = {}
         self._devices: dict[_Machine, tuple[Device, ...]] = {}
@@ -138,13 +151,20 @@ class Planner:
         model = self.model(setup.configuration.model_path)
         devices = self.devices_of(setup)
         companions = self._companions(setup.configuration)
+        known = self._known_calibrations()
 
         def cost(configuration: Configuration) -> Estimate:
-            return estimate(
+            found = estimate(
                 model, configuration, devices, target=setup.target, companions=companions
             )
+            return calibrated(found, known) if known else found
 
         return cost
+
+    def _known_calibrations(self) -> Calibrations:
+        if self._calibrations is None:
+            self._calibrations = known_calibrations()
+        return self._calibrations
 
     def _companions(self, configuration: Configuration) -> Companions:
         """Give the headers of the files that run beside the model."""
