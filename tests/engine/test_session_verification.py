@@ -1,0 +1,252 @@
+"""The loop under every way to judge a draft."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from typing import get_args
+
+import pytest
+
+from engine.cancellation import Cancellation
+from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+from engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PromptReady,
+    RoundFinished,
+    TokenKind,
+    TokensCommitted,
+)
+from engine.requests import GenerationRequest
+from engine.sampling.sampler import Sampler
+from engine.session import Session
+from tests.engine.test_session import (
+    DRAFT,
+    GREEDY,
+    LETTERS,
+    LOOKUP,
+    OFF,
+    WARM,
+    finished,
+    make_session,
+    request,
+    rounds,
+    run,
+)
+from tests.fakes import FakeBackend, FakeVocabulary
+
+MODES: tuple[Verification, ...] = get_args(Verification)
+OWN_LAW: tuple[Verification, ...] = ("rejection", "block")
+COPYING = replace(LOOKUP, lookup_pattern_min=1)
+PENALISED = replace(WARM, repetition_penalty=1.3)
+
+
+def judged(
+    settings: SpeculationSettings, verification: Verification, *, bonus: bool = True
+) -> SpeculationSettings:
+    return replace(settings, verification=verification, bonus_token=bonus)
+
+
+@cache
+def plain(sampling: SamplingSettings, seed: int) -> Finished:
+    return finished(run(make_session(OFF), request(sampling=sampling, seed=seed)))
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("verification", MODES)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_greedy_text_is_the_same_however_drafts_are_judged(
+    settings: SpeculationSettings, verification: Verification, bonus: bool
+) -> None:
+    for sampling in (GREEDY, replace(GREEDY, repetition_penalty=1.3)):
+        session = make_session(judged(settings, verification, bonus=bonus))
+        reply = finished(run(session, request(sampling=sampling)))
+        assert reply.token_ids == plain(sampling, 7).token_ids
+        assert reply.stats.n_drafted > 0
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("verification", ["coupled", "match"])
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_coupled_and_match_draw_the_text_of_the_seed(
+    settings: SpeculationSettings, verification: Verification, bonus: bool
+) -> None:
+    for seed in range(4):
+        for sampling in (WARM, PENALISED):
+            session = make_session(judged(settings, verification, bonus=bonus))
+            reply = finished(run(session, request(sampling=sampling, seed=seed)))
+            assert reply.token_ids == plain(sampling, seed).token_ids
+
+
+def accepted(verification: Verification) -> int:
+    backends = [FakeBackend(LETTERS, sharpness=2.0, noise=noise) for noise in (0.0, 0.4)]
+    settings = judged(replace(DRAFT, n_draft=4), verification)
+    session = make_session(settings, target=backends[0], draft=backends[1])
+    wanted = request(sampling=replace(WARM, top_k=0), max_tokens=150)
+    replies = (finished(run(session, replace(wanted, seed=seed))) for seed in range(6))
+    return sum(reply.stats.n_accepted for reply in replies)
+
+
+def test_rejection_and_block_accept_more_than_coupled_and_that_more_than_match() -> None:
+    n = {verification: accepted(verification) for verification in MODES}
+    assert n["match"] < n["coupled"] < n["rejection"]
+    assert n["block"] > 0.97 * n["rejection"]
+
+
+@pytest.mark.parametrize("verification", OWN_LAW)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_a_seed_repeats_its_text_under_the_same_settings(
+    settings: SpeculationSettings, verification: Verification
+) -> None:
+    wanted = request(sampling=WARM, seed=3)
+    first, again = (
+        finished(run(make_session(judged(settings, verification)), wanted)) for _ in range(2)
+    )
+    other = finished(run(make_session(judged(settings, verification)), replace(wanted, seed=4)))
+    assert first.token_ids == again.token_ids != other.token_ids
+
+
+SMALL = FakeVocabulary(3, ord("a"))
+
+
+def small_session(settings: SpeculationSettings) -> Session:
+    target = FakeBackend(SMALL, sharpness=1.0, order=2, end_bias=-30.0)
+    draft = FakeBackend(SMALL, sharpness=1.0, order=2, end_bias=-30.0, noise=1.0)
+    return make_session(settings, target=target, draft=draft)
+
+
+@pytest.mark.parametrize("verification", OWN_LAW)
+def test_drawn_replies_follow_the_target_s_law(verification: Verification) -> None:
+    """Three tokens over at least two rounds, so chances that two rounds share would show."""
+    n = 1200
+    sampling = SamplingSettings(temperature=1.0, top_k=3)
+    settings = judged(replace(DRAFT, n_draft=2), verification, bonus=False)
+    session = small_session(settings)
+    wanted = GenerationRequest(messages=(), raw_prompt="ab", sampling=sampling, max_tokens=4)
+    found: Counter[tuple[int, ...]] = Counter()
+    for seed in range(n):
+        reply = finished(run(session, replace(wanted, seed=seed)))
+        found[reply.token_ids[:3]] += 1
+    prompt = tuple(SMALL.tokenize("ab", add_special=True, parse_special=True))
+    target, sampler = (
+        FakeBackend(SMALL, sharpness=1.0, order=2, end_bias=-30.0),
+        Sampler(sampling, 0),
+    )
+    chi_square = 0.0
+    for text in ((a, b, c) for a in range(3) for b in range(3) for c in range(3)):
+        expected = float(n)
+        for index, token in enumerate(text):
+            row = target.logits_behind((*prompt, *text[:index]))
+            expected *= sampler.distribution(row, ()).probability(token)
+        chi_square += (found[text] - expected) ** 2 / expected
+    assert chi_square < 54.1, "p < 0.001 at 26 degrees of freedom"
+
+
+@pytest.mark.parametrize("verification", MODES)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_max_tokens_inside_a_draft_are_never_overshot(
+    settings: SpeculationSettings, verification: Verification
+) -> None:
+    for bonus in (True, False):
+        for n in (1, 2, 3, 4, 7):
+            session = make_session(judged(settings, verification, bonus=bonus))
+            reply = finished(run(session, request(sampling=WARM, max_tokens=n)))
+            assert len(reply.token_ids) == n
+            assert reply.reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("verification", MODES)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_the_context_ends_inside_a_draft_without_a_lost_cell(
+    settings: SpeculationSettings, verification: Verification
+) -> None:
+    for bonus in (True, False):
+        target = FakeBackend(LETTERS, n_ctx=40)
+        session = make_session(judged(settings, verification, bonus=bonus), target=target)
+        reply = finished(run(session, request(sampling=WARM, max_tokens=None)))
+        assert reply.reason is FinishReason.CONTEXT
+        assert reply.n_used == 40
+
+
+@pytest.mark.parametrize("verification", MODES)
+def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verification) -> None:
+    for seed in range(8):
+        target, draft = (FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0) for _ in range(2))
+        session = make_session(judged(DRAFT, verification), target=target, draft=draft)
+        events = run(session, request(sampling=WARM, seed=seed, max_tokens=200))
+        assert finished(events).reason is FinishReason.END
+        committed = [t.token for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
+        assert committed.index(LETTERS.eos) == len(committed) - 1
+        assert list(finished(events).token_ids) == committed[:-1]
+
+
+@pytest.mark.parametrize("verification", MODES)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT])
+def test_a_stop_string_cuts_the_reply_where_the_whole_one_has_it(
+    settings: SpeculationSettings, verification: Verification
+) -> None:
+    wanted = request(sampling=WARM)
+    whole = finished(run(make_session(judged(settings, verification)), wanted)).text
+    for start in (9, 10, 11):
+        stop = whole[start : start + 3]
+        stopped = run(make_session(judged(settings, verification)), replace(wanted, stop=(stop,)))
+        assert finished(stopped).reason is FinishReason.STOP_STRING
+        assert finished(stopped).text == whole[: whole.index(stop)]
+
+
+def drafting(events: list[Event]) -> list[RoundFinished]:
+    return [told for told in rounds(events) if told.n_drafted]
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("verification", MODES)
+def test_a_draft_that_is_accepted_whole_saves_the_bonus_row_where_none_is_wanted(
+    verification: Verification, bonus: bool
+) -> None:
+    target, twin = (FakeBackend(LETTERS, sharpness=2.0) for _ in range(2))
+    sequence = target.open()
+    target.open = lambda: sequence  # type: ignore[method-assign]  # to look into it
+    session = make_session(judged(DRAFT, verification, bonus=bonus), target=target, draft=twin)
+    sampling = GREEDY if verification == "match" else WARM
+    events: list[Event] = []
+    line: list[int] = []
+    for event in session.generate(request(sampling=sampling, max_tokens=61), Cancellation()):
+        events.append(event)
+        if isinstance(event, TokensCommitted):
+            line += [token.token for token in event.tokens]
+        if isinstance(event, RoundFinished):
+            assert list(sequence.tokens)[-len(line) + 1 :] == line[:-1] or len(line) == 1
+    for told in drafting(events):
+        assert told.n_accepted == told.n_drafted
+        assert told.n_emitted == told.n_drafted + bonus
+    kinds = {t.kind for e in events if isinstance(e, TokensCommitted) for t in e.tokens}
+    assert (TokenKind.BONUS in kinds) == bonus
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    assert target.n_decoded == ready.n_prompt - 1 + len(line), "each token was decoded once"
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("verification", MODES)
+def test_a_draft_that_is_all_wrong_gives_one_token_a_round(
+    verification: Verification, bonus: bool
+) -> None:
+    sharp = replace(WARM, temperature=0.05)
+    target, stranger = (FakeBackend(LETTERS, seed=seed, sharpness=30.0) for seed in (0, 99))
+    session = make_session(judged(DRAFT, verification, bonus=bonus), target=target, draft=stranger)
+    events = run(session, request(sampling=sharp))
+    refuted = [told for told in drafting(events) if not told.n_accepted]
+    assert len(refuted) > 40
+    assert all(told.n_emitted == 1 and told.n_examined == 1 for told in refuted)
+
+
+def test_the_way_to_judge_can_change_in_the_middle_of_a_reply() -> None:
+    session = make_session(judged(DRAFT, "coupled"))
+    events: list[Event] = []
+    for event in session.generate(request(sampling=WARM), Cancellation()):
+        events.append(event)
+        if isinstance(event, RoundFinished):
+            mode = MODES[len(rounds(events)) % len(MODES)]
+            session.set_speculation(judged(DRAFT, mode, bonus=len(events) % 2 == 0))
+    assert len(finished(events).token_ids) == 60
+    assert finished(events).stats.n_accepted > 0
