@@ -76,7 +76,7 @@ class SpeculationDefaults(_Section):
     """Who drafts when a model is opened without a preset."""
 
     predictor: PredictorName = Field(default=PredictorName.LOOKUP, strict=False)
-    """`off`, `lookup`, `suffix`, or `draft` (with a draft model)."""
+    """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
     controller: ControllerName = Field(default=ControllerName.BAND, strict=False)
     """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)

@@ -20,6 +20,7 @@ class PredictorName(StrEnum):
     OFF = "off"
     LOOKUP = "lookup"
     SUFFIX = "suffix"
+    COMBINED = "combined"
     DRAFT = "draft"
 
 
@@ -65,7 +66,11 @@ class SpeculationSettings:
     @property
     def drafts_from_text(self) -> bool:
         """Whether drafts are copied from the chat itself, as look-up in other programs does."""
-        return self.predictor in (PredictorName.LOOKUP, PredictorName.SUFFIX)
+        return self.predictor in (
+            PredictorName.LOOKUP,
+            PredictorName.SUFFIX,
+            PredictorName.COMBINED,
+        )
 
     @property
     def n_draft_of_server(self) -> int:
@@ -79,7 +84,7 @@ class SpeculationSettings:
                 return 0
             case PredictorName.DRAFT:
                 return self.n_draft
-            case PredictorName.LOOKUP | PredictorName.SUFFIX:
+            case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
                 is_band = self.controller is ControllerName.BAND
                 wanted = self.n_draft_max if is_band else self.n_draft
                 return max(wanted, self.lookup_pattern_min)

@@ -102,7 +102,7 @@ class Session:
         """Names of the predictors that can be switched on."""
         names = [PredictorName.OFF]
         if self._backend.can_crop:
-            names += [PredictorName.LOOKUP, PredictorName.SUFFIX]
+            names += [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
             if self._draft_backend is not None:
                 names.append(PredictorName.DRAFT)
         return tuple(names)
@@ -233,6 +233,8 @@ class Session:
                 return None
             case PredictorName.LOOKUP | PredictorName.SUFFIX:
                 return self._readers.give(settings)
+            case PredictorName.COMBINED:
+                return self._readers.combine(settings, self._draft_predictor(sampler, settings))
             case PredictorName.DRAFT:
                 return self._draft_predictor(sampler, settings)
 

@@ -35,7 +35,9 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 @click.option("--gpu-layers", "n_gpu_layers", type=click.IntRange(-1), help="-1 is all.")
 @click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
 @click.option(
-    "--predictor", type=click.Choice(["off", "lookup", "suffix", "draft"]), help="Who drafts."
+    "--predictor",
+    type=click.Choice(["off", "lookup", "suffix", "combined", "draft"]),
+    help="Who drafts.",
 )
 @click.option("--controller", type=click.Choice(["fixed", "band"]), help="Rule of the length.")
 @click.option("--n-draft", type=click.IntRange(1, MAX_DRAFT), help="Tokens drafted a round.")

@@ -54,7 +54,7 @@ class SpeculationRules(_Strict):
     """Who drafts, and how many tokens a round."""
 
     predictor: PredictorName = PredictorName.LOOKUP
-    """`off`, `lookup`, `suffix` or `draft`."""
+    """`off`, `lookup`, `suffix`, `combined` or `draft`."""
     controller: ControllerName = ControllerName.BAND
     """`fixed` or `band`."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)

@@ -27,14 +27,15 @@ class Drafter:
         """Why drafting was given up, None while it works."""
         self.laws: tuple[Distribution | None, ...] = ()
         """What each token of the last draft was drawn from (`DraftToken.distribution`)."""
+        self._guessed_by: str | None = None
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         self._has_plain_step = False
 
     @property
     def source(self) -> str | None:
-        """Name of the predictor, None when there is none."""
-        return None if self.predictor is None else self.predictor.name
+        """Name of who guessed the last draft, or of the predictor; None when there is none."""
+        return None if self.predictor is None else self._guessed_by or self.predictor.name
 
     @property
     def length(self) -> int:
@@ -79,6 +80,7 @@ class Drafter:
             self.predictor = None
             return ()
         self.laws = tuple(guess.distribution for guess in guesses)
+        self._guessed_by = guesses[0].source if guesses else None
         return tuple(guess.token for guess in guesses)
 
     def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:

@@ -36,7 +36,7 @@ def _predictor_options(configuration: Configuration, flags: FlagSet) -> Iterator
     if is_headed:
         yield from _head(configuration.n_mtp_draft, flags)
     match configuration.speculation.predictor:
-        case PredictorName.LOOKUP | PredictorName.SUFFIX:
+        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(configuration.speculation, flags)
         case PredictorName.DRAFT if configuration.draft is not None and not is_headed:
             yield from _draft(configuration.draft, configuration.speculation, flags)

@@ -56,7 +56,7 @@ def _head(configuration: Configuration, model: Model | None, flags: FlagSet) -> 
 def _speculation(configuration: Configuration) -> Iterator[str]:
     speculation, draft = configuration.speculation, configuration.draft
     match speculation.predictor:
-        case PredictorName.LOOKUP | PredictorName.SUFFIX:
+        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(configuration)
         case PredictorName.DRAFT if draft is not None:
             if draft.n_ctx != configuration.n_ctx:

@@ -22,6 +22,8 @@ class DraftToken:
     Rejection and block verification need it, and are exact only if no token is dropped for what
     was drawn: with a law, `confidence` is that of the likeliest token, whichever was drawn, and a
     draft may be ended in front of a token of low confidence but not be withdrawn for it."""
+    source: str | None = None
+    """Name of the predictor that guessed it, where that is not the one that proposes it."""
 
 
 class Predictor(Protocol):

@@ -1,10 +1,15 @@
 """Predictors that read the chat itself, kept from one reply to the next."""
 
+from dataclasses import replace
+
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError
 from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.combined import CombinedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.speculation.predictors.suffix import SuffixPredictor
+
+COMPETING = (PredictorName.SUFFIX, PredictorName.LOOKUP)
 
 
 class Readers:
@@ -14,19 +19,31 @@ class Readers:
     """
 
     def __init__(self) -> None:
-        self._settings: SpeculationSettings | None = None
-        self._predictor: Predictor | None = None
+        self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
 
     def give(self, settings: SpeculationSettings) -> Predictor:
-        """Give the predictor for these settings.
+        """Give look-up or suffixes as the settings say.
 
         Raises:
             PresetError: a setting of the predictor is out of its range.
         """
-        if self._predictor is None or settings != self._settings:
-            self._predictor = make_reader(settings)
-            self._settings = settings
-        return self._predictor
+        kept = self._kept.get(settings.predictor)
+        if kept is None or kept[0] != settings:
+            kept = (settings, make_reader(settings))
+            self._kept[settings.predictor] = kept
+        return kept[1]
+
+    def combine(self, settings: SpeculationSettings, last_resort: Predictor | None) -> Predictor:
+        """Give look-up and suffixes in one, and behind them a predictor for where both are silent.
+
+        Raises:
+            PresetError: a setting of a predictor is out of its range.
+        """
+        return CombinedPredictor(
+            [self.give(replace(settings, predictor=name)) for name in COMPETING],
+            min_confidence=settings.suffix_min_confidence,
+            last_resort=last_resort,
+        )
 
 
 def make_reader(settings: SpeculationSettings) -> Predictor:

@@ -17,6 +17,20 @@ def test_the_same_settings_keep_the_index_of_the_last_reply() -> None:
     assert readers.give(replace(LOOKUP, lookup_pattern_max=8)) is not first
 
 
+def test_combining_keeps_both_indexes_and_follows_the_settings() -> None:
+    readers = Readers()
+    combined = replace(LOOKUP, predictor=PredictorName.COMBINED, suffix_min_confidence=0.4)
+    lookup, suffix = (
+        replace(combined, predictor=name) for name in (PredictorName.LOOKUP, PredictorName.SUFFIX)
+    )
+    both = readers.combine(combined, None)
+    assert readers.give(lookup) is readers.give(lookup)
+    both.reset([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
+    assert list(readers.give(lookup).propose())
+    assert list(readers.give(suffix).propose())
+    assert 1 <= len(list(both.propose())) <= 4
+
+
 @pytest.mark.parametrize("name", [PredictorName.LOOKUP, PredictorName.SUFFIX])
 def test_each_name_gives_its_predictor(name: PredictorName) -> None:
     assert make_reader(SpeculationSettings(name)).name == name.value

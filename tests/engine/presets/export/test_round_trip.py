@@ -37,7 +37,7 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
     match said.predictor:
         case PredictorName.OFF:
             kept = SpeculationSettings(predictor=PredictorName.OFF)
-        case PredictorName.LOOKUP | PredictorName.SUFFIX:
+        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             length = min(said.n_draft_of_server, 16)
             kept = SpeculationSettings(
                 predictor=PredictorName.LOOKUP,

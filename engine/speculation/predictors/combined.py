@@ -1,0 +1,80 @@
+"""Several predictors for one line: each round the one that expects most drafts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from engine.configuration import MAX_DRAFT
+from engine.speculation.predictors.base import DraftToken, Predictor
+
+
+class CombinedPredictor:
+    """Lets predictors that cost nothing compete, and a draft model guess where they are silent.
+
+    A reader's draft is taken as far as the product of its confidences, the chance that all of it is
+    right, stays at `min_confidence` or above. The sum of those products is the number of tokens
+    that it expects to be accepted, and the largest sum drafts: the rule by which suffix decoding
+    (Oliaro et al. 2024, arXiv 2411.04975) chooses between its trees. `last_resort` is asked only
+    where no reader has a draft, since it has to decode to know what it expects.
+    """
+
+    name = "combined"
+
+    def __init__(
+        self,
+        readers: Sequence[Predictor],
+        *,
+        min_confidence: float,
+        last_resort: Predictor | None = None,
+    ) -> None:
+        self._readers = tuple(readers)
+        self._min_confidence = min_confidence
+        self._last_resort = last_resort
+
+    def reset(self, history: Sequence[int]) -> None:
+        for source in self._sources():
+            source.reset(history)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        for source in self._sources():
+            source.commit(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        best: list[DraftToken] = []
+        most_expected = 0.0
+        for reader in self._readers:
+            draft, expected = likely_part(reader.propose(), self._min_confidence)
+            if expected > most_expected:
+                best, most_expected = _named(draft, reader), expected
+        if best:
+            yield from best
+        elif self._last_resort is not None:
+            for guess in self._last_resort.propose():
+                yield replace(guess, source=self._last_resort.name)
+
+    def close(self) -> None:
+        for source in self._sources():
+            source.close()
+
+    def _sources(self) -> tuple[Predictor, ...]:
+        last = () if self._last_resort is None else (self._last_resort,)
+        return (*self._readers, *last)
+
+
+def likely_part(
+    proposed: Iterator[DraftToken], min_confidence: float
+) -> tuple[list[DraftToken], float]:
+    """Give the guesses up to where all are right with `min_confidence`, and how many will be."""
+    draft: list[DraftToken] = []
+    chance, expected = 1.0, 0.0
+    for guess in islice(proposed, MAX_DRAFT):
+        chance *= guess.confidence
+        if chance < min_confidence:
+            break
+        expected += chance
+        draft.append(guess)
+    return draft, expected
+
+
+def _named(draft: list[DraftToken], source: Predictor) -> list[DraftToken]:
+    return [replace(guess, source=source.name) for guess in draft]
