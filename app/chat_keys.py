@@ -30,7 +30,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+s", "chat_settings", "Settings", "chat-settings",
          "System prompt and sampling of this chat", show=True),
     _key("f6", "next_controller", "Switch rule", "speculation-rule",
-         "Switch what sets the draft length: a fixed number or the band rule"),
+         "Switch what sets the draft length: a fixed number, the band rule or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
          "Draft one token less a round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",

@@ -78,7 +78,8 @@ class SpeculationDefaults(_Section):
     predictor: PredictorName = Field(default=PredictorName.LOOKUP, strict=False)
     """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
     controller: ControllerName = Field(default=ControllerName.BAND, strict=False)
-    """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance."""
+    """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance, `auto` what
+    measured costs and acceptance promise."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
     """Tokens drafted a round; where the band starts."""
 

@@ -29,6 +29,7 @@ class ControllerName(StrEnum):
 
     FIXED = "fixed"
     BAND = "band"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class SpeculationSettings:
     predictor: PredictorName = PredictorName.LOOKUP
     controller: ControllerName = ControllerName.BAND
     n_draft: int = 3
-    """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens."""
+    """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens. The automatic
+    rule takes neither this nor `n_draft_max`."""
     n_draft_max: int = 8
     """Longest draft that the band may reach."""
     lookup_pattern_min: int = 5
@@ -85,8 +87,8 @@ class SpeculationSettings:
             case PredictorName.DRAFT:
                 return self.n_draft
             case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
-                is_band = self.controller is ControllerName.BAND
-                wanted = self.n_draft_max if is_band else self.n_draft
+                is_fixed = self.controller is ControllerName.FIXED
+                wanted = self.n_draft if is_fixed else self.n_draft_max
                 return max(wanted, self.lookup_pattern_min)
 
 

@@ -31,6 +31,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.prompt import Prompt, chat_prompt, raw_prompt
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
+from engine.speculation.auto import Experience
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter, available
@@ -95,6 +96,7 @@ class Session:
         self._sequence: Sequence = backend.open()
         self._draft_sequence = None if draft_backend is None else draft_backend.open()
         self._plain_step = PlainStep()
+        self._experience = Experience()
         self._wanted = speculation
 
     @property
@@ -221,7 +223,9 @@ class Session:
             name = PredictorName.OFF
         elif name is not settings.predictor:
             note = f"the {settings.predictor} predictor is not available with this model"
-        drafter = Drafter(self._predictor(name, reply.sampler, settings), settings)
+        drafter = Drafter(
+            self._predictor(name, reply.sampler, settings), settings, self._experience
+        )
         drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
         return drafter, SpeculationChanged(name, settings.controller, note)
 
@@ -268,13 +272,20 @@ class Session:
         )
         committed, text = self._commit(reply, draft, verdict, drafter.source)
         self._sequence.crop(len(reply.tokens) - 1)
-        outcome = RoundOutcome(len(draft), verdict.n_examined, verdict.n_accepted, len(committed))
+        outcome = RoundOutcome(
+            n_drafted=len(draft),
+            n_examined=verdict.n_examined,
+            n_accepted=verdict.n_accepted,
+            n_emitted=len(committed),
+            draft_s=draft_s,
+            verify_s=None if is_first else reply.watch.since_split(),
+        )
         drafter.observe(outcome, [token.token for token in committed])
         verify_s = reply.watch.split()
         if reply.stats.first_token_s is None:
             reply.stats.first_token_s = reply.watch.total()
         if not draft and not is_first:
-            self._plain_step.add(draft_s + verify_s)
+            self._plain_step.add(verify_s)
         finished = RoundFinished(
             n_drafted=len(draft),
             n_verified=len(draft),
@@ -282,7 +293,7 @@ class Session:
             n_accepted=verdict.n_accepted,
             n_emitted=len(committed),
             source=drafter.source if draft else None,
-            length=length,
+            length=max(length, len(draft)),
             next_length=drafter.length,
             reason=drafter.reason,
             draft_s=draft_s,

@@ -39,7 +39,9 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
     type=click.Choice(["off", "lookup", "suffix", "combined", "draft"]),
     help="Who drafts.",
 )
-@click.option("--controller", type=click.Choice(["fixed", "band"]), help="Rule of the length.")
+@click.option(
+    "--controller", type=click.Choice(["fixed", "band", "auto"]), help="Rule of the length."
+)
 @click.option("--n-draft", type=click.IntRange(1, MAX_DRAFT), help="Tokens drafted a round.")
 @click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
 @click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")

@@ -40,6 +40,8 @@ GLOSSARY = (
     ("fixed", "The rule that drafts the same number of tokens every round."),
     ("band", "The rule that drafts more while over 80 % are validated, less under 40 %, and "
              "stops for a while when drafts do not pay."),
+    ("auto", "The rule that drafts what pays: it measures what drafted tokens cost here and how "
+             "often they are right, and never loses more than a small budget."),
     ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "
                 "seed and place only, so the text is the same with and without speculation."),
     ("time saved", "Against the plain speed measured in the same run; a dash before there is one."),

@@ -160,7 +160,7 @@ class ChatActions(ChatDialogs):
         self.set_speculation(predictor=names[place % len(names)])
 
     def action_next_controller(self) -> None:
-        """Switch between a fixed draft length and the band rule."""
+        """Switch to the next rule of the draft length."""
         names = list(ControllerName)
         place = names.index(self.controller.speculation.controller) + 1
         self.set_speculation(controller=names[place % len(names)])
@@ -234,5 +234,11 @@ class ChatActions(ChatDialogs):
 def _spelled(settings: SpeculationSettings) -> str:
     if settings.predictor is PredictorName.OFF:
         return "off: plain decoding"
-    rule = "fixed at" if settings.controller is ControllerName.FIXED else "band from"
-    return f"{settings.predictor.value}, {rule} {settings.n_draft} tokens"
+    match settings.controller:
+        case ControllerName.FIXED:
+            rule = f"fixed at {settings.n_draft} tokens"
+        case ControllerName.BAND:
+            rule = f"band from {settings.n_draft} tokens"
+        case ControllerName.AUTO:
+            rule = "as many tokens as pay"
+    return f"{settings.predictor.value}, {rule}"

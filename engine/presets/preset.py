@@ -56,7 +56,7 @@ class SpeculationRules(_Strict):
     predictor: PredictorName = PredictorName.LOOKUP
     """`off`, `lookup`, `suffix`, `combined` or `draft`."""
     controller: ControllerName = ControllerName.BAND
-    """`fixed` or `band`."""
+    """`fixed`, `band` or `auto`."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
     """Tokens drafted a round; where the band starts."""
     n_draft_max: int = Field(default=8, ge=1, le=MAX_DRAFT)

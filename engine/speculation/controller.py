@@ -1,11 +1,14 @@
-"""How many tokens to draft: the fixed rule and the band rule."""
+"""How many tokens to draft: what a rule promises, the fixed rule and the band rule."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
+from engine.configuration import MAX_DRAFT
 from engine.errors import PresetError
+from engine.speculation.acceptance import Examined
+from engine.speculation.predictors.base import DraftToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +19,21 @@ class RoundOutcome:
     n_examined: int
     n_accepted: int
     n_emitted: int
+    n_pulled: int = 0
+    """Guesses that were made, verified or not."""
+    draft_s: float = 0.0
+    verify_s: float | None = None
+    """None where the time says nothing about later rounds, as behind a prefill."""
+    examined: tuple[Examined, ...] = ()
+    """Guesses of this draft or an earlier one that the line reached in this round."""
 
 
 class Controller(Protocol):
-    """Sets the length of the next draft; 0 is a plain round."""
+    """Sets the length of each draft; 0 is a plain round."""
 
     @property
     def length(self) -> int:
-        """Tokens to draft in the next round, at most `MAX_DRAFT`."""
+        """Tokens that the next draft is likely to have, at most `MAX_DRAFT`."""
         ...
 
     @property
@@ -31,8 +41,16 @@ class Controller(Protocol):
         """Why the length is what it is, in words for the screen."""
         ...
 
+    def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
+        """Tell whether the predictor is to make one more guess behind those of this round."""
+        ...
+
+    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
+        """Give how many of the guesses are verified, from the first one on."""
+        ...
+
     def observe(self, outcome: RoundOutcome) -> None:
-        """Take the outcome of the round that `length` was used for."""
+        """Take the outcome of the round."""
         ...
 
 
@@ -42,6 +60,12 @@ class FixedController:
     def __init__(self, n_draft: int) -> None:
         self.length = _checked(n_draft, "n_draft")
         self.reason = f"fixed at {n_draft}"
+
+    def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
+        return len(pulled) < self.length
+
+    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
+        return len(pulled)
 
     def observe(self, outcome: RoundOutcome) -> None:
         """A fixed rule learns nothing."""
@@ -74,6 +98,12 @@ class BandController:
         if self._is_on:
             return self._on_length
         return 1 if self._tokens_off >= self._retry_after else 0
+
+    def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
+        return len(pulled) < self.length
+
+    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
+        return len(pulled)
 
     def observe(self, outcome: RoundOutcome) -> None:
         if self._is_on:
@@ -118,19 +148,6 @@ class BandController:
         else:
             self._retry_after = min(2 * self._retry_after, self.RETRY_LAST)
             self.reason = f"band: off, a trial token was wrong, next in {self._retry_after} tokens"
-
-
-def make_controller(settings: SpeculationSettings) -> Controller:
-    """Give the controller that the settings name.
-
-    Raises:
-        PresetError: a length outside 1 to `MAX_DRAFT`.
-    """
-    match settings.controller:
-        case ControllerName.FIXED:
-            return FixedController(settings.n_draft)
-        case ControllerName.BAND:
-            return BandController(settings.n_draft, settings.n_draft_max)
 
 
 def _checked(length: int, name: str) -> int:

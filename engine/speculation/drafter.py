@@ -1,28 +1,44 @@
 """One predictor under one controller: the draft of each round."""
 
 from collections.abc import Sequence as Tokens
+from dataclasses import replace
 
-from engine.configuration import PredictorName, SpeculationSettings
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling.distribution import Distribution
-from engine.speculation.controller import Controller, RoundOutcome, make_controller
+from engine.speculation.auto import Experience
+from engine.speculation.controller import Controller, RoundOutcome
 from engine.speculation.predictors.base import DraftToken, Predictor
+from engine.speculation.rule import make_controller
+from engine.speculation.shadow import Shadow
 
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4
 
 
 class Drafter:
-    """Pulls as many tokens from the predictor as the controller asks for.
+    """Pulls guesses from the predictor as long as the controller wants another.
 
     A plain round is forced early in a reply and every `PLAIN_STEP_EVERY` tokens while drafting, so
-    that the plain step, to which speculation is compared, stays measured. It changes no text.
+    that the plain step, to which speculation is compared, stays measured; the automatic rule plans
+    its own. It changes no text.
     """
 
-    def __init__(self, predictor: Predictor | None, settings: SpeculationSettings) -> None:
+    def __init__(
+        self,
+        predictor: Predictor | None,
+        settings: SpeculationSettings,
+        experience: Experience | None = None,
+    ) -> None:
         self.predictor = predictor
         self.settings = settings
-        self.controller: Controller = make_controller(settings)
+        self.controller: Controller = make_controller(
+            settings,
+            predictor.name if predictor is not None else "off",
+            Experience() if experience is None else experience,
+        )
+        self._shadow = Shadow()
+        self._n_pulled = 0
         self.fault: str | None = None
         """Why drafting was given up, None while it works."""
         self.laws: tuple[Distribution | None, ...] = ()
@@ -63,25 +79,36 @@ class Drafter:
         Raises:
             DecodeAborted: the reply was cancelled while the draft model decoded.
         """
-        n_wanted = min(self.length, n_max)
-        self.laws = ()
-        if self.predictor is None or n_wanted <= 0:
-            return ()
+        guesses = self._pulled(n_max)
+        self._n_pulled = len(guesses)
+        self._guessed_by = guesses[0].source if guesses else None
+        laws = tuple(guess.distribution for guess in guesses)
+        n_verified = self.controller.n_worth_verifying(guesses)
+        if any(law is not None for law in laws):
+            # Dropping a drawn token for its own probability would bend the law of the text.
+            n_verified = len(guesses)
+        self.laws = laws[:n_verified]
+        self._shadow.follow(guesses, is_verified=n_verified > 0)
+        return tuple(guess.token for guess in guesses[:n_verified])
+
+    def _pulled(self, n_max: int) -> list[DraftToken]:
         guesses: list[DraftToken] = []
+        if self.predictor is None or n_max <= 0 or self._plain_step_is_due():
+            return guesses
+        if not self.controller.wants_another(guesses):
+            return guesses
         try:
             for guess in self.predictor.propose():
                 guesses.append(guess)
-                if len(guesses) >= n_wanted:
+                if len(guesses) >= n_max or not self.controller.wants_another(guesses):
                     break
         except DecodeAborted:
             raise
         except EngineError as error:
             self.fault = f"the {self.source} predictor failed and is off: {error}"
             self.predictor = None
-            return ()
-        self.laws = tuple(guess.distribution for guess in guesses)
-        self._guessed_by = guesses[0].source if guesses else None
-        return tuple(guess.token for guess in guesses)
+            return []
+        return guesses
 
     def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:
         """Take the outcome of the round and the tokens that it committed."""
@@ -91,11 +118,14 @@ class Drafter:
         else:
             self._tokens_since_plain = 0
             self._has_plain_step = True
+        examined = self._shadow.examine(committed)
         if self.predictor is not None:
-            self.controller.observe(outcome)
+            self.controller.observe(replace(outcome, n_pulled=self._n_pulled, examined=examined))
             self.predictor.commit(committed)
 
     def _plain_step_is_due(self) -> bool:
+        if self.settings.controller is ControllerName.AUTO:
+            return False
         if self._tokens_since_plain >= PLAIN_STEP_EVERY:
             return True
         return not self._has_plain_step and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP

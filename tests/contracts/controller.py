@@ -4,18 +4,28 @@ import random
 
 from engine.configuration import MAX_DRAFT
 from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.predictors.base import DraftToken
 
 
 class ControllerContract:
     """Subclasses give `make`, a function that makes a fresh controller."""
 
+    drafts_at_once: bool
+    """Whether the first round drafts already, or measures."""
+
     def make(self) -> Controller:
         raise AssertionError("a subclass says which controller")
 
-    def test_a_fresh_controller_drafts_and_says_why(self) -> None:
+    def test_a_fresh_controller_says_what_it_does_and_why(self) -> None:
         controller = self.make()
-        assert 1 <= controller.length <= MAX_DRAFT
+        assert (controller.length > 0) == self.drafts_at_once
+        assert controller.wants_another(()) == self.drafts_at_once
         assert controller.reason
+
+    def test_no_more_is_verified_than_was_pulled(self) -> None:
+        controller = self.make()
+        assert controller.n_worth_verifying(()) == 0
+        assert controller.n_worth_verifying([DraftToken(1, 0.5)]) <= 1
 
     def test_its_length_stays_within_the_limits(self) -> None:
         rng = random.Random(4)
@@ -26,6 +36,7 @@ class ControllerContract:
                 n_drafted = rng.randint(0, controller.length)
                 n_accepted = sum(rng.random() < luck for _ in range(n_drafted))
                 n_examined = min(n_accepted + 1, n_drafted)
-                controller.observe(RoundOutcome(n_drafted, n_examined, n_accepted, n_accepted + 1))
+                n_emitted = n_accepted + 1
+                controller.observe(RoundOutcome(n_drafted, n_examined, n_accepted, n_emitted))
                 assert 0 <= controller.length <= MAX_DRAFT
                 assert controller.reason

@@ -91,10 +91,10 @@ def no_head(configuration: Configuration, program: str) -> Iterator[str]:
 def no_band(configuration: Configuration, program: str) -> Iterator[str]:
     """Say that drafts have one length there."""
     speculation = configuration.speculation
-    if speculation.controller is ControllerName.BAND:
+    if speculation.controller is not ControllerName.FIXED:
         yield (
-            f"the controller is band: {program} drafts up to {speculation.n_draft} tokens in "
-            "every round"
+            f"the controller is {speculation.controller}: {program} drafts up to "
+            f"{speculation.n_draft} tokens in every round"
         )
 
 

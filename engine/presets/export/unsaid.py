@@ -64,9 +64,9 @@ def _speculation(configuration: Configuration) -> Iterator[str]:
                     f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
                     f"as its target's, {configuration.n_ctx}"
                 )
-            if speculation.controller is ControllerName.BAND:
+            if speculation.controller is not ControllerName.FIXED:
                 yield (
-                    f"the band rule stays behind: llama-server drafts at most "
+                    f"the {speculation.controller} rule stays behind: llama-server drafts at most "
                     f"{speculation.n_draft} tokens in every round"
                 )
     if draft is not None and speculation.predictor is not PredictorName.DRAFT:
@@ -81,10 +81,10 @@ def _lookup(configuration: Configuration) -> Iterator[str]:
     length = speculation.n_draft_of_server
     if speculation.predictor is not PredictorName.LOOKUP:
         yield f"the predictor is {speculation.predictor}: llama-server gets its look-up instead"
-    if speculation.controller is ControllerName.BAND:
+    if speculation.controller is not ControllerName.FIXED:
         yield (
-            f"the band rule stays behind: llama-server's look-up drafts up to {length} tokens in "
-            "every round"
+            f"the {speculation.controller} rule stays behind: llama-server's look-up drafts up to "
+            f"{length} tokens in every round"
         )
     if length > max(speculation.n_draft, speculation.n_draft_max) or (
         speculation.controller is ControllerName.FIXED and length > speculation.n_draft

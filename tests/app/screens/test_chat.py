@@ -190,8 +190,10 @@ async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path)
         await ready(pilot)
         await pilot.press("f5")
         assert client.speculation.predictor is PredictorName.OFF
-        await pilot.press("f5", "f6", "f8", "f8", "f7")
+        await pilot.press("f5", "f6")
         assert client.speculation.predictor is PredictorName.LOOKUP
+        assert client.speculation.controller is ControllerName.AUTO
+        await pilot.press("f6", "f8", "f8", "f7")
         assert client.speculation.controller is ControllerName.FIXED
         assert client.speculation.n_draft == 4
 

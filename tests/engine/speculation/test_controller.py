@@ -1,23 +1,22 @@
-import pytest
-
-from engine.configuration import ControllerName, SpeculationSettings
-from engine.errors import PresetError
 from engine.speculation.controller import (
     BandController,
     Controller,
     FixedController,
     RoundOutcome,
-    make_controller,
 )
 from tests.contracts.controller import ControllerContract
 
 
 class TestFixed(ControllerContract):
+    drafts_at_once = True
+
     def make(self) -> Controller:
         return FixedController(4)
 
 
 class TestBand(ControllerContract):
+    drafts_at_once = True
+
     def make(self) -> Controller:
         return BandController(3, 8)
 
@@ -92,10 +91,3 @@ def test_a_round_without_a_draft_does_not_count_as_a_miss() -> None:
     for _ in range(200):
         controller.observe(RoundOutcome(0, 0, 0, 1))
     assert controller.length == 3
-
-
-def test_lengths_outside_the_limits_are_refused() -> None:
-    with pytest.raises(PresetError, match="n_draft is 0"):
-        make_controller(SpeculationSettings(controller=ControllerName.FIXED, n_draft=0))
-    with pytest.raises(PresetError, match="n_draft_max is 99"):
-        make_controller(SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99))

@@ -1,0 +1,107 @@
+"""What a batch of n rows costs, learned from rounds."""
+
+from collections import deque
+from itertools import pairwise
+from statistics import median
+
+from engine.configuration import MAX_DRAFT
+
+RECENT = 15
+MAX_ROWS = 1 + MAX_DRAFT
+
+FIRST_GUESS = 1.1
+"""Plain steps that an unmeasured batch of two is taken to cost: low, so that it is tried."""
+FALLING = 0.15
+"""Share of the mean slope so far that a longer batch is taken to climb on with. Batches of two are
+dear beside one on many machines and longer ones are not; a guess that is too low is tried once, one
+that is too high never."""
+
+
+class BatchCurve:
+    """Seconds of a verification by its number of rows.
+
+    Each number of rows has the median of its recent samples, so a stalled round does not move it;
+    with two samples it is the smaller, and one alone counts as twice what was expected at most.
+    Between measured numbers it is linear, which keeps the kinks of the machine's kernels, and it
+    never falls (pool adjacent violators: Ayer et al. 1955). Beyond the largest measured number it
+    is a low guess that reaches twice as far: longer drafts are tried step by step.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[float]] = {}
+        self._seconds: tuple[float, ...] = ()
+
+    def add(self, n_rows: int, elapsed_s: float) -> None:
+        """Take the time of one verification of `n_rows` tokens."""
+        self._samples.setdefault(n_rows, deque(maxlen=RECENT)).append(elapsed_s)
+        if 1 in self._samples:
+            self._seconds = tuple(self._drawn())
+
+    @property
+    def plain_s(self) -> float | None:
+        """Seconds of one row, None before it was measured."""
+        return self._seconds[0] if self._seconds else None
+
+    @property
+    def n_plain_samples(self) -> int:
+        """How many plain steps the curve rests on, `RECENT` at most."""
+        return len(self._samples.get(1, ()))
+
+    @property
+    def reach(self) -> int:
+        """The most rows that may be tried: twice the most that were measured."""
+        return min(2 * max(self._samples, default=0), MAX_ROWS)
+
+    def steps(self, n_rows: int) -> float:
+        """Give the cost of a batch in plain steps; 1 for one row."""
+        return self._seconds[n_rows - 1] / self._seconds[0] if self._seconds else 1.0
+
+    def measured(self) -> tuple[tuple[int, float], ...]:
+        """Give the measured points, rows and plain steps."""
+        return tuple((n_rows, self.steps(n_rows)) for n_rows in sorted(self._samples))
+
+    def _drawn(self) -> list[float]:
+        points: list[tuple[int, float]] = []
+        for n_rows, samples in sorted(self._samples.items()):
+            points.append((n_rows, _settled(samples, _expected(points, n_rows))))
+        rising = _never_falling([(value, len(self._samples[n])) for n, value in points])
+        known = [(n_rows, value) for (n_rows, _), value in zip(points, rising, strict=True)]
+        return [_between(known, n_rows) for n_rows in range(1, MAX_ROWS + 1)]
+
+
+def _settled(samples: deque[float], expected: float | None) -> float:
+    if len(samples) == 1:
+        return samples[0] if expected is None else min(samples[0], 2 * expected)
+    return min(samples) if len(samples) == 2 else median(samples)
+
+
+def _expected(points: list[tuple[int, float]], n_rows: int) -> float | None:
+    """Give the low guess for a number of rows above all the points, None without points."""
+    if not points:
+        return None
+    first, last = points[0], points[-1]
+    if last[0] == first[0]:
+        return first[1] * (1 + (FIRST_GUESS - 1) * (n_rows - first[0]))
+    slope = (last[1] - first[1]) / (last[0] - first[0])
+    return last[1] + FALLING * slope * (n_rows - last[0])
+
+
+def _between(points: list[tuple[int, float]], n_rows: int) -> float:
+    for (left, low), (right, high) in pairwise(points):
+        if left <= n_rows <= right:
+            return low + (high - low) * (n_rows - left) / (right - left)
+    guess = _expected(points, n_rows)
+    return points[-1][1] if guess is None else guess
+
+
+def _never_falling(weighted: list[tuple[float, int]]) -> list[float]:
+    """Give the nearest values that do not fall, as means of pools of neighbours."""
+    pools: list[tuple[float, int, int]] = []
+    for value, weight in weighted:
+        pools.append((value, weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            right, left = pools.pop(), pools.pop()
+            both = left[1] + right[1]
+            mean = (left[0] * left[1] + right[0] * right[1]) / both
+            pools.append((mean, both, left[2] + right[2]))
+    return [value for value, _, size in pools for _ in range(size)]

@@ -1,0 +1,64 @@
+"""What pulling guesses from a predictor costs, learned from rounds."""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import combinations
+from statistics import median
+
+RECENT = 24
+CAUGHT_UP = 20
+"""Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
+CATCH_UP_SHARE = 0.35
+"""Share of a draft step that a token of a batch costs where no catch-up was measured; batches of
+several rows on two cores cost 0.35 to 0.6 of a step each row."""
+
+
+class DraftingCost:
+    """Seconds of a draft: a fixed part, one for each guess, one for each token to catch up with.
+
+    The step is a Theil-Sen slope (Sen 1968) of time over length, so stalled drafts do not move it.
+    """
+
+    def __init__(self) -> None:
+        self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._fixed_s = 0.0
+        self.step_s: float | None = None
+        """Seconds of one more guess, None before one was timed."""
+
+    def add(self, n_pulled: int, n_behind: int, elapsed_s: float) -> None:
+        """Take the time of a draft that began `n_behind` tokens behind the line."""
+        if n_behind > CAUGHT_UP and self.step_s is None:
+            self.step_s = elapsed_s / (n_pulled + CATCH_UP_SHARE * n_behind)
+        if n_behind > CAUGHT_UP:
+            rest = elapsed_s - (self._fixed_s + (self.step_s or 0.0) * n_pulled)
+            self._catch_ups.append((n_behind, max(rest, 0.0)))
+            return
+        self._drafts.append((n_pulled, elapsed_s))
+        self.step_s = max(_slope(self._drafts), 0.0)
+        left = median(seconds - self.step_s * pulled for pulled, seconds in self._drafts)
+        self._fixed_s = max(left, 0.0)
+
+    def seconds(self, n_pulled: int, n_behind: int) -> float:
+        """Give the cost of a draft of that length; 0 before one was timed."""
+        if self.step_s is None:
+            return 0.0
+        caught_up = self._catch_up_s() * n_behind if n_behind > CAUGHT_UP else 0.0
+        return self._fixed_s + self.step_s * n_pulled + caught_up
+
+    def _catch_up_s(self) -> float:
+        if self._catch_ups:
+            return median(seconds / n_behind for n_behind, seconds in self._catch_ups)
+        return CATCH_UP_SHARE * (self.step_s or 0.0)
+
+
+def _slope(points: Sequence[tuple[int, float]]) -> float:
+    """Give the median slope of all pairs of unlike lengths; without any, the mean of a guess."""
+    slopes = [
+        (right[1] - left[1]) / (right[0] - left[0])
+        for left, right in combinations(points, 2)
+        if left[0] != right[0]
+    ]
+    if slopes:
+        return median(slopes)
+    return median(seconds / n_pulled for n_pulled, seconds in points)

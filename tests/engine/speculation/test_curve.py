@@ -1,0 +1,64 @@
+import pytest
+
+from engine.speculation.curve import MAX_ROWS, BatchCurve
+
+
+def measured(points: dict[int, float], n_samples: int = 5) -> BatchCurve:
+    curve = BatchCurve()
+    for n_rows, seconds in points.items():
+        for _ in range(n_samples):
+            curve.add(n_rows, seconds)
+    return curve
+
+
+def test_nothing_is_known_before_a_plain_step() -> None:
+    curve = BatchCurve()
+    curve.add(4, 0.03)
+    assert curve.plain_s is None
+    assert curve.steps(4) == 1.0
+
+
+def test_measured_numbers_of_rows_cost_what_was_measured() -> None:
+    curve = measured({1: 0.010, 2: 0.016, 4: 0.028})
+    assert curve.plain_s == pytest.approx(0.010)
+    assert [curve.steps(n) for n in (1, 2, 4)] == pytest.approx([1.0, 1.6, 2.8])
+
+
+def test_between_measured_numbers_the_kinks_stay() -> None:
+    curve = measured({1: 1.0, 2: 2.6, 8: 3.2})
+    assert curve.steps(2) == pytest.approx(2.6)
+    assert curve.steps(5) == pytest.approx(2.9)
+
+
+def test_a_stalled_round_does_not_move_the_curve() -> None:
+    curve = measured({1: 0.010, 4: 0.028})
+    curve.add(4, 0.9)
+    curve.add(1, 0.5)
+    assert curve.steps(4) == pytest.approx(2.8)
+
+
+def test_one_stalled_round_alone_is_not_believed() -> None:
+    curve = measured({1: 0.010, 2: 0.016})
+    curve.add(4, 0.9)
+    assert curve.steps(4) < 4
+
+
+def test_it_never_falls() -> None:
+    curve = measured({1: 1.0, 2: 2.0, 3: 1.5, 4: 2.2})
+    costs = [curve.steps(n) for n in range(1, MAX_ROWS + 1)]
+    assert costs == sorted(costs)
+    assert curve.steps(2) == pytest.approx(1.75)
+
+
+def test_longer_drafts_are_tried_step_by_step() -> None:
+    curve = measured({1: 1.0})
+    assert curve.reach == 2
+    curve.add(2, 1.6)
+    assert curve.reach == 4
+    assert curve.steps(4) < 1.6 + 2 * 0.6
+    curve.add(16, 5.0)
+    assert curve.reach == MAX_ROWS
+
+
+def test_the_measured_points_can_be_drawn() -> None:
+    assert measured({1: 2.0, 3: 4.0}).measured() == ((1, 1.0), (3, 2.0))

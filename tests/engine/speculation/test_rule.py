@@ -1,0 +1,24 @@
+import pytest
+
+from engine.configuration import ControllerName, SpeculationSettings
+from engine.errors import PresetError
+from engine.speculation.auto import AutoController, Experience
+from engine.speculation.rule import make_controller
+
+
+def test_lengths_outside_the_limits_are_refused() -> None:
+    with pytest.raises(PresetError, match="n_draft is 0"):
+        make_controller(
+            SpeculationSettings(controller=ControllerName.FIXED, n_draft=0), "s", Experience()
+        )
+    with pytest.raises(PresetError, match="n_draft_max is 99"):
+        make_controller(
+            SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99), "s", Experience()
+        )
+
+
+def test_the_automatic_rule_goes_on_with_what_the_session_knows() -> None:
+    known = Experience()
+    settings = SpeculationSettings(controller=ControllerName.AUTO)
+    assert isinstance(make_controller(settings, "lookup", known), AutoController)
+    assert "lookup" in known.drafting

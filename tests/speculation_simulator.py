@@ -1,0 +1,185 @@
+"""A machine, a text and a predictor made of numbers, to play controllers against each other.
+
+Time is counted in plain steps. The traps of such simulations: the controller must not be told
+the curve nor the shares, clocks stall, a draft model that rests falls behind and has to catch up,
+and comparing with one fixed length instead of the best in hindsight flatters.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.configuration import MAX_DRAFT
+from engine.speculation.auto import AutoController, Experience
+from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.predictors.base import DraftToken
+from engine.speculation.shadow import Shadow
+
+STEP_S = 0.01
+
+Curve = Sequence[tuple[int, float]]
+TWO_CORES: Curve = ((1, 1.0), (2, 1.6), (3, 2.2), (4, 2.8), (8, 4.5), (17, 8.3))
+"""A 135M model in Q4_1 on two processor cores, measured."""
+GPU: Curve = ((1, 1.0), (17, 1.24))
+KINK: Curve = ((1, 1.0), (2, 2.66), (17, 3.6))
+"""Kernels that are made for one row and slow for few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What guessing costs, in plain steps."""
+
+    step: float = 0.0005
+    catch_up: float = 0.0
+
+
+LOOKUP = Source()
+SMALL_DRAFT = Source(step=0.08, catch_up=0.01)
+LARGE_DRAFT = Source(step=0.30, catch_up=0.05)
+
+Text = Callable[[random.Random, int], float]
+"""The share of right guesses at a place of the line."""
+
+
+def steady(share: float) -> Text:
+    """Text of one kind."""
+    return lambda _, __: share
+
+
+def switching(low: float, high: float, every: int) -> Text:
+    """Prose and copied passages by turns."""
+    return lambda _, place: high if (place // every) % 2 else low
+
+
+@dataclass(slots=True)
+class World:
+    """One line of text that is drafted for; whether a guess is right is settled by its place."""
+
+    curve: Curve
+    text: Text
+    source: Source = LOOKUP
+    noise: float = 0.03
+    stalls: float = 0.002
+    proposes: float = 1.0
+    """Share of the rounds in which the source has anything to say."""
+    tells: bool = False
+    """Whether the confidence is the share of right guesses, or says nothing."""
+    seed: int = 0
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def verify_steps(self, n_rows: int) -> float:
+        """Give the time of a batch without noise."""
+        for (left, low), (right, high) in pairwise(self.curve):
+            if left <= n_rows <= right:
+                return low + (high - low) * (n_rows - left) / (right - left)
+        return self.curve[-1][1]
+
+    def clock(self, steps: float) -> float:
+        """Give what a clock shows for that work, in seconds."""
+        stall = 5.0 if self.rng.random() < self.stalls else 0.0
+        return STEP_S * (steps * self.rng.lognormvariate(0.0, self.noise) + stall)
+
+
+@dataclass(slots=True)
+class Played:
+    """What a run came to: tokens and true work, without noise and stalls."""
+
+    n_tokens: int = 0
+    steps: float = 0.0
+    n_drafted: int = 0
+    lengths: list[int] = field(default_factory=list)
+    marks: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float:
+        """Tokens in the time of a plain step."""
+        return self.n_tokens / self.steps
+
+    def worst_stretch(self, n_tokens: int) -> float:
+        """Give the lowest speed over any stretch of about that many tokens."""
+        worst, start = float("inf"), 0
+        for end in range(len(self.marks)):
+            while self.marks[end][0] - self.marks[start][0] > n_tokens:
+                start += 1
+            tokens = self.marks[end][0] - self.marks[start][0]
+            if tokens > 0.9 * n_tokens:
+                worst = min(worst, tokens / (self.marks[end][1] - self.marks[start][1]))
+        return worst
+
+
+def play(world: World, controller: Controller, n_tokens: int) -> Played:
+    """Let a controller draft for a line of that many tokens."""
+    played, shadow, n_behind = Played(), Shadow(), 0
+    while played.n_tokens < n_tokens:
+        truth = _truth(world, played.n_tokens)
+        guesses = _pulled(world, controller, played.n_tokens)
+        n_drafted = controller.n_worth_verifying(guesses)
+        shadow.follow(guesses, is_verified=n_drafted > 0)
+        n_accepted = _leading(truth[:n_drafted])
+        n_emitted = n_accepted + 1
+        drafting = world.source.step * len(guesses)
+        if guesses:
+            drafting += world.source.catch_up * n_behind
+        n_behind = n_emitted if guesses else n_behind + n_emitted
+        verifying = world.verify_steps(1 + n_drafted)
+        played.n_tokens += n_emitted
+        played.steps += drafting + verifying
+        played.n_drafted += n_drafted
+        played.lengths.append(n_drafted)
+        played.marks.append((played.n_tokens, played.steps))
+        line = [int(right) for right in truth[:n_accepted]]
+        line.append(int(truth[n_accepted]) if n_accepted == n_drafted else 0)
+        controller.observe(
+            RoundOutcome(
+                n_drafted=n_drafted,
+                n_examined=min(n_accepted + 1, n_drafted),
+                n_accepted=n_accepted,
+                n_emitted=n_emitted,
+                n_pulled=len(guesses),
+                draft_s=world.clock(drafting) if guesses else 0.0,
+                verify_s=world.clock(verifying) if len(played.lengths) > 1 else None,
+                examined=shadow.examine(line),
+            )
+        )
+    return played
+
+
+def play_auto(world: World, n_tokens: int, experience: Experience | None = None) -> Played:
+    """Let `auto` draft."""
+    known = Experience() if experience is None else experience
+    return play(world, AutoController("simulated", known), n_tokens)
+
+
+def best_fixed(make: Callable[[], World], n_tokens: int) -> float:
+    """Give the speed of the best fixed length in hindsight, 1 for none."""
+    return max(
+        1.0,
+        *(
+            play(make(), FixedController(length), n_tokens).speed
+            for length in (1, 2, 3, 4, 6, 8, 12, MAX_DRAFT)
+        ),
+    )
+
+
+def _truth(world: World, place: int) -> list[bool]:
+    return [
+        world.rng.random() < world.text(world.rng, place + index) for index in range(MAX_DRAFT + 1)
+    ]
+
+
+def _pulled(world: World, controller: Controller, place: int) -> list[DraftToken]:
+    guesses: list[DraftToken] = []
+    if world.rng.random() >= world.proposes:
+        return guesses
+    while len(guesses) < MAX_DRAFT and controller.wants_another(guesses):
+        share = world.text(world.rng, place + len(guesses)) if world.tells else 0.8
+        guesses.append(DraftToken(1, share))
+    return guesses
+
+
+def _leading(truth: list[bool]) -> int:
+    return next((index for index, right in enumerate(truth) if not right), len(truth))
