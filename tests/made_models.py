@@ -14,6 +14,7 @@ from tests.gguf_files import header, write
 F32, I32 = 0, 26
 ELEMENT_BYTES = 4
 ALIGNMENT = 32
+UNPREFIXED = ("xielu.", "tokenizer.")
 
 
 def made_model(
@@ -42,5 +43,5 @@ def made_model(
     }
     for key, value in values.items():
         plain = list(value) if isinstance(value, tuple) else value
-        head[key if key.startswith("xielu.") else f"{architecture}.{key}"] = plain
+        head[key if key.startswith(UNPREFIXED) else f"{architecture}.{key}"] = plain
     return read_model(write(path, header(head, tensors), data_bytes=offset))

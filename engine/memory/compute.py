@@ -23,20 +23,22 @@ class IndexerCost:
 
     cell_bytes: int
     """For each cell of the cache that it searches."""
-    token_bytes: int
+    token_bytes: int = 0
     is_for_one_slot: bool = False
     """Whether llama.cpp attends to everything as soon as there are several slots."""
+    keeps_choices: bool = False
+    """Whether the tokens that each layer chose are kept until the end of the graph."""
 
 
 INDEXERS = {
-    "deepseek4": IndexerCost(7, 0),
-    "glm5-next": IndexerCost(4, 0),
-    "hy_v4": IndexerCost(6, 330_000),
+    "deepseek4": IndexerCost(7),
+    "glm5-next": IndexerCost(4),
     "minimax-m3": IndexerCost(36, 20_000, is_for_one_slot=True),
-    "qwen4exp": IndexerCost(11, 0),
+    "qwen4exp": IndexerCost(11),
 }
-INDEXER = IndexerCost(6, 600_000)
-"""Fitted to DeepSeek V3.2 and GLM 5; the others to the model of their architecture."""
+INDEXER = IndexerCost(6, keeps_choices=True)
+"""Fitted to DeepSeek V3.2, GLM 5 and HunYuan 4; the others to the model of their architecture."""
+CHOICE_BYTES = 4
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -63,6 +65,7 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
     widest = max(widest, recurrent_bytes(architecture, shape))
     if not shape.flash_attention:
         widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
+    widest += choices_bytes(architecture, shape)
     beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
     widest += beside + mask_bytes(architecture, shape)
     return max(widest, beside + attention_bytes(architecture, shape))
@@ -99,7 +102,21 @@ def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if cost.is_for_one_slot and (shape.n_slots > 1 or not shape.flash_attention):
         return 0
     n_cells = max(map(shape.compressed_cells, architecture.distinct_layers)) or shape.n_cells
-    return shape.n_graph_tokens * (cost.cell_bytes * n_cells + cost.token_bytes)
+    scores = shape.n_graph_tokens * (cost.cell_bytes * n_cells + cost.token_bytes)
+    return scores + choices_bytes(architecture, shape)
+
+
+def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the tokens that sparse layers attend to, where each one's choice is kept.
+
+    Layers that share an indexer have a choice of their own, too.
+    """
+    is_sparse = any(layer.indexer_k_width for layer in architecture.distinct_layers)
+    if not is_sparse or not INDEXERS.get(architecture.name, INDEXER).keeps_choices:
+        return 0
+    n_layers = sum(layer.window is None for layer in architecture.layers.values())
+    n_chosen = min(architecture.n_chosen, shape.n_cells)
+    return shape.n_graph_tokens * n_layers * n_chosen * CHOICE_BYTES
 
 
 def feed_forward_width(architecture: Architecture) -> int:
@@ -133,7 +150,7 @@ def attention_width(architecture: Architecture) -> int:
     """
     widths = architecture.widths
     if architecture.is_latent:
-        k_dim, v_dim = architecture.k_head_dims[0], architecture.v_head_dims[0]
+        k_dim, v_dim = max(architecture.k_head_dims), max(architecture.v_head_dims)
         return architecture.n_heads * (k_dim + 2 * v_dim) + architecture.d_hidden
     is_compressed = any(layer.compress_ratio for layer in architecture.distinct_layers)
     n_beside = 0 if is_compressed else 3  # DeepSeek V4's streams hold the hidden states

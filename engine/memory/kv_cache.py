@@ -101,7 +101,7 @@ def layers_kv_bytes(
     widest = architecture.v_width_max
     sizes = {}
     for layer in dict.fromkeys(layers.values()):
-        v_width = layer.v_width if shape.flash_attention or not layer.v_width else widest
+        v_width = layer.v_width if shape.flash_attention or not layer.v_head_dim else widest
         row = k_type.row_bytes(layer.k_width) + v_type.row_bytes(v_width)
         indexer = k_type.row_bytes(layer.indexer_k_width) + v_type.row_bytes(layer.indexer_v_width)
         compressed = shape.compressed_cells(layer)

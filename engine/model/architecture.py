@@ -14,7 +14,6 @@ from engine.model.attention import (
 )
 from engine.model.families import (
     COMPRESSED,
-    DOUBTFUL,
     EXACT,
     NO_CACHE,
     NO_FLASH_ATTENTION,
@@ -75,6 +74,8 @@ class Architecture:
     widths: Widths = field(default_factory=Widths)
     n_sharing: int = 0
     """Last layers that use the cache of those before them."""
+    n_chosen: int = 0
+    """Tokens that an indexer of sparse attention chooses for each token."""
     side_width: int = 0
     """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
@@ -150,6 +151,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
         widths=widths_of(file.tensors),
         n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
+        n_chosen=keys.optional("attention.indexer.top_k", 0),
         side_width=_side_width(keys, n_blocks, d_hidden),
         doubts=(*doubts, *_doubts(keys)),
     )
@@ -221,7 +223,7 @@ def _cached_layers(
     n_owning = n_layers_with_cache(keys, len(kv_heads))
     found = {}
     for index in sorted(kinds.attending):
-        if index >= n_owning or not kv_heads[index]:
+        if index >= n_owning:
             continue
         k_width, v_width = indexer_widths(keys, index, n_layers)
         layer = dims.layer(kv_heads[index], heads[index], spans[index])
@@ -253,8 +255,6 @@ def _head_layers(
 
 def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
     """Say why the cache of an architecture is not known exactly."""
-    if keys.name in DOUBTFUL:
-        return (DOUBTFUL[keys.name],)
     if keys.name not in EXACT:
         return (f"{keys.name} is an architecture that kvchat has no rule for",)
     return ()

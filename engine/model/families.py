@@ -12,24 +12,25 @@ FULL_ATTENTION = frozenset(
         "chameleon", "chatglm", "codeshell", "cogvlm", "command-r", "dbrx", "deci", "deepseek",
         "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "falcon", "gemma", "glm4",
         "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "graniteswitch", "grok",
-        "grovemoe", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais",
-        "jais2", "llama", "llama-embed", "maincoder", "minicpm", "minicpm3", "minimax-m2",
+        "grovemoe", "hrm_text", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2",
+        "jais", "jais2", "llama", "llama-embed", "maincoder", "minicpm", "minicpm3", "minimax-m2",
         "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr",
-        "pangu-embedded", "phi2", "phi3", "phimoe", "plamo", "plm", "qwen", "qwen2", "qwen2moe",
-        "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "refact", "seed_oss", "smollm3",
-        "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
+        "pangu-embedded", "phi2", "phi3", "phimoe", "plamo", "plm", "pockettts", "qwen", "qwen2",
+        "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "refact",
+        "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "t5", "t5encoder", "talkie",
+        "xverse",
     }
 )  # fmt: skip
 """Keys and values of every token in every layer; a `sliding_window` key is not read."""
 
-LATENT = frozenset({"deepseek2", "deepseek32", "mistral4", "glm-dsa", "hy_v4"})
+LATENT = frozenset({"deepseek2", "deepseek32", "dots3note", "glm-dsa", "hy_v4", "mistral4"})
 """Latent attention: keys only, where the file names the head sizes of both views."""
 
 NO_CACHE = frozenset(
     {
         "bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada",
         "llada-moe", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1",
-        "t5encoder", "wavtokenizer-dec",
+        "wavtokenizer-dec",
     }
 )  # fmt: skip
 """Encoders and diffusion models: every token is there at once, and nothing is kept."""
@@ -86,6 +87,7 @@ SLIDING = {
     "afmoe": WindowRule(4, needs_key=True),
     "cohere2": WindowRule(4),
     "cohere2moe": WindowRule(4, dense_first=True),
+    "dots3note": WindowRule(None),
     "exaone-moe": WindowRule(4, default_window=128),
     "exaone4": WindowRule(4, default_window=4096, only_n_layers=64),
     "gemma2": WindowRule(2, default_window=4096),
@@ -108,18 +110,13 @@ SLIDING = {
 }
 """Architectures with sliding-window layers; `lfm2` slides in every layer that attends."""
 
-INDEXED = frozenset({"deepseek32", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"})
+INDEXED = frozenset(
+    {"deepseek32", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"}
+)
 """Sparse attention: a cache of indexer keys beside the main one."""
 
 COMPRESSED = frozenset({"deepseek4"})
 """Every layer slides; what leaves the window is kept in compressed rows of keys."""
-
-DOUBTFUL = {
-    "dots3note": "its latent sliding-window cache follows rules that kvchat does not have",
-    "hrm_text": "its recurrent slots follow rules that kvchat does not have",
-    "t5": "the cache of its decoder is counted as that of every layer",
-}
-"""Known to llama.cpp, not exactly to kvchat."""
 
 EXACT = (
     FULL_ATTENTION | LATENT | NO_CACHE | RECURRENT | HEADLESS_HYBRIDS | INDEXED | COMPRESSED

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelFileError
+from engine.memory.kv_cache import CacheShape, layer_kv_bytes
 from engine.model.architecture import Architecture, StateRow, read_model
 from tests.gguf_files import header, llama_values, write
 
@@ -25,8 +26,18 @@ def test_head_sizes_come_from_the_embedding_unless_they_are_named(tmp_path: Path
 
 def test_heads_may_differ_by_layer_and_none_means_no_cache(tmp_path: Path) -> None:
     found = architecture(tmp_path, **{"llama.attention.head_count_kv": [0, 4]})
-    assert set(found.layers) == {1}
-    assert found.layers[1].n_kv_heads == 4
+    assert [layer.n_kv_heads for layer in found.layers.values()] == [0, 4]
+    assert found.v_width_max == 4 * 32
+    shape = CacheShape(256, 256, "f16", "f16")
+    assert layer_kv_bytes(found, shape) == {0: 0, 1: 2 * 2 * 256 * 128}
+
+
+def test_transposed_values_have_the_widest_row_even_in_layers_without_heads(
+    tmp_path: Path,
+) -> None:
+    found = architecture(tmp_path, **{"llama.attention.head_count_kv": [0, 4]})
+    shape = CacheShape(256, 256, "f16", "f16", flash_attention=False)
+    assert layer_kv_bytes(found, shape) == {0: 2 * 256 * 128, 1: 2 * 2 * 256 * 128}
 
 
 def test_without_kv_heads_every_head_has_its_own(tmp_path: Path) -> None:
