@@ -65,7 +65,7 @@ class Ledger:
         )
         for gpu in self.gpus:
             if self._terms[gpu]:
-                note = "CUDA context, grows with the card"
+                note = "its driver, grows with the card"
                 self.add(
                     gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, spread=0.7
                 )
