@@ -64,6 +64,9 @@ class SpeculationSettings:
     draft; `rejection` and `block` accept more and keep the law of the text, not the text."""
     bonus_token: bool = True
     """Whether the target adds a token of its own behind a draft that was accepted whole."""
+    strict: bool = False
+    """Whether a near tie in a batch is decoded again alone, as plain decoding does it, so that the
+    text parts from plain decoding's more rarely; for `coupled` and `match`."""
 
     @property
     def drafts_from_text(self) -> bool:

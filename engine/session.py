@@ -39,7 +39,7 @@ from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.readers import Readers
 from engine.speculation.stats import ReplyStats
-from engine.speculation.verify import Verdict, verify_draft
+from engine.speculation.verify import Verdict, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
 from engine.text.detokenizer import StreamingText
 
@@ -269,7 +269,10 @@ class Session:
             reply.tokens,
             verification=drafter.settings.verification,
             laws=drafter.laws,
+            strict=drafter.settings.strict,
         )
+        if verdict.is_open:
+            verdict = self._settled(reply, draft, verdict)
         committed, text = self._commit(reply, draft, verdict, drafter.source)
         self._sequence.crop(len(reply.tokens) - 1)
         outcome = RoundOutcome(
@@ -306,6 +309,12 @@ class Session:
         yield TokensCommitted(tuple(committed), text)
         yield finished
         yield self._cache_state(reply)
+
+    def _settled(self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict) -> Verdict:
+        line = [*reply.tokens, *draft[: verdict.n_accepted]]
+        self._sequence.crop(len(line) - 1)
+        row = self._sequence.decode(line[-1]).logits[0]
+        return settle(verdict, draft, row, reply.sampler, line)
 
     def _n_draft_max(self, reply: _Reply) -> int:
         """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""

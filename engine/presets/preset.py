@@ -79,6 +79,8 @@ class SpeculationRules(_Strict):
     """`coupled`, `match`, `rejection` or `block`; the last two keep the law, not a seed's text."""
     bonus_token: bool = True
     """Whether the target adds a token of its own behind a draft that was accepted whole."""
+    strict: bool = False
+    """Whether near ties in a batch are decoded again alone; for `coupled` and `match`."""
 
     def settings(self) -> SpeculationSettings:
         """Give these rules as a session takes them."""

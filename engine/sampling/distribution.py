@@ -34,10 +34,14 @@ class Distribution:
         """Draw one token with the noise of seed and position (see `noise`)."""
         if self.tokens.size == 1:
             return int(self.tokens[0])
+        return int(self.tokens[int(self.scores(seed, position).argmax())])
+
+    def scores(self, seed: int, position: int) -> NDArray[np.float64]:
+        """Give log p and the noise of each token together, `[k]`; the largest is drawn."""
         noise = gumbel(seed, position, self.tokens)
         with np.errstate(divide="ignore"):
-            scores = np.log(self.probs) + noise
-        return int(self.tokens[int(scores.argmax())])
+            scores: NDArray[np.float64] = np.log(self.probs) + noise
+        return scores
 
 
 def certain(token: int) -> Distribution:

@@ -91,6 +91,17 @@ class Sampler:
         """Give the token of the largest logit that mask and penalty leave."""
         return int(self._adjusted(logits, history).argmax())
 
+    def margin(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> float:
+        """Give by how much the token that `sample` gives leads the next best, in logits.
+
+        The row may be off by that much and still say the same, as long as the same tokens pass the
+        filters. Infinite where one is left.
+        """
+        if self.is_greedy:
+            return _lead(self._adjusted(logits, history))
+        scores = self.distribution(logits, history).scores(self.seed, position)
+        return self.settings.temperature * _lead(scores)
+
     def draw(self, distribution: Distribution, position: int) -> int:
         """Draw one token with the noise of the position."""
         return distribution.draw(self.seed, position)
@@ -145,6 +156,14 @@ class Sampler:
         values = penalised[recent]
         penalised[recent] = np.where(values > 0, values / penalty, values * penalty)
         return penalised
+
+
+def _lead(scores: NDArray[np.floating]) -> float:
+    if scores.size < 2:
+        return float("inf")
+    best = int(scores.argmax())
+    others = max(scores[:best].max(initial=-np.inf), scores[best + 1 :].max(initial=-np.inf))
+    return float(scores[best] - others)
 
 
 def _top_k(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -9,6 +9,9 @@ from engine.sampling.distribution import Distribution, certain
 from engine.sampling.sampler import Sampler
 from engine.speculation.rejection import acceptance, block_acceptances, block_shares, residual
 
+NEAR_TIE = 0.1
+"""Lead, in logits, under which a row of a batch may say what it would not say alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -21,6 +24,8 @@ class Verdict:
     n_accepted: int
     n_examined: int
     next_token: int | None
+    is_open: bool = False
+    """Whether the row behind the accepted tokens is a near tie that `settle` must decide."""
 
 
 def verify_draft(
@@ -31,6 +36,7 @@ def verify_draft(
     *,
     verification: Verification = "coupled",
     laws: Tokens[Distribution | None] = (),
+    strict: bool = False,
 ) -> Verdict:
     """Accept the part of a draft that leaves the target's law as it is, and say what follows.
 
@@ -43,12 +49,32 @@ def verify_draft(
     draft; the two differ in how the draft model draws. `rejection` and `block` accept more and
     keep the law, not the text of a seed; they need `laws`, the distribution that each token was
     drawn from, None where it was chosen. At temperature 0 all four are argmax match.
+
+    Kernels for several rows round otherwise than those for one, so a near tie may fall the other
+    way than in a run without a draft. `strict` leaves such rows open for `settle`; it has no
+    meaning for `rejection` and `block`.
     """
     rows = _Rows(tuple(draft), logits, sampler, line)
     if sampler.is_greedy or verification in ("match", "coupled"):
-        return _match(rows)
+        return _match(rows, near_tie=NEAR_TIE if strict and draft else 0.0)
     drawn_from = _drawn_from(draft, laws)
     return _rejection(rows, drawn_from) if verification == "rejection" else _block(rows, drawn_from)
+
+
+def settle(
+    verdict: Verdict, draft: Tokens[int], row: Logits, sampler: Sampler, line: Tokens[int]
+) -> Verdict:
+    """Decide an open row by the `[n_vocab]` logits that the target gives when it decodes alone.
+
+    `line` is every committed token and the accepted ones of the draft.
+    """
+    own = sampler.sample(row, _recent(line, sampler), len(line))
+    n_accepted = verdict.n_accepted
+    if n_accepted == len(draft):
+        return Verdict(n_accepted, n_accepted, own)
+    if own == draft[n_accepted]:
+        return Verdict(n_accepted + 1, n_accepted + 1, None)
+    return Verdict(n_accepted, n_accepted + 1, own)
 
 
 class _Rows:
@@ -73,6 +99,9 @@ class _Rows:
         """Give the token that the target says by itself at this row."""
         return self.sampler.sample(self._logits[index], self._seen(index), self.start + index)
 
+    def margin(self, index: int) -> float:
+        return self.sampler.margin(self._logits[index], self._seen(index), self.start + index)
+
     def law(self, index: int) -> Distribution:
         return self.sampler.distribution(self._logits[index], self._seen(index))
 
@@ -80,13 +109,19 @@ class _Rows:
         return self._history[: self._n_before + index]
 
 
-def _match(rows: _Rows) -> Verdict:
+def _match(rows: _Rows, *, near_tie: float) -> Verdict:
     for index, drafted in enumerate(rows.draft):
+        if near_tie and rows.margin(index) < near_tie:
+            return Verdict(index, index, None, is_open=True)
         own = rows.choice(index)
         if own != drafted:
             return Verdict(n_accepted=index, n_examined=index + 1, next_token=own)
     n_drafted = len(rows.draft)
-    return Verdict(n_drafted, n_drafted, rows.choice(n_drafted) if rows.has_bonus else None)
+    if not rows.has_bonus:
+        return Verdict(n_drafted, n_drafted, None)
+    if near_tie and rows.margin(n_drafted) < near_tie:
+        return Verdict(n_drafted, n_drafted, None, is_open=True)
+    return Verdict(n_drafted, n_drafted, rows.choice(n_drafted))
 
 
 def _rejection(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:

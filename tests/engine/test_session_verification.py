@@ -1,12 +1,15 @@
 """The loop under every way to judge a draft."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import get_args
 
+import numpy as np
 import pytest
 
+from engine.backends.base import Forward
 from engine.cancellation import Cancellation
 from engine.configuration import SamplingSettings, SpeculationSettings, Verification
 from engine.events import (
@@ -34,7 +37,7 @@ from tests.engine.test_session import (
     rounds,
     run,
 )
-from tests.fakes import FakeBackend, FakeVocabulary
+from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
 
 MODES: tuple[Verification, ...] = get_args(Verification)
 OWN_LAW: tuple[Verification, ...] = ("rejection", "block")
@@ -250,3 +253,56 @@ def test_the_way_to_judge_can_change_in_the_middle_of_a_reply() -> None:
             session.set_speculation(judged(DRAFT, mode, bonus=len(events) % 2 == 0))
     assert len(finished(events).token_ids) == 60
     assert finished(events).stats.n_accepted > 0
+
+
+class RoughSequence(FakeSequence):
+    """Rounds otherwise in a batch of several rows, as fast kernels do."""
+
+    def verify(self, tokens: Sequence[int]) -> Forward:
+        rows = super().verify(tokens).logits
+        if len(tokens) == 1:
+            return Forward(rows)
+        error = np.random.default_rng(len(self.tokens)).uniform(-0.03, 0.03, rows.shape)
+        return Forward((rows + error).astype(np.float32))
+
+
+class RoughBackend(FakeBackend):
+    def open(self) -> RoughSequence:
+        return RoughSequence(self)
+
+
+def parted(settings: SpeculationSettings, sampling: SamplingSettings) -> int:
+    n_parted = 0
+    for seed in range(12):
+        wanted = request(f"ab{seed}", sampling=sampling, seed=seed)
+        texts = [
+            finished(run(make_session(chosen, target=RoughBackend(LETTERS, sharpness=0.6)), wanted))
+            for chosen in (OFF, settings)
+        ]
+        n_parted += texts[0].token_ids != texts[1].token_ids
+    return n_parted
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, top_k=0)])
+def test_strict_keeps_the_plain_text_where_batches_round_otherwise(
+    sampling: SamplingSettings,
+) -> None:
+    assert parted(DRAFT, sampling) > 3
+    assert parted(replace(DRAFT, strict=True), sampling) == 0
+    assert parted(replace(DRAFT, strict=True, bonus_token=False), sampling) == 0
+
+
+def test_strict_keeps_the_cache_and_the_ends_of_a_reply() -> None:
+    settings = replace(DRAFT, strict=True)
+    for n in (1, 2, 3, 7, 20):
+        target = RoughBackend(LETTERS, sharpness=0.6)
+        sequence = target.open()
+        target.open = lambda sequence=sequence: sequence  # type: ignore[method-assign,misc]
+        events = run(make_session(settings, target=target), request(max_tokens=n))
+        reply = finished(events)
+        assert len(reply.token_ids) == n
+        assert list(sequence.tokens)[-n:][1:] == list(reply.token_ids[:-1])[-(n - 1) :] or n == 1
+        for told in rounds(events):
+            assert told.n_accepted <= told.n_examined <= told.n_drafted
+    short = make_session(settings, target=RoughBackend(LETTERS, sharpness=0.6, n_ctx=40))
+    assert finished(run(short, request(max_tokens=None))).n_used == 40

@@ -8,7 +8,7 @@ import pytest
 
 from engine.configuration import SamplingSettings
 from engine.sampling.sampler import Sampler
-from engine.speculation.verify import verify_draft
+from engine.speculation.verify import NEAR_TIE, Verdict, settle, verify_draft
 
 N_VOCAB = 4
 RNG = np.random.default_rng(11)
@@ -92,3 +92,27 @@ def test_sharing_noise_accepts_more_than_independent_draws() -> None:
         shared += own == Sampler(settings, seed).sample(draft, (), 0)
         independent += own == Sampler(settings, seed + 10_000).sample(draft, (), 0)
     assert shared > 3 * independent
+
+
+NEAR = np.array([1.0, 1.0 - 0.5 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
+CLEAR = np.array([1.0, 1.0 - 2.0 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
+
+
+def test_a_near_tie_is_left_open_only_where_that_is_asked_for() -> None:
+    greedy = Sampler(SamplingSettings(), seed=0)
+    rows = np.stack([CLEAR, NEAR, CLEAR])
+    assert verify_draft((0, 0), rows, greedy, [3]) == Verdict(2, 2, 0)
+    assert verify_draft((0, 0), rows, greedy, [3], strict=True) == Verdict(1, 1, None, True)
+    assert verify_draft((1, 0), rows, greedy, [3], strict=True) == Verdict(0, 1, 0)
+    last = np.stack([CLEAR, NEAR])
+    assert verify_draft((0,), last, greedy, [3], strict=True) == Verdict(1, 1, None, True)
+    assert verify_draft((0,), last[:1], greedy, [3], strict=True) == Verdict(1, 1, None)
+    assert verify_draft((), last[1:], greedy, [3], strict=True) == Verdict(0, 0, 0)
+
+
+def test_an_open_row_is_decided_by_the_row_decoded_alone() -> None:
+    greedy = Sampler(SamplingSettings(), seed=0)
+    first, bonus = Verdict(0, 0, None, is_open=True), Verdict(1, 1, None, is_open=True)
+    assert settle(first, (0,), CLEAR, greedy, [3]) == Verdict(1, 1, None)
+    assert settle(first, (1,), CLEAR, greedy, [3]) == Verdict(0, 1, 0)
+    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == Verdict(1, 1, 0)
