@@ -1,7 +1,8 @@
 """Architectures of llama.cpp that the catalogue has no model of, with made-up sizes.
 
 Their tensors, in the notation of `engine/model/layouts/rows.py`, are what `load_arch_tensors` of
-llama.cpp 0c1e57098 asks for (`src/models/*.cpp`).
+llama.cpp 0c1e57098 asks for (`src/models/*.cpp`). PLM is not among them: that llama.cpp stops when
+it lays out its values.
 """
 
 from dataclasses import dataclass, field
@@ -66,23 +67,6 @@ DECI = dense(
     attention__head_count_kv=(4, 0, 0, 2, 4, 0, 4, 4),
     feed_forward_length=(2816, 1408, 2816, 0, 2816, 512, 2816, 2816),
 )
-PLM = rows("""
-    attn_norm d
-    attn_q d q
-    attn_kv_a_mqa d kv_rank+rot
-    attn_kv_a_norm kv_rank
-    attn_kv_b kv_rank heads*nope+heads*v_dim
-    attn_output o d
-    ffn_norm d
-    ffn_up d ff
-    ffn_down ff d
-""")
-
-
-def _plm_sizes(keys: Keys, layer: int) -> Sizes:
-    return latent_sizes(keys, layer)
-
-
 TALKIE = b.ATTENTION_BARE + b.GATED_FFN + rows("attn_q_norm 1 heads\nlayer_output_scale 1")
 HRM_LAYER = b.ATTENTION_BARE + b.QUERY_GATE + b.GATED_FFN
 
@@ -321,19 +305,6 @@ RARE = (
         "deepseek2-ocr",
         experts(leading_dense_block_count=1, expert_shared_count=2, attention__head_count_kv=16),
         FAMILIES["deepseek"],
-    ),
-    Rare(
-        "plm",
-        dense(
-            embedding_length=2048,
-            attention__head_count_kv=16,
-            attention__kv_lora_rank=512,
-            attention__key_length=192,
-            attention__value_length=128,
-            rope__dimension_count=64,
-        ),
-        Family(same_in_every_layer(PLM), sizes=_plm_sizes),
-        frozenset({"tied"}),
     ),
     Rare(
         "talkie",

@@ -9,8 +9,9 @@ from functools import lru_cache
 from engine.configuration import Configuration, TensorOverride
 from engine.memory.placement import Placement
 from engine.memory.weights import CPU, layer_of, overridden, override_rules
-from engine.model.architecture import Model
+from engine.model.architecture import Model, layer_counts
 from engine.model.gguf import GgufFile
+from engine.model.header_keys import HeaderKeys
 
 LEAST_TOKENS = 32
 UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
@@ -40,7 +41,7 @@ def _largest_tensors(
     file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> tuple[tuple[int, ...], int]:
     """Give the largest matrix of each layer, and the largest that overrides keep on the CPU."""
-    n_blocks = file.integer(f"{file.architecture}.block_count") or 0
+    n_blocks, _ = layer_counts(HeaderKeys(file))
     rules = override_rules(overrides, n_cpu_moe)
     by_layer, moved = [0] * n_blocks, 0
     for tensor in file.tensors:

@@ -11,9 +11,12 @@ from functools import lru_cache
 
 from engine.configuration import TensorOverride
 from engine.errors import PresetError
+from engine.model.architecture import layer_counts
 from engine.model.gguf import GgufFile, TensorInfo
+from engine.model.header_keys import HeaderKeys
 
-LAYER = re.compile(r"^blk\.(\d+)\.")
+LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
+"""T5 has layers of an encoder and of a decoder, which share devices by their number."""
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
 OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
@@ -24,6 +27,13 @@ EMBEDDING_IS_OUTPUT = frozenset({"bitnet"})
 """Architectures whose embeddings give the logits where they are: no GPU gets a copy."""
 LOADED_OF_NEXTN = {"hy_v3": re.compile(r"\.(ffn_|exp_probs)")}
 """Tensors of a next-token head that llama.cpp loads although it does not use them."""
+HEADLESS = frozenset(
+    {
+        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
+        "nomic-bert", "nomic-bert-moe",
+    }
+)  # fmt: skip
+"""Encoders without an output layer: their embeddings are not copied to a GPU."""
 PADDING = 32
 CPU = "CPU"
 
@@ -64,10 +74,10 @@ def weights_of(
 
     Raises:
         PresetError: the pattern of an override is no regular expression.
+        ModelFileError: the header names no number of layers.
     """
-    n_blocks = file.integer(f"{file.architecture}.block_count") or 0
+    n_blocks, n_trunk = layer_counts(HeaderKeys(file))
     loaded = LOADED_OF_NEXTN.get(file.architecture)
-    n_trunk = n_blocks - (file.integer(f"{file.architecture}.nextn_predict_layers") or 0)
     rules = override_rules(overrides, n_cpu_moe)
     layers = [0] * n_blocks
     moved: dict[str, int] = defaultdict(int)
@@ -133,6 +143,8 @@ def layer_of(name: str, n_blocks: int) -> int | None:
 
 
 def _tied_bytes(file: GgufFile) -> int:
+    if file.architecture in HEADLESS:
+        return 0
     sizes = {tensor.name: _padded(tensor) for tensor in file.tensors}
     if "output.weight" in sizes or file.architecture in EMBEDDING_IS_OUTPUT:
         return 0

@@ -32,7 +32,15 @@ from engine.model.recurrent import (
 )
 from engine.model.widths import Widths, widths_of
 
-__all__ = ["Architecture", "Layer", "Model", "StateRow", "architecture_of", "read_model"]
+__all__ = [
+    "Architecture",
+    "Layer",
+    "Model",
+    "StateRow",
+    "architecture_of",
+    "layer_counts",
+    "read_model",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     """
     _check_is_model(file)
     keys = HeaderKeys(file)
-    n_blocks, n_layers = _n_layers(keys)
+    n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.needed("embedding_length")
     nothing = [0] * n_blocks
     heads, kv_heads = _heads(keys, n_blocks)
@@ -166,8 +174,12 @@ def _check_is_model(file: GgufFile) -> None:
         raise ModelFileError(f"{file.path.name} is {NOT_ALONE[file.architecture]}")
 
 
-def _n_layers(keys: HeaderKeys) -> tuple[int, int]:
-    """Give the layers in the file, and those that a main context runs."""
+def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
+    """Give the layers that llama.cpp counts, and those of them that a main context runs.
+
+    Raises:
+        ModelFileError: the file holds no model, or an impossible number of layers.
+    """
     n_blocks = keys.n_blocks()
     if keys.name == "graniteswitch":
         return n_blocks + 1, n_blocks

@@ -7,6 +7,9 @@ from engine.model.header_keys import HeaderKeys
 
 GEMMA3N_LAYERS_WITH_CACHE = 20
 GLM_5_2_CONTEXT = 1_048_576
+NO_WINDOW = "the file names no sliding window, and llama.cpp refuses it: all layers count as dense"
+NO_PATTERN = "the file does not say which layers slide: all are counted as dense"
+NONE_SLIDES = "no layer of the file slides: llama.cpp 0c1e57098 stops on such a file"
 FINE_RATIO, COARSE_RATIO = 4, 128
 """Tokens of one row in the two compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
 
@@ -99,33 +102,41 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
     rule = SLIDING.get(keys.name)
     if rule is None or rule.only_n_layers not in (None, n_blocks):
         return dense, ()
-    window = _window_of(rule, keys, window)
-    if not window:
-        return dense, ()
+    sliding = _window_of(rule, keys)
+    if sliding is None:
+        is_whole = rule.needs_key or keys.has("attention.sliding_window")
+        return dense, () if is_whole else (NO_WINDOW,)
     flags = keys.flags("attention.sliding_window_pattern", n_blocks)
-    if flags is not None:
-        return [window if flag else None for flag in flags], ()
+    if flags is None and rule.period is None:
+        return dense, (NO_PATTERN,)
+    if flags is None:
+        flags = _periodic(rule, rule.period or 0, keys, n_blocks)
+    spans = [sliding if flag else None for flag in flags]
+    return spans, () if any(flags) else (NONE_SLIDES,)
+
+
+def _window_of(rule: WindowRule, keys: HeaderKeys) -> int | None:
+    """Give the window; None where nothing slides. A window of 0 counts where llama.cpp says so."""
+    if not keys.has("attention.sliding_window"):
+        return None if rule.needs_key else rule.default_window
+    window = keys.optional("attention.sliding_window", 0)
+    if not window and (rule.needs_key or rule.zero_is_dense):
+        return None
+    return rule.fixed_window or window
+
+
+def _periodic(rule: WindowRule, period: int, keys: HeaderKeys, n_blocks: int) -> list[bool]:
     named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
-    period = rule.period if named is None else max(0, named)
-    if period is None:
-        return dense, ("the file does not say which layers slide: all are counted as dense",)
-    return [_slides(i, period, window, dense_first=rule.dense_first) for i in range(n_blocks)], ()
+    period = period if named is None else max(0, named)
+    return [_slides(index, period, dense_first=rule.dense_first) for index in range(n_blocks)]
 
 
-def _window_of(rule: WindowRule, keys: HeaderKeys, window: int) -> int:
-    if keys.name == "llama4":
-        return 8192 if window or not keys.has("attention.sliding_window") else 0
-    if not window and not rule.needs_key:
-        window = rule.default_window or 0
-    return window and (rule.fixed_window or window)
-
-
-def _slides(index: int, period: int, window: int, *, dense_first: bool) -> int | None:
+def _slides(index: int, period: int, *, dense_first: bool) -> bool:
     if period == 0:
-        return window
+        return True
     if dense_first:
-        return window if index % period else None
-    return window if index % period < period - 1 else None
+        return index % period > 0
+    return index % period < period - 1
 
 
 def indexer_widths(keys: HeaderKeys, index: int, n_layers: int) -> tuple[int, int]:

@@ -77,6 +77,8 @@ class WindowRule:
     default_window: int | None = None
     needs_key: bool = False
     """Whether the model is dense when the file names no window."""
+    zero_is_dense: bool = False
+    """Whether a window of 0 in the file means none, where llama.cpp has a default."""
     fixed_window: int | None = None
     """Window that counts whatever the file names."""
     only_n_layers: int | None = None
@@ -84,11 +86,11 @@ class WindowRule:
 
 
 SLIDING = {
-    "afmoe": WindowRule(4, needs_key=True),
+    "afmoe": WindowRule(4),
     "cohere2": WindowRule(4),
     "cohere2moe": WindowRule(4, dense_first=True),
     "dots3note": WindowRule(None),
-    "exaone-moe": WindowRule(4, default_window=128),
+    "exaone-moe": WindowRule(4),
     "exaone4": WindowRule(4, default_window=4096, only_n_layers=64),
     "gemma2": WindowRule(2, default_window=4096),
     "gemma3": WindowRule(6, needs_key=True),
@@ -97,7 +99,7 @@ SLIDING = {
     "gpt-oss": WindowRule(2),
     "granite_swa": WindowRule(None),
     "laguna": WindowRule(4, dense_first=True, needs_key=True),
-    "llama4": WindowRule(4, default_window=8192),
+    "llama4": WindowRule(4, default_window=8192, zero_is_dense=True, fixed_window=8192),
     "maple": WindowRule(None),
     "mellum": WindowRule(4, needs_key=True),
     "mimo2": WindowRule(None),
