@@ -31,18 +31,12 @@ def residual(target: Distribution, draft: Distribution, share: float = 1.0) -> D
     return Distribution(target.tokens[kept], left[kept] / mass)
 
 
-def block_shares(
-    tokens: Tokens[int], targets: Tokens[Distribution], drafts: Tokens[Distribution]
-) -> list[float]:
-    """Give P_0 = 1 and P_i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) for each prefix of the draft.
+def block_share(share: float, token: int, target: Distribution, draft: Distribution) -> float:
+    """Give P_i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) from P_{i-1}; P_0 is 1.
 
     Sun et al. 2024, arXiv 2403.10444, algorithm 2.
     """
-    shares = [1.0]
-    for token, target, draft in zip(tokens, targets, drafts, strict=True):
-        ratio = target.probability(token) / draft.probability(token)
-        shares.append(min(1.0, shares[-1] * ratio))
-    return shares
+    return min(1.0, share * target.probability(token) / draft.probability(token))
 
 
 def block_acceptances(
@@ -51,7 +45,8 @@ def block_acceptances(
     """Give h_i, the probability with which the prefix of length i passes its test, i from 1 on.
 
     h_i = S_i/(S_i + 1 - P_i) with S_i = Σ max(P_i·p_{i+1} - q_{i+1}, 0), and h_K = P_K; the longest
-    prefix that passes is accepted (Sun et al. 2024, equation 4).
+    prefix that passes is accepted (Sun et al. 2024, equation 4). `shares` are P_0 to P_K; a draft
+    may be cut behind its first P of 0, since nothing longer can pass.
     """
     inner = zip(shares[1:-1], targets[1:], drafts[1:], strict=True)
     return [*(_inner_acceptance(*given) for given in inner), shares[-1]]

@@ -7,7 +7,7 @@ from engine.backends.base import Logits
 from engine.configuration import Verification
 from engine.sampling.distribution import Distribution, certain
 from engine.sampling.sampler import Sampler
-from engine.speculation.rejection import acceptance, block_acceptances, block_shares, residual
+from engine.speculation.rejection import acceptance, block_acceptances, block_share, residual
 
 NEAR_TIE = 0.1
 """Lead, in logits, under which a row of a batch may say what it would not say alone."""
@@ -137,17 +137,21 @@ def _rejection(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:
 
 def _block(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:
     """Sun et al. 2024, arXiv 2403.10444, algorithm 2."""
-    n_drafted = len(rows.draft)
-    targets = [rows.law(index) for index in range(n_drafted)]
-    shares = block_shares(rows.draft, targets, drawn_from)
-    passes = block_acceptances(shares, targets, drawn_from) if n_drafted else []
+    targets: list[Distribution] = []
+    shares = [1.0]
+    for drafted, law in zip(rows.draft, drawn_from, strict=True):
+        targets.append(rows.law(len(targets)))
+        shares.append(block_share(shares[-1], drafted, targets[-1], law))
+        if shares[-1] == 0.0:
+            break
+    passes = block_acceptances(shares, targets, drawn_from[: len(targets)])
     dice = rows.sampler.dice(rows.start)
     n_accepted = 0
-    for length in range(n_drafted, 0, -1):
+    for length in range(len(targets), 0, -1):
         if dice.accepts(passes[length - 1], rows.start + length - 1):
             n_accepted = length
             break
-    if n_accepted == n_drafted:
+    if n_accepted == len(rows.draft):
         return _all_accepted(rows)
     rest = residual(targets[n_accepted], drawn_from[n_accepted], shares[n_accepted])
     correction = dice.draw(rest, rows.start + n_accepted)
