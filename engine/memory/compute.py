@@ -51,7 +51,9 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
 
 def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
     """Give the buffer of the output layer: logits, and the hidden states they come from."""
-    n_rows = min(shape.n_graph_tokens, n_outputs)
+    n_rows = shape.n_graph_tokens
+    if not architecture.gives_all_logits:
+        n_rows = min(n_rows, n_outputs)
     return n_rows * (architecture.n_vocab + 2 * architecture.d_hidden) * FLOAT_BYTES
 
 
@@ -85,13 +87,24 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
     Without flash attention there is a score for every head and cell of the widest span.
     """
-    layers = architecture.distinct_layers
-    width = attention_width(architecture)
-    if not shape.flash_attention:
-        width += max((layer.n_heads * shape.attended_cells(layer) for layer in layers), default=0)
+    width = attention_width(architecture) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
     indexed = indexer_bytes(architecture, shape)
     return activations + indexed + mask_bytes(architecture, shape)
+
+
+def scores_width(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the scores of one token that are stored; 0 with flash attention.
+
+    Biased by position they are stored three times, beside the distances that the biases are for.
+    """
+    layers = architecture.distinct_layers
+    width = max((layer.n_heads * shape.attended_cells(layer) for layer in layers), default=0)
+    if architecture.attends_in_batch:
+        width = architecture.n_heads * shape.n_graph_tokens
+    if architecture.has_position_bias:
+        return 3 * width + 2 * _mask_span(architecture, shape)
+    return 0 if shape.flash_attention else width
 
 
 def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -202,6 +215,8 @@ def output_bytes(architecture: Architecture, n_outputs: int) -> int:
 
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
     """Give the cells that a token's masks span."""
+    if architecture.attends_in_batch:
+        return shape.n_graph_tokens
     layers = architecture.distinct_layers
     spans = {layer.window is None: shape.cells(layer) for layer in layers}
     compressed = {layer.compress_ratio: shape.compressed_cells(layer) for layer in layers}

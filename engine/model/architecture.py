@@ -13,11 +13,14 @@ from engine.model.attention import (
     with_compression,
 )
 from engine.model.families import (
+    ALL_LOGITS,
     COMPRESSED,
     EXACT,
+    IN_BATCH,
     NO_CACHE,
     NO_FLASH_ATTENTION,
     NOT_ALONE,
+    POSITION_BIAS,
     ROLLS_BACK,
 )
 from engine.model.gguf import GgufFile, read_gguf
@@ -79,6 +82,12 @@ class Architecture:
     """Sizes of the heads of all layers: what blocks of a quantised cache must divide."""
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
+    attends_in_batch: bool = False
+    """Whether a token attends to its batch alone, and never to a cache."""
+    has_position_bias: bool = False
+    """Whether scores are biased by position, and stored even with flash attention (T5)."""
+    gives_all_logits: bool = False
+    """Whether the graph makes logits of every token."""
     widths: Widths = field(default_factory=Widths)
     n_sharing: int = 0
     """Last layers that use the cache of those before them."""
@@ -157,6 +166,9 @@ def architecture_of(file: GgufFile) -> Architecture:
         k_head_dims=dims.k_dims(spans),
         v_head_dims=dims.v_dims(spans),
         has_flash_attention=keys.name not in NO_FLASH_ATTENTION,
+        attends_in_batch=keys.name in IN_BATCH,
+        has_position_bias=keys.name in POSITION_BIAS,
+        gives_all_logits=keys.name in ALL_LOGITS,
         widths=widths_of(file.tensors),
         n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
         n_chosen=keys.optional("attention.indexer.top_k", 0),

@@ -35,6 +35,15 @@ NO_CACHE = frozenset(
 )  # fmt: skip
 """Encoders and diffusion models: every token is there at once, and nothing is kept."""
 
+IN_BATCH = NO_CACHE | {"llama-embed", "t5encoder"}
+"""Attention looks at the batch alone, also where a cache is allocated."""
+
+POSITION_BIAS = frozenset({"t5", "t5encoder"})
+"""Scores are biased by position: they are stored, whatever is asked."""
+
+ALL_LOGITS = frozenset({"cogvlm"})
+"""Every token of a batch gets logits, also those that nobody asks for."""
+
 RECURRENT = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 """A state of constant size in every layer, and no cache."""
 
