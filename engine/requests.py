@@ -37,3 +37,6 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     """Seed of the noise; None draws a fresh one."""
+    past_replies: tuple[tuple[int, ...], ...] = ()
+    """What the model said before, oldest first, as token ids of its vocabulary: material for drafts
+    and no part of the prompt."""

@@ -223,14 +223,12 @@ class Session:
             name = PredictorName.OFF
         elif name is not settings.predictor:
             note = f"the {settings.predictor} predictor is not available with this model"
-        drafter = Drafter(
-            self._predictor(name, reply.sampler, settings), settings, self._experience
-        )
+        drafter = Drafter(self._predictor(name, reply, settings), settings, self._experience)
         drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
         return drafter, SpeculationChanged(name, settings.controller, note)
 
     def _predictor(
-        self, name: PredictorName, sampler: Sampler, settings: SpeculationSettings
+        self, name: PredictorName, reply: _Reply, settings: SpeculationSettings
     ) -> Predictor | None:
         match name:
             case PredictorName.OFF:
@@ -238,9 +236,19 @@ class Session:
             case PredictorName.LOOKUP | PredictorName.SUFFIX:
                 return self._readers.give(settings)
             case PredictorName.COMBINED:
-                return self._readers.combine(settings, self._draft_predictor(sampler, settings))
+                draft = self._draft_predictor(reply.sampler, settings)
+                return self._readers.combine(settings, self._past_replies(reply.request), draft)
             case PredictorName.DRAFT:
-                return self._draft_predictor(sampler, settings)
+                return self._draft_predictor(reply.sampler, settings)
+
+    def _past_replies(self, request: GenerationRequest) -> tuple[tuple[int, ...], ...]:
+        """Give the past replies that this model could have said: no token beyond its vocabulary."""
+        n_vocab = self._backend.vocabulary.n_tokens
+        return tuple(
+            reply
+            for reply in request.past_replies
+            if reply and min(reply) >= 0 and max(reply) < n_vocab
+        )
 
     def _draft_predictor(self, sampler: Sampler, settings: SpeculationSettings) -> Predictor | None:
         if self._draft_backend is None or self._draft_sequence is None:

@@ -17,7 +17,12 @@ from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from engine.client import EngineClient
-from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.configuration import (
+    Configuration,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
 from engine.events import (
     Event,
     Failed,
@@ -29,6 +34,9 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.requests import GenerationRequest
+
+N_PAST_TOKENS = 32_768
+"""Tokens of past replies that go with a request as material for drafts."""
 
 
 class ChatController:
@@ -172,9 +180,22 @@ class ChatController:
         self.meters.asked()
         self.client.generate(
             GenerationRequest(
-                messages=messages, sampling=self.history.sampling, max_tokens=self._max_tokens
+                messages=messages,
+                sampling=self.history.sampling,
+                max_tokens=self._max_tokens,
+                past_replies=self._past_replies(),
             )
         )
+
+    def _past_replies(self) -> tuple[tuple[int, ...], ...]:
+        """Give what the model said in the chats that are kept, where a predictor learns from it."""
+        if self.loaded is None or self.speculation.predictor is not PredictorName.COMBINED:
+            return ()
+        try:
+            return self._store.newest_replies(self.loaded.vocabulary_id, n_tokens=N_PAST_TOKENS)
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "warning"))
+            return ()
 
     # --- chats ---
 

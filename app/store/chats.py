@@ -17,6 +17,7 @@ from app.store.records import (
     Chat,
     StoredMessage,
     chat_of,
+    load_tokens,
     message_of,
 )
 from app.store.writer import Writer
@@ -117,6 +118,23 @@ class ChatStore:
         if leaf is None:
             raise _missing("message", message_id)
         return leaf
+
+    def newest_replies(
+        self, vocabulary_id: str, *, n_tokens: int, limit: int = 200
+    ) -> tuple[tuple[int, ...], ...]:
+        """Give the newest ended replies of all chats in a vocabulary, oldest first.
+
+        Together they have `n_tokens` tokens at most; the oldest is cut at its beginning.
+        """
+        replies: list[tuple[int, ...]] = []
+        for row in self._read(statements.REPLIES, vocabulary_id, limit):
+            if n_tokens <= 0:
+                break
+            reply = (load_tokens(row["token_ids"]) or ())[-n_tokens:]
+            n_tokens -= len(reply)
+            if reply:
+                replies.append(reply)
+        return tuple(reversed(replies))
 
     def create_chat(
         self, *, title: str, model_path: str | None, system_prompt: str, sampling: SamplingSettings
@@ -229,9 +247,9 @@ class ChatStore:
     ) -> None:
         self.close()
 
-    def _read(self, query: str, value: int) -> list[sqlite3.Row]:
+    def _read(self, query: str, *values: int | str) -> list[sqlite3.Row]:
         try:
-            return self._reader().execute(query, (value,)).fetchall()
+            return self._reader().execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error
 

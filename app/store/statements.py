@@ -36,6 +36,12 @@ ON other.chat_id = this.chat_id AND other.parent_id IS this.parent_id AND other.
 WHERE this.id = ? ORDER BY other.id
 """
 
+REPLIES = """
+SELECT token_ids FROM messages
+WHERE role = 'assistant' AND vocabulary_id = ? AND finish_reason IS NOT NULL
+ORDER BY id DESC LIMIT ?
+"""
+
 LEAF = """
 WITH RECURSIVE below(node) AS (
     SELECT id FROM messages WHERE id = ?

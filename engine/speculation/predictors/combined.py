@@ -1,4 +1,4 @@
-"""Several predictors for one line: each round the one that expects most drafts."""
+"""Several predictors for one line: each round the one drafts that expects most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,13 +9,14 @@ from engine.speculation.predictors.base import DraftToken, Predictor
 
 
 class CombinedPredictor:
-    """Lets predictors that cost nothing compete, and a draft model guess where they are silent.
+    """Lets predictors that read the chat compete, and others guess where these are silent.
 
     A reader's draft is taken as far as the product of its confidences, the chance that all of it is
     right, stays at `min_confidence` or above. The sum of those products is the number of tokens
     that it expects to be accepted, and the largest sum drafts: the rule by which suffix decoding
-    (Oliaro et al. 2024, arXiv 2411.04975) chooses between its trees. `last_resort` is asked only
-    where no reader has a draft, since it has to decode to know what it expects.
+    (Oliaro et al. 2024, arXiv 2411.04975) chooses between its trees. `followers` are asked in turn
+    where no reader has a draft, and pulled one guess at a time: a draft model has to decode to know
+    what it expects.
     """
 
     name = "combined"
@@ -25,11 +26,11 @@ class CombinedPredictor:
         readers: Sequence[Predictor],
         *,
         min_confidence: float,
-        last_resort: Predictor | None = None,
+        followers: Sequence[Predictor] = (),
     ) -> None:
         self._readers = tuple(readers)
         self._min_confidence = min_confidence
-        self._last_resort = last_resort
+        self._followers = tuple(followers)
 
     def reset(self, history: Sequence[int]) -> None:
         for source in self._sources():
@@ -48,17 +49,21 @@ class CombinedPredictor:
                 best, most_expected = _named(draft, reader), expected
         if best:
             yield from best
-        elif self._last_resort is not None:
-            for guess in self._last_resort.propose():
-                yield replace(guess, source=self._last_resort.name)
+            return
+        for follower in self._followers:
+            is_silent = True
+            for guess in follower.propose():
+                is_silent = False
+                yield replace(guess, source=follower.name)
+            if not is_silent:
+                return
 
     def close(self) -> None:
         for source in self._sources():
             source.close()
 
     def _sources(self) -> tuple[Predictor, ...]:
-        last = () if self._last_resort is None else (self._last_resort,)
-        return (*self._readers, *last)
+        return self._readers + self._followers
 
 
 def likely_part(

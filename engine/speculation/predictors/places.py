@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from engine.backends.base import common_prefix
 
+BETWEEN = -1
+"""Stands between texts that share an index; no token has this number."""
+
 MAX_KEPT = 131_072
 """Tokens that an index looks back on at most; half of them at least."""
 
@@ -67,17 +70,18 @@ class Places:
                 chain.pop(self._line)
         self.append(history[shared:])
 
-    def of_order(self, order: int) -> Iterator[Place]:
+    def of_order(self, order: int, end: Sequence[int] | None = None) -> Iterator[Place]:
         """Give the places that agree in `order` tokens or more, newest first.
 
-        Agreement is counted up to `reach` tokens.
+        They agree with the end of the line, or with another `end`, up to `reach` tokens.
         """
-        if len(self._line) < order:
+        end = self._line if end is None else end
+        if len(end) < order:
             return
         chain = self._chains[order]
-        at = chain.newest(self._line)
+        at = chain.newest(end)
         while at >= self._offset + order:
-            n_agreed = self._agreement(at - self._offset)
+            n_agreed = self._agreement(at - self._offset, end)
             if n_agreed >= order:
                 yield Place(at, n_agreed)
             at = chain.older(at - self._offset)
@@ -94,11 +98,11 @@ class Places:
             return n_line
         return common_prefix(self._line, history)
 
-    def _agreement(self, index: int) -> int:
+    def _agreement(self, index: int, end: Sequence[int]) -> int:
         line = self._line
-        limit = min(self._reach, index)
+        limit = min(self._reach, index, len(end))
         n_agreed = 0
-        while n_agreed < limit and line[index - 1 - n_agreed] == line[-1 - n_agreed]:
+        while n_agreed < limit and line[index - 1 - n_agreed] == end[-1 - n_agreed]:
             n_agreed += 1
         return n_agreed
 
@@ -124,9 +128,9 @@ class _Chain:
         self._old: dict[int, int] = {}
         self._older: list[int] = []
 
-    def newest(self, line: list[int]) -> int:
-        """Give the newest place behind the line's last tokens, -1 for none."""
-        return self._newest(hash(tuple(line[-self._order :])))
+    def newest(self, end: Sequence[int]) -> int:
+        """Give the newest place behind the last tokens of `end`, -1 for none."""
+        return self._newest(hash(tuple(end[-self._order :])))
 
     def older(self, index: int) -> int:
         """Give the place before the one that is kept at `index`, -1 for none."""

@@ -1,5 +1,6 @@
 """Predictors that read the chat itself, kept from one reply to the next."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.configuration import PredictorName, SpeculationSettings
@@ -7,7 +8,10 @@ from engine.errors import EngineError
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.combined import CombinedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from engine.speculation.predictors.past import PastRepliesPredictor
 from engine.speculation.predictors.suffix import SuffixPredictor
+
+Replies = Sequence[Sequence[int]]
 
 COMPETING = (PredictorName.SUFFIX, PredictorName.LOOKUP)
 
@@ -20,6 +24,7 @@ class Readers:
 
     def __init__(self) -> None:
         self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
+        self._past: tuple[Replies, float, Predictor] | None = None
 
     def give(self, settings: SpeculationSettings) -> Predictor:
         """Give look-up or suffixes as the settings say.
@@ -33,8 +38,10 @@ class Readers:
             self._kept[settings.predictor] = kept
         return kept[1]
 
-    def combine(self, settings: SpeculationSettings, last_resort: Predictor | None) -> Predictor:
-        """Give look-up and suffixes in one, and behind them a predictor for where both are silent.
+    def combine(
+        self, settings: SpeculationSettings, replies: Replies, draft: Predictor | None
+    ) -> Predictor:
+        """Give look-up and suffixes in one; where both are silent, past replies, then the draft.
 
         Raises:
             PresetError: a setting of a predictor is out of its range.
@@ -42,8 +49,17 @@ class Readers:
         return CombinedPredictor(
             [self.give(replace(settings, predictor=name)) for name in COMPETING],
             min_confidence=settings.suffix_min_confidence,
-            last_resort=last_resort,
+            followers=[
+                *([self._of_past(replies, settings)] if replies else []),
+                *([draft] if draft is not None else []),
+            ],
         )
+
+    def _of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
+        least = settings.suffix_min_confidence
+        if self._past is None or self._past[:2] != (replies, least):
+            self._past = (replies, least, PastRepliesPredictor(replies, min_confidence=least))
+        return self._past[2]
 
 
 def make_reader(settings: SpeculationSettings) -> Predictor:

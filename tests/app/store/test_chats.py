@@ -7,6 +7,7 @@ import pytest
 
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
+from app.store.records import Chat
 from engine.configuration import SamplingSettings
 from tests.app.store.conftest import ask, finish, new_chat, reply
 
@@ -228,3 +229,34 @@ def test_a_closed_store_says_so(path: Path) -> None:
         store.list_chats()
     with pytest.raises(StoreError, match="closed"):
         new_chat(store)
+
+
+def test_the_newest_replies_of_a_vocabulary_are_given_up_to_a_number_of_tokens(
+    store: ChatStore,
+) -> None:
+    def say(chat: Chat, vocabulary_id: str, tokens: tuple[int, ...], *, ends: bool = True) -> None:
+        made = reply(store, chat, ask(store, chat, None, "?"))
+        if ends:
+            store.finish_message(
+                made.id,
+                content="",
+                token_ids=tokens,
+                vocabulary_id=vocabulary_id,
+                seed=None,
+                finish_reason="end",
+                stats=None,
+            )
+
+    first, second = new_chat(store, "first"), new_chat(store, "second")
+    say(first, "v1", (1, 2, 3))
+    say(second, "v2", (9, 9))
+    say(second, "v1", (4, 5))
+    say(second, "v1", ())
+    say(second, "v1", (6,), ends=False)
+    assert store.newest_replies("v1", n_tokens=100) == ((1, 2, 3), (4, 5))
+    assert store.newest_replies("v1", n_tokens=4) == ((2, 3), (4, 5))
+    assert store.newest_replies("v1", n_tokens=2) == ((4, 5),)
+    assert store.newest_replies("v1", n_tokens=0) == ()
+    assert store.newest_replies("v3", n_tokens=9) == ()
+    store.delete_chat(second.id)
+    assert store.newest_replies("v1", n_tokens=100) == ((1, 2, 3),)

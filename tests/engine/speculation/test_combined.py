@@ -72,7 +72,7 @@ def test_what_a_draft_may_not_reach_is_not_expected_of_it() -> None:
 
 def test_a_draft_model_is_asked_only_where_the_readers_are_silent() -> None:
     reader, model = Saying("reader", *guesses(0.9)), Saying("model", *guesses(0.4, 0.4, first=10))
-    combined = CombinedPredictor((reader,), min_confidence=0.5, last_resort=model)
+    combined = CombinedPredictor((reader,), min_confidence=0.5, followers=[model])
     assert [guess.source for guess in combined.propose()] == ["reader"]
     assert model.n_asked == 0
     reader.guesses = ()
@@ -80,6 +80,13 @@ def test_a_draft_model_is_asked_only_where_the_readers_are_silent() -> None:
         (10, "model"),
         (11, "model"),
     ]
+
+
+def test_the_first_follower_with_a_guess_drafts() -> None:
+    first, second, third = Saying("first"), Saying("second", *guesses(0.3)), Saying("third")
+    combined = CombinedPredictor((), min_confidence=0.5, followers=[first, second, third])
+    assert [guess.source for guess in combined.propose()] == ["second"]
+    assert (first.n_asked, third.n_asked) == (1, 0)
 
 
 def test_a_draft_model_is_pulled_one_token_at_a_time() -> None:
@@ -91,14 +98,14 @@ def test_a_draft_model_is_pulled_one_token_at_a_time() -> None:
                 pulled.append(n)
                 yield DraftToken(n, 0.9)
 
-    combined = CombinedPredictor((), min_confidence=0.5, last_resort=Slow("model"))
+    combined = CombinedPredictor((), min_confidence=0.5, followers=[Slow("model")])
     assert len(list(islice(combined.propose(), 2))) == 2
     assert pulled == [0, 1]
 
 
 def test_every_source_follows_the_line() -> None:
     sources = [Saying("a"), Saying("b"), Saying("model")]
-    combined = CombinedPredictor(sources[:2], min_confidence=0.5, last_resort=sources[2])
+    combined = CombinedPredictor(sources[:2], min_confidence=0.5, followers=sources[2:])
     combined.reset([1, 2])
     combined.commit([3])
     combined.close()

@@ -23,12 +23,27 @@ def test_combining_keeps_both_indexes_and_follows_the_settings() -> None:
     lookup, suffix = (
         replace(combined, predictor=name) for name in (PredictorName.LOOKUP, PredictorName.SUFFIX)
     )
-    both = readers.combine(combined, None)
+    both = readers.combine(combined, (), None)
     assert readers.give(lookup) is readers.give(lookup)
     both.reset([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
     assert list(readers.give(lookup).propose())
     assert list(readers.give(suffix).propose())
     assert 1 <= len(list(both.propose())) <= 4
+
+
+def test_past_replies_are_indexed_again_only_when_they_change() -> None:
+    readers = Readers()
+    combined = replace(LOOKUP, predictor=PredictorName.COMBINED)
+    said = tuple(range(20))
+
+    def guesses(replies: tuple[tuple[int, ...], ...]) -> list[int]:
+        predictor = readers.combine(combined, replies, None)
+        predictor.reset(range(10))
+        return [guess.token for guess in islice(predictor.propose(), 2)]
+
+    assert guesses((said,)) == [10, 11]
+    assert guesses(()) == []
+    assert guesses(((*said[:10], 30, 31),)) == [30, 31]
 
 
 @pytest.mark.parametrize("name", [PredictorName.LOOKUP, PredictorName.SUFFIX])

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.predictors.suffix import SuffixPredictor, most_likely
+from engine.speculation.predictors.continuation import most_likely
+from engine.speculation.predictors.suffix import SuffixPredictor
 from tests.contracts.predictor import PredictorContract
 
 
