@@ -3,7 +3,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from engine.configuration import SamplingSettings
+from engine.configuration import SamplingSettings, Verification
 from engine.errors import IncompatiblePairError
 from engine.sampling.sampler import Sampler
 from engine.speculation.predictors.base import Predictor
@@ -14,16 +14,23 @@ from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
 
 
 def make(
-    backend: FakeBackend, sequence: FakeSequence, *, confidence: float = 0.0, least: int = 0
+    backend: FakeBackend,
+    sequence: FakeSequence,
+    *,
+    confidence: float = 0.0,
+    least: int = 0,
+    sampler: Sampler | None = None,
+    verification: Verification = "coupled",
 ) -> DraftModelPredictor:
     return DraftModelPredictor(
         sequence,
-        Sampler(SamplingSettings(), seed=1),
+        sampler or Sampler(SamplingSettings(), seed=1),
         n_ctx=backend.n_ctx,
         n_batch=backend.n_batch,
         n_vocab=backend.vocabulary.n_tokens,
         min_tokens=least,
         min_confidence=confidence,
+        verification=verification,
     )
 
 
@@ -84,6 +91,34 @@ def test_it_stops_before_a_token_it_does_not_trust() -> None:
     predictor = make(backend, backend.open(), confidence=0.6, least=2)
     predictor.reset([1, 2, 3])
     assert len(list(islice(predictor.propose(), 4))) == 2
+
+
+@pytest.mark.parametrize("verification", ["rejection", "block"])
+def test_where_the_law_must_hold_it_stops_for_the_row_and_not_for_the_draw(
+    verification: Verification,
+) -> None:
+    backend = FakeBackend(sharpness=1.0)
+    row = backend.logits_behind([1, 2, 3])
+    best = probability(row, int(row.argmax()))
+    drawn: set[int] = set()
+    for seed in range(20):
+        sampler = Sampler(SamplingSettings(temperature=2.0), seed)
+        for trust, n_drafted in ((0.99 * best, 1), (1.01 * best, 0)):
+            predictor = make(
+                backend,
+                backend.open(),
+                confidence=trust,
+                sampler=sampler,
+                verification=verification,
+            )
+            predictor.reset([1, 2, 3])
+            guesses = list(islice(predictor.propose(), 1))
+            assert len(guesses) == n_drafted
+            for guess in guesses:
+                assert guess.distribution is not None
+                assert guess.confidence == best
+                drawn.add(guess.token)
+    assert len(drawn) > 10
 
 
 def test_it_never_goes_beyond_its_context() -> None:

@@ -246,6 +246,22 @@ def test_a_rule_that_drops_what_was_drawn_would_be_caught(mode: Verification) ->
     assert error(law_of(program), WARM, 2) > 1e-3
 
 
+@pytest.mark.parametrize("mode", ["coupled", "match"])
+def test_coupled_and_match_may_drop_what_was_drawn(mode: Verification) -> None:
+    for settings in SAMPLINGS.values():
+
+        def program(chances: Chances, settings: SamplingSettings = settings) -> tuple[int, ...]:
+            return one_round(
+                chances,
+                settings,
+                mode,
+                lambda given: model_draft(given, mode, 2, drops_what_was_drawn),
+                bonus=True,
+            )
+
+        assert error(law_of(program), settings, 3) < 1e-12
+
+
 def test_block_accepts_more_than_rejection_and_rejection_more_than_a_match() -> None:
     def mean_accepted(mode: Verification) -> float:
         def program(chances: Chances) -> tuple[int, ...]:
