@@ -1,18 +1,23 @@
 """How often drafted tokens turn out right, by source, confidence and position."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-FORGETTING = 0.98
-"""A count keeps this share with each newer one of its cell: the last fifty tokens decide."""
-STRENGTH = 3.0
+from engine.configuration import MAX_DRAFT
+
+FORGETTING = 0.99
+"""A count keeps this share with each newer one of its cell: the last hundred decide."""
+STRENGTH = 4.0
 """Outcomes that the wider mean is worth beside a cell's own: a cell without data, such as a
 position that short drafts never reach, follows its neighbours and is not taken for hopeless."""
-FIRST_MEAN, FIRST_STRENGTH = 0.8, 2.0
+FIRST_MEAN = 0.8
 """A source nobody has seen is worth a try."""
 
 CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.86, 0.9, 0.925, 0.97)
 POSITION_EDGES = (1, 2, 4, 8)
+
+POSITION_CELLS = tuple(bisect_right(POSITION_EDGES, position) for position in range(MAX_DRAFT))
 
 Cell = tuple[str, int, int]
 
@@ -25,6 +30,8 @@ class Examined:
     position: int
     """0 is the first guess of its draft."""
     is_right: bool
+    source: str | None = None
+    """Who guessed, where that is not the predictor that the controller was made for."""
 
 
 @dataclass(slots=True)
@@ -36,16 +43,24 @@ class _Count:
         self.n_right = FORGETTING * self.n_right + is_right
         self.n_seen = FORGETTING * self.n_seen + 1.0
 
-    def mean(self, wider: float, strength: float = STRENGTH) -> float:
-        return (self.n_right + strength * wider) / (self.n_seen + strength)
+    def mean(self, wider: float) -> float:
+        return (self.n_right + STRENGTH * wider) / (self.n_seen + STRENGTH)
+
+    def without(self, part: "_Count") -> "_Count":
+        """Give what is left when a part is taken out, which may have been forgotten less."""
+        n_right = max(self.n_right - part.n_right, 0.0)
+        return _Count(n_right, max(self.n_seen - part.n_seen, n_right))
+
+
+NONE = _Count()
 
 
 class Acceptance:
     """Shares of right guesses, each given that the guesses before it were right.
 
-    A cell of source, confidence and position is shrunk to its source and confidence, and that to
-    its source: Beta counts with forgetting. Only examined guesses count, up to the first wrong one;
-    what a refutation hides would bias the rest.
+    A cell of source, confidence and position is shrunk to the rest of its confidence, and that to
+    the rest of its source: Beta counts with forgetting, none of them counted twice. Only examined
+    guesses count, up to the first wrong one; what a refutation hides would bias the rest.
     """
 
     def __init__(self) -> None:
@@ -58,18 +73,30 @@ class Acceptance:
 
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
-        exact, of_confidence, of_source = _cells(source, confidence, position)
-        none = _Count()
-        mean = self._counts.get(of_source, none).mean(FIRST_MEAN, FIRST_STRENGTH)
-        mean = self._counts.get(of_confidence, none).mean(mean)
-        return self._counts.get(exact, none).mean(mean)
+        exact, of_confidence, of_source = (
+            self._counts.get(cell, NONE) for cell in _cells(source, confidence, position)
+        )
+        mean = of_source.without(of_confidence).mean(FIRST_MEAN)
+        return exact.mean(of_confidence.without(exact).mean(mean))
+
+    def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
+        """Give for each guess of a draft, by source and confidence, that all are right up to it."""
+        products: list[float] = []
+        product, last, share = 1.0, None, 0.0
+        for position, (source, confidence) in enumerate(guesses):
+            key = (source, confidence, POSITION_CELLS[position])
+            if key != last:
+                last, share = key, self.share(source, confidence, position)
+            product *= share
+            products.append(product)
+        return products
 
 
 def _cells(source: str, confidence: float, position: int) -> tuple[Cell, Cell, Cell]:
     """Give the cell, its confidence over all positions, and its source over all confidences."""
     bucket = bisect_right(CONFIDENCE_EDGES, confidence)
     return (
-        (source, bucket, bisect_right(POSITION_EDGES, position)),
+        (source, bucket, POSITION_CELLS[position]),
         (source, bucket, -1),
         (source, -1, -1),
     )

@@ -9,18 +9,22 @@ from engine.speculation.budget import SlowdownBudget
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.curve import BatchCurve
 from engine.speculation.drafting_cost import DraftingCost
+from engine.speculation.gain import best_length
 from engine.speculation.predictors.base import DraftToken
 
-FREE = 0.005
-"""Plain steps that a full draft may cost and still be made in rounds that verify none of it."""
+FREE = 0.01
+"""Plain steps that `N_SHADOW` guesses may cost and still be made in rounds that verify none."""
+N_SHADOW = 4
+N_TRIAL = 3
+"""Guesses that a source makes whatever they cost, until their cost is known."""
 RATE_ROUNDS = 64
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
 PLAIN_EVERY = (24, 1024)
 PROBE_EVERY = (24, 384)
 """Tokens between two probes of a source that is off: at first, and doubled up to."""
-STALL = 1.5
-"""A round is charged at most this many times what it was expected to take."""
+PLAIN_PRIOR = 4
+"""Plain rounds that the rate starts from, so that a lucky first round does not set it."""
 
 
 class Experience:
@@ -31,14 +35,17 @@ class Experience:
         self.acceptance = Acceptance()
         self.budget = SlowdownBudget()
         self.drafting: dict[str, DraftingCost] = {}
-        self.rounds: deque[tuple[int, float]] = deque(maxlen=RATE_ROUNDS)
-        """Tokens and plain steps of the last rounds."""
-
-    @property
-    def tokens_per_step(self) -> float:
+        self.tokens_per_step = 1.0
         """Tokens in the time of a plain step over the last rounds, at least 1."""
-        n_steps = sum(steps for _, steps in self.rounds)
-        return max(1.0, sum(n for n, _ in self.rounds) / n_steps) if n_steps else 1.0
+        self._rounds: deque[tuple[int, float]] = deque(maxlen=RATE_ROUNDS)
+
+    def add_round(self, n_emitted: int, n_steps: float) -> None:
+        """Take the tokens of a round and the plain steps that such a round takes."""
+        self.budget.settle(n_emitted, n_steps)
+        self._rounds.append((n_emitted, n_steps))
+        n_tokens = PLAIN_PRIOR + sum(tokens for tokens, _ in self._rounds)
+        steps = PLAIN_PRIOR + sum(steps for _, steps in self._rounds)
+        self.tokens_per_step = max(1.0, n_tokens / steps)
 
 
 class AutoController:
@@ -58,7 +65,9 @@ class AutoController:
     def __init__(self, source: str, experience: Experience) -> None:
         self._source = source
         self._known = experience
+        self._last_source = source
         self._drafting = experience.drafting.setdefault(source, DraftingCost())
+        self._is_free = self._costs_nothing()
         self._confidence = 0.5
         self._n_behind: int | None = None
         self._tokens_off = 0
@@ -71,8 +80,12 @@ class AutoController:
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Tell whether one more guess is worth being made behind those."""
+        if pulled:
+            self._turn_to(pulled[-1].source or self._source)
         if self._is_free:
-            return len(pulled) < MAX_DRAFT
+            return len(pulled) < (MAX_DRAFT if self.length else N_SHADOW)
+        if self._drafting.step_s is None and self._known.curve.plain_s is not None:
+            return len(pulled) < N_TRIAL
         if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
             return False
         if self._is_probe_due:
@@ -82,9 +95,12 @@ class AutoController:
 
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
         """Give how many of the guesses go into the batch; 0 makes a plain round."""
-        if not pulled or not self._may_draft:
+        if not pulled:
             return 0
         self._confidence = pulled[0].confidence
+        self._turn_to(pulled[0].source or self._source)
+        if not self._may_draft:
+            return 0
         n_best = self._best(self._shares(pulled)[: len(pulled)], n_sunk=len(pulled))
         if not n_best and self._is_probe_due and self._affords(1) and self._is_worth_a_probe:
             return 1
@@ -94,13 +110,17 @@ class AutoController:
 
     def observe(self, outcome: RoundOutcome) -> None:
         for examined in outcome.examined:
-            self._known.acceptance.add(self._source, examined)
+            self._known.acceptance.add(examined.source or self._source, examined)
         self._time(outcome)
         self._count(outcome)
+        self._is_free = self._costs_nothing()
         self._plan()
 
     def _time(self, outcome: RoundOutcome) -> None:
-        """Learn the costs of the round and settle it with the budget."""
+        """Learn the costs of the round and settle it with the budget.
+
+        What such rounds take is charged, not what this one took: a stall is nobody's fault.
+        """
         curve = self._known.curve
         n_behind, self._n_behind = self._n_behind, self._behind(outcome)
         if outcome.verify_s is None:
@@ -110,14 +130,10 @@ class AutoController:
         if plain_s is None:
             return
         n_steps = curve.steps(1 + outcome.n_drafted)
-        spent = min(outcome.verify_s / plain_s, STALL * n_steps) if outcome.n_drafted else 1.0
         if outcome.n_pulled and n_behind is not None:
             self._drafting.add(outcome.n_pulled, n_behind, outcome.draft_s)
-            expected_s = self._drafting.seconds(outcome.n_pulled, n_behind)
-            spent += min(outcome.draft_s, STALL * expected_s) / plain_s
-            n_steps += expected_s / plain_s
-        self._known.budget.settle(outcome.n_emitted, spent)
-        self._known.rounds.append((outcome.n_emitted, n_steps))
+            n_steps += self._drafting.seconds(outcome.n_pulled, n_behind) / plain_s
+        self._known.add_round(outcome.n_emitted, n_steps)
 
     def _behind(self, outcome: RoundOutcome) -> int | None:
         """Give how far the source is behind; None before the first guess of a reply.
@@ -162,9 +178,15 @@ class AutoController:
 
     # --- what is known ---
 
-    @property
-    def _is_free(self) -> bool:
-        return self._drafting.step_s is not None and self._steps(MAX_DRAFT, 0) <= FREE
+    def _turn_to(self, source: str) -> None:
+        """Reckon with the costs of a source; a predictor may ask several."""
+        if source != self._last_source:
+            self._last_source = source
+            self._drafting = self._known.drafting.setdefault(source, DraftingCost())
+            self._is_free = self._costs_nothing()
+
+    def _costs_nothing(self) -> bool:
+        return self._drafting.step_s is not None and self._steps(N_SHADOW, 0) <= FREE
 
     @property
     def _may_draft(self) -> bool:
@@ -194,33 +216,31 @@ class AutoController:
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
         """Give P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
-        confidence = self._confidence
-        shares: list[float] = []
-        for position in range(MAX_DRAFT):
-            if position < len(pulled):
-                confidence = pulled[position].confidence
-            share = self._known.acceptance.share(self._source, confidence, position)
-            shares.append(share * (shares[-1] if shares else 1.0))
-        return shares
+        guesses = [(guess.source or self._source, guess.confidence) for guess in pulled]
+        following = guesses[-1] if guesses else (self._last_source, self._confidence)
+        guesses += [following] * (MAX_DRAFT - len(guesses))
+        return self._known.acceptance.products(guesses)
 
     def _best(self, shares: Sequence[float], *, n_sunk: int) -> int:
-        """Give the length of the largest gain that the budget affords, 0 where none gains.
+        """Give the best length within the budget; the cost of `n_sunk` guesses is spent anyway."""
+        return best_length(
+            shares,
+            self._added_steps(len(shares), n_sunk),
+            rate=self._known.tokens_per_step,
+            credit=self._known.budget.credit,
+        )
 
-        The cost of `n_sunk` guesses is spent whatever is decided.
-        """
-        rate = self._known.tokens_per_step
-        best, best_gain, tokens = 0, 0.0, 0.0
-        for length in range(1, min(len(shares), self._known.curve.reach - 1) + 1):
-            tokens += shares[length - 1]
-            drafting = self._steps_of(length) - self._steps_of(n_sunk) if length > n_sunk else 0.0
-            gain = tokens - rate * (self._known.curve.steps(1 + length) - 1.0 + drafting)
-            if gain > best_gain and self._affords(length):
-                best, best_gain = length, gain
-        return best
+    def _added_steps(self, n_most: int, n_sunk: int = 0) -> list[float]:
+        """Give what a round of each length takes beyond a plain step, as far as may be tried."""
+        batch = self._known.curve.all_steps
+        sunk = self._steps_of(n_sunk)
+        return [
+            batch[length] - 1.0 + (self._steps_of(length) - sunk if length > n_sunk else 0.0)
+            for length in range(1, min(n_most, self._known.curve.reach - 1) + 1)
+        ]
 
     def _affords(self, length: int) -> bool:
-        worst = self._known.curve.steps(1 + length) - 1.0 + self._steps_of(length)
-        return self._known.budget.allows(worst)
+        return self._known.budget.allows(self._added_steps(length)[-1])
 
     def _steps_of(self, n_pulled: int) -> float:
         """Give the cost of the coming draft in plain steps."""

@@ -1,10 +1,10 @@
 """How much slower than plain decoding speculation may ever make a session."""
 
-START = 2.0
+START = 3.0
 """Plain steps that a session may lose before it has won any."""
 SHARE = 0.01
 """Share of the time that may be lost for good, in plain steps a token."""
-LIMIT = 8.0
+LIMIT = 10.0
 """Most plain steps that may be saved up; won time beyond it is not risked again."""
 
 

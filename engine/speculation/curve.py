@@ -12,9 +12,11 @@ MAX_ROWS = 1 + MAX_DRAFT
 FIRST_GUESS = 1.1
 """Plain steps that an unmeasured batch of two is taken to cost: low, so that it is tried."""
 FALLING = 0.15
-"""Share of the mean slope so far that a longer batch is taken to climb on with. Batches of two are
-dear beside one on many machines and longer ones are not; a guess that is too low is tried once, one
-that is too high never."""
+"""Share of the slope from one row to the next number that a longer batch is taken to climb on with.
+Batches of two are dear beside one on many machines and longer ones are not; a guess that is too low
+is tried once, one that is too high never."""
+HARDLY_FALLING = 0.8
+"""The same behind three measured numbers, for the slope from the second one on."""
 
 
 class BatchCurve:
@@ -29,13 +31,17 @@ class BatchCurve:
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}
+        self._settled: dict[int, float] = {}
         self._seconds: tuple[float, ...] = ()
+        self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
+        """The cost of 1 to `MAX_ROWS` rows in plain steps."""
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
         """Take the time of one verification of `n_rows` tokens."""
         self._samples.setdefault(n_rows, deque(maxlen=RECENT)).append(elapsed_s)
         if 1 in self._samples:
-            self._seconds = tuple(self._drawn())
+            self._seconds = tuple(self._drawn(n_rows))
+            self.all_steps = tuple(seconds / self._seconds[0] for seconds in self._seconds)
 
     @property
     def plain_s(self) -> float | None:
@@ -54,19 +60,21 @@ class BatchCurve:
 
     def steps(self, n_rows: int) -> float:
         """Give the cost of a batch in plain steps; 1 for one row."""
-        return self._seconds[n_rows - 1] / self._seconds[0] if self._seconds else 1.0
+        return self.all_steps[n_rows - 1]
 
     def measured(self) -> tuple[tuple[int, float], ...]:
         """Give the measured points, rows and plain steps."""
         return tuple((n_rows, self.steps(n_rows)) for n_rows in sorted(self._samples))
 
-    def _drawn(self) -> list[float]:
+    def _drawn(self, changed: int) -> list[float]:
         points: list[tuple[int, float]] = []
         for n_rows, samples in sorted(self._samples.items()):
-            points.append((n_rows, _settled(samples, _expected(points, n_rows))))
+            if n_rows == changed or len(samples) == 1 or n_rows not in self._settled:
+                self._settled[n_rows] = _settled(samples, _expected(points, n_rows))
+            points.append((n_rows, self._settled[n_rows]))
         rising = _never_falling([(value, len(self._samples[n])) for n, value in points])
         known = [(n_rows, value) for (n_rows, _), value in zip(points, rising, strict=True)]
-        return [_between(known, n_rows) for n_rows in range(1, MAX_ROWS + 1)]
+        return _joined(known)
 
 
 def _settled(samples: deque[float], expected: float | None) -> float:
@@ -82,16 +90,20 @@ def _expected(points: list[tuple[int, float]], n_rows: int) -> float | None:
     first, last = points[0], points[-1]
     if last[0] == first[0]:
         return first[1] * (1 + (FIRST_GUESS - 1) * (n_rows - first[0]))
-    slope = (last[1] - first[1]) / (last[0] - first[0])
-    return last[1] + FALLING * slope * (n_rows - last[0])
+    start = points[1] if len(points) > 2 else first
+    share = HARDLY_FALLING if len(points) > 2 else FALLING
+    slope = (last[1] - start[1]) / (last[0] - start[0])
+    return last[1] + share * slope * (n_rows - last[0])
 
 
-def _between(points: list[tuple[int, float]], n_rows: int) -> float:
+def _joined(points: list[tuple[int, float]]) -> list[float]:
+    """Give the seconds of 1 to `MAX_ROWS` rows: straight between points, guessed beyond them."""
+    seconds = [points[0][1]]
     for (left, low), (right, high) in pairwise(points):
-        if left <= n_rows <= right:
-            return low + (high - low) * (n_rows - left) / (right - left)
-    guess = _expected(points, n_rows)
-    return points[-1][1] if guess is None else guess
+        slope = (high - low) / (right - left)
+        seconds += [low + slope * n for n in range(1, right - left + 1)]
+    beyond = range(len(seconds) + 1, MAX_ROWS + 1)
+    return seconds + [_expected(points, n_rows) or points[-1][1] for n_rows in beyond]
 
 
 def _never_falling(weighted: list[tuple[float, int]]) -> list[float]:

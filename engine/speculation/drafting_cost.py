@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 
-RECENT = 24
+RECENT = 12
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
 CATCH_UP_SHARE = 0.35

