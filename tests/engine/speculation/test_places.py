@@ -58,16 +58,37 @@ def test_the_newest_place_comes_first() -> None:
     assert [place.at for place in islice(places.of_order(1), 3)] == [9, 8, 7]
 
 
-@given(st.lists(st.integers(0, 2), min_size=30, max_size=80), st.integers(4, 12))
+@given(st.lists(st.integers(0, 1), min_size=60, max_size=120), st.integers(16, 40))
 def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: int) -> None:
     places = Places((2,), reach=3, n_kept=n_kept)
     for token in line:
         places.append([token])
     found = list(places.of_order(2))
-    assert all(len(line) - place.at <= n_kept for place in found)
-    newest = [place for place in scanned(line, 2, 3) if len(line) - place.at < n_kept // 2 - 3]
-    assert [place.at for place in found][: len(newest)] == [place.at for place in newest]
     assert len(places) == len(line)
+    assert all(len(line) - place.at <= n_kept for place in found)
+    sure = [place for place in scanned(line, 2, 3) if len(line) - place.at < n_kept // 2 - 3]
+    assert found[: len(sure)] == sure
+
+
+@given(LINES, LINES, LINES, st.integers(8, 30))
+def test_a_line_that_became_another_is_right_where_it_forgets(
+    shared: list[int], old: list[int], new: list[int], n_kept: int
+) -> None:
+    places = Places((2,), reach=3, n_kept=n_kept)
+    places.append([*shared, *old])
+    line = [*shared, *new]
+    places.become(line)
+    whole = scanned(line, 2, 3)
+    found = list(places.of_order(2))
+    assert len(places) == len(line)
+    assert [place.at for place in found] == [place.at for place in whole[: len(found)]]
+
+
+def test_tokens_of_one_hash_are_told_apart() -> None:
+    assert hash((-1,)) == hash((-2,))
+    places = Places((1,), reach=4)
+    places.append([-1, 7, -2])
+    assert list(places.of_order(1)) == []
 
 
 def test_the_draft_stands_behind_the_line() -> None:
