@@ -239,6 +239,20 @@ ENCODER = rows("""
     layer_output_norm d
     layer_output_norm.bias d
 """)
+ENCODER_BIASES = rows("attn_output.bias d\nffn_down.bias d")
+ENCODER_EXPERTS = rows("""
+    ffn_gate_inp d experts
+    ffn_up_exps d ff experts
+    ffn_down_exps ff d experts
+""")
+
+
+def _nomic_moe(keys: Keys, index: int) -> Rows:
+    is_dense = index % keys.integer("moe_every_n_layers") != 1
+    outside = tuple(row for row in ENCODER if not row[0].startswith("ffn_"))
+    return ENCODER if is_dense else outside + ENCODER_EXPERTS
+
+
 EMBEDDING_NORM = rows("token_embd_norm d\ntoken_embd_norm.bias d\ntoken_types d 2")
 DREAM = b.ATTENTION + b.FFN_NORM + b.GATED_FFN
 T5_HALF = """
@@ -350,6 +364,26 @@ RARE = (
         "jina-bert-v3",
         dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
         Family(same_in_every_layer(ENCODER), extra=EMBEDDING_NORM, has_output_norm=False),
+        frozenset({"tied"}),
+    ),
+    Rare(
+        "jina-bert-v2",
+        dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
+        Family(
+            same_in_every_layer(ENCODER, b.GATED_FFN[:1], ENCODER_BIASES),
+            extra=EMBEDDING_NORM,
+            has_output_norm=False,
+        ),
+        frozenset({"tied"}),
+    ),
+    Rare(
+        "nomic-bert-moe",
+        experts(
+            attention__head_count_kv=16,
+            tokenizer__ggml__token_type_count=2,
+            moe_every_n_layers=2,
+        ),
+        Family(_nomic_moe, extra=EMBEDDING_NORM, has_output_norm=False),
         frozenset({"tied"}),
     ),
     Rare(

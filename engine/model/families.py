@@ -11,7 +11,7 @@ FULL_ATTENTION = frozenset(
         "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom",
         "chameleon", "chatglm", "codeshell", "cogvlm", "command-r", "dbrx", "deci", "deepseek",
         "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "exaone", "falcon", "gemma", "glm4",
-        "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "graniteswitch", "grok",
+        "glm4moe", "gpt2", "gptneox", "granite", "granitemoe", "graniteswitch", "grok",
         "grovemoe", "hrm_text", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2",
         "jais", "jais2", "llama", "llama-embed", "maincoder", "minicpm", "minicpm3", "minimax-m2",
         "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr",
