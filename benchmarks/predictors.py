@@ -4,8 +4,9 @@
 
 No model is needed. A line is drawn from 4,000 tokens by Zipf's law and quotes itself now and then,
 as a chat about a document does; the last one says the same two tokens over and over, the worst that
-an index can meet. `index` is the time of the first reply's line, `again` that of the next reply's,
-which is 200 tokens longer. A round proposes eight tokens and commits three.
+an index can meet. The combined predictor has past replies of 32,768 tokens besides. `index` is the
+time of the first reply's line, `again` that of the next reply's, which is 200 tokens longer. A
+round proposes eight tokens and commits three.
 """
 
 import argparse
@@ -16,10 +17,12 @@ from itertools import islice
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.speculation.cost import Stopwatch
-from engine.speculation.predictors.readers import make_reader
+from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.readers import Readers
 
 READERS = [name for name in PredictorName if SpeculationSettings(name).drafts_from_text]
 N_VOCAB, QUOTED = 4000, 40
+N_PAST, N_PAST_TOKENS = 64, 512
 
 
 def main() -> None:
@@ -46,9 +49,10 @@ def measure(
     name: PredictorName, line: Sequence[int], n_rounds: int
 ) -> tuple[float, float, list[float]]:
     """Give the seconds of indexing, of indexing a longer line, and of each round."""
-    predictor = make_reader(SpeculationSettings(name))
     more = quoting_line(200 + 3 * n_rounds)
+    past = quoting_line(N_PAST * N_PAST_TOKENS, seed=2)
     watch = Stopwatch()
+    predictor = made(name, past)
     predictor.reset(line)
     index_s = watch.split()
     predictor.reset([*line, *more[:200]])
@@ -62,8 +66,16 @@ def measure(
     return index_s, again_s, rounds_s
 
 
-def quoting_line(n_tokens: int) -> list[int]:
-    rng = random.Random(1)
+def made(name: PredictorName, past: list[int]) -> Predictor:
+    settings = SpeculationSettings(name)
+    if name is not PredictorName.COMBINED:
+        return Readers().give(settings)
+    replies = [past[n * N_PAST_TOKENS :][:N_PAST_TOKENS] for n in range(N_PAST)]
+    return Readers().combine(settings, replies, None)
+
+
+def quoting_line(n_tokens: int, *, seed: int = 1) -> list[int]:
+    rng = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(N_VOCAB)]
     line = rng.choices(range(N_VOCAB), weights, k=QUOTED)
     while len(line) < n_tokens:

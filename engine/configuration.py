@@ -92,6 +92,8 @@ class SpeculationSettings:
             case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
                 is_fixed = self.controller is ControllerName.FIXED
                 wanted = self.n_draft if is_fixed else self.n_draft_max
+                if self.predictor is PredictorName.LOOKUP:
+                    wanted = min(wanted, self.lookup_length_max)
                 return max(wanted, self.lookup_pattern_min)
 
 

@@ -24,6 +24,9 @@ from app.store.writer import Writer
 from engine.configuration import SamplingSettings
 from engine.requests import Role
 
+REPLY_BLOCK = 64
+"""Messages of the database that `ChatStore.newest_replies` leaves out at once."""
+
 
 class ChatStore:
     """Reads on the caller's thread, writes on one thread of its own.
@@ -124,17 +127,23 @@ class ChatStore:
     ) -> tuple[tuple[int, ...], ...]:
         """Give the newest ended replies of all chats in a vocabulary, oldest first.
 
-        Together they have `n_tokens` tokens at most; the oldest is cut at its beginning.
+        They are `limit` replies and `n_tokens` tokens at most. Older ones leave in blocks, so that
+        from turn to turn there is mostly just a reply more, which an index can be extended by.
         """
-        replies: list[tuple[int, ...]] = []
-        for row in self._read(statements.REPLIES, vocabulary_id, limit):
-            if n_tokens <= 0:
-                break
-            reply = (load_tokens(row["token_ids"]) or ())[-n_tokens:]
+        replies: list[tuple[int, tuple[int, ...]]] = []
+        rows = self._read(statements.REPLIES, vocabulary_id, limit)
+        is_cut = len(rows) == limit
+        for row in rows:
+            reply = load_tokens(row["token_ids"]) or ()
             n_tokens -= len(reply)
+            if n_tokens < 0:
+                is_cut = True
+                break
             if reply:
-                replies.append(reply)
-        return tuple(reversed(replies))
+                replies.append((row["id"] // REPLY_BLOCK, reply))
+        blocks = {block for block, _ in replies}
+        left_out = min(blocks) if is_cut and len(blocks) > 1 else None
+        return tuple(reply for block, reply in reversed(replies) if block != left_out)
 
     def create_chat(
         self, *, title: str, model_path: str | None, system_prompt: str, sampling: SamplingSettings

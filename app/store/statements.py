@@ -37,7 +37,7 @@ WHERE this.id = ? ORDER BY other.id
 """
 
 REPLIES = """
-SELECT token_ids FROM messages
+SELECT id, token_ids FROM messages
 WHERE role = 'assistant' AND vocabulary_id = ? AND finish_reason IS NOT NULL
 ORDER BY id DESC LIMIT ?
 """

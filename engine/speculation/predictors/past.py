@@ -31,6 +31,10 @@ class PastRepliesPredictor:
         self._min_confidence = min_confidence
         self._end: list[int] = []
         self._places = Places(ORDERS, reach=REACH)
+        self.learn(replies)
+
+    def learn(self, replies: Sequence[Sequence[int]]) -> None:
+        """Add newer replies."""
         for reply in replies:
             self._places.append((*reply, BETWEEN))
 

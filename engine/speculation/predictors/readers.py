@@ -24,7 +24,7 @@ class Readers:
 
     def __init__(self) -> None:
         self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
-        self._past: tuple[Replies, float, Predictor] | None = None
+        self._past: tuple[Replies, float, PastRepliesPredictor] | None = None
 
     def give(self, settings: SpeculationSettings) -> Predictor:
         """Give look-up or suffixes as the settings say.
@@ -49,17 +49,18 @@ class Readers:
         return CombinedPredictor(
             [self.give(replace(settings, predictor=name)) for name in COMPETING],
             min_confidence=settings.suffix_min_confidence,
-            followers=[
-                *([self._of_past(replies, settings)] if replies else []),
-                *([draft] if draft is not None else []),
-            ],
+            followers=[self._of_past(replies, settings), *([draft] if draft else [])],
         )
 
     def _of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
         least = settings.suffix_min_confidence
-        if self._past is None or self._past[:2] != (replies, least):
-            self._past = (replies, least, PastRepliesPredictor(replies, min_confidence=least))
-        return self._past[2]
+        known, trusted, predictor = self._past or ((), least, None)
+        if predictor is None or trusted != least or replies[: len(known)] != known:
+            predictor = PastRepliesPredictor(replies, min_confidence=least)
+        else:
+            predictor.learn(replies[len(known) :])
+        self._past = (replies, least, predictor)
+        return predictor
 
 
 def make_reader(settings: SpeculationSettings) -> Predictor:

@@ -5,6 +5,7 @@ import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError
+from engine.speculation.predictors.past import PastRepliesPredictor
 from engine.speculation.predictors.readers import Readers, make_reader
 
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
@@ -31,19 +32,32 @@ def test_combining_keeps_both_indexes_and_follows_the_settings() -> None:
     assert 1 <= len(list(both.propose())) <= 4
 
 
-def test_past_replies_are_indexed_again_only_when_they_change() -> None:
+def test_newer_replies_are_learnt_and_one_that_is_gone_is_forgotten() -> None:
     readers = Readers()
     combined = replace(LOOKUP, predictor=PredictorName.COMBINED)
-    said = tuple(range(20))
+    said, other = tuple(range(20)), (*range(10), 30, 31)
 
-    def guesses(replies: tuple[tuple[int, ...], ...]) -> list[int]:
+    def guesses(*replies: tuple[int, ...]) -> list[int]:
         predictor = readers.combine(combined, replies, None)
         predictor.reset(range(10))
         return [guess.token for guess in islice(predictor.propose(), 2)]
 
-    assert guesses((said,)) == [10, 11]
-    assert guesses(()) == []
-    assert guesses(((*said[:10], 30, 31),)) == [30, 31]
+    assert guesses(said) == [10, 11]
+    assert guesses(said, *[said] * 4, other) == [10, 11]
+    assert guesses(other) == [30, 31]
+    assert guesses(other, (50, 51)) == [30, 31]
+    assert guesses() == []
+    assert guesses(other) == [30, 31]
+
+
+def test_a_reply_more_extends_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = Readers()
+    combined = replace(LOOKUP, predictor=PredictorName.COMBINED)
+    readers.combine(combined, ((1, 2, 3),), None)
+    learnt: list[tuple[tuple[int, ...], ...]] = []
+    monkeypatch.setattr(PastRepliesPredictor, "learn", lambda self, replies: learnt.append(replies))
+    readers.combine(combined, ((1, 2, 3), (4, 5)), None)
+    assert learnt == [((4, 5),)]
 
 
 @pytest.mark.parametrize("name", [PredictorName.LOOKUP, PredictorName.SUFFIX])

@@ -51,6 +51,11 @@ def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
     assert remarks(long) == []
 
 
+def test_the_longest_copy_of_the_look_up_is_kept() -> None:
+    short = looking_up(n_draft_max=9, lookup_pattern_min=4, lookup_length_max=6)
+    assert value(short, "--spec-ngram-simple-size-m") == "6"
+
+
 def test_the_band_asks_for_its_longest_draft() -> None:
     band = looking_up(controller=ControllerName.BAND, n_draft=3, n_draft_max=11)
     assert value(band, "--spec-ngram-simple-size-m") == "11"
