@@ -345,6 +345,11 @@ RARE = (
     ),
     Rare("mistral4", experts(**LATENT_KEYS, expert_shared_count=1, leading_dense_block_count=1)),
     Rare("dots3note", DOTS3, Family(_dots3, sizes=_dots3_sizes)),
+    Rare(
+        "kimi-k3",
+        KIMI | {"embedding_length": 4096, "expert_used_count": 16},
+        Family(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes),
+    ),
     Rare("kimi-k3", KIMI, Family(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes)),
     Rare(
         "pockettts",

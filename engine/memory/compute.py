@@ -150,7 +150,7 @@ def experts_width(architecture: Architecture) -> int:
     widths, n_used = architecture.widths, architecture.n_experts_used
     if not widths.expert:
         return 0
-    inner, outer = n_used * widths.expert, n_used * architecture.d_hidden
+    inner, outer = n_used * widths.expert, n_used * widths.expert_output
     n_inner = 3 if widths.is_expert_gated else 1
     above = outer if outer > (n_inner - 1) * inner else 0
     return n_inner * inner + above + 5 * architecture.d_hidden

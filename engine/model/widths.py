@@ -17,6 +17,8 @@ class Widths:
     """Whether the block runs beside attention, whose result then waits for it."""
     expert: int = 0
     """Inner elements of one expert."""
+    expert_output: int = 0
+    """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
     is_expert_gated: bool = True
     shared_expert: int = 0
     query: int = 0
@@ -45,6 +47,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
         is_parallel=not (table.has("ffn_norm") or table.has("post_attention_norm")),
         expert=table.inputs("ffn_down_exps"),
+        expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
