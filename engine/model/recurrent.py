@@ -50,7 +50,8 @@ def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[i
         marked = blocks if name == "bailingmoe3" else trunk
         recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
         return LayerKinds(reach - recurrent, recurrent)
-    return LayerKinds(blocks if name == "graniteswitch" else trunk, frozenset())
+    keeps_head = name == "graniteswitch" or name in COMPRESSED
+    return LayerKinds(blocks if keeps_head else trunk, frozenset())
 
 
 def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[int]:

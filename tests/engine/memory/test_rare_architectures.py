@@ -50,6 +50,10 @@ ODD: dict[str, tuple[str, Changes]] = {
     "an lfm 2 with a window": ("lfm2-1.2b", {WINDOW: 1024}),
     "a window that is not the file's": ("smallthinker-21b-a3b", {WINDOW: 512}),
     "every third layer attends": ("qwen3.5-4b", {"full_attention_interval": 3}),
+    "a next-token head that deepseek 4 keeps a window for": (
+        "deepseek-v4-flash",
+        {"nextn_predict_layers": 1, "attention.compress_ratios": (0, 0, *(4, 128) * 4, 4, 0)},
+    ),
     "layers that are recurrent by a list": (
         "qwen3.5-4b", {"attention.recurrent_layers": (1, 1, 1, 0) * 3,
                        "full_attention_interval": None},
