@@ -1,6 +1,7 @@
-"""Input look-up at a fixed length against plain decoding, on our own input-grounded prompts.
+"""Look-up or suffixes against plain decoding, on our own input-grounded prompts.
 
-    python benchmarks/lookup.py MODEL [--pairs 3] [--tokens 128] [--length 3] [--pattern 5]
+    python benchmarks/lookup.py MODEL [--predictor lookup|suffix|combined] [--controller fixed]
+        [--pairs 3] [--tokens 128] [--length 3] [--pattern 5]
 
 Greedy; runs alternate and the ratio of decode speeds is taken pair by pair, its median per prompt.
 A reply that ends in a loop (its last tokens repeat a period three times) is excluded and counted:
@@ -25,6 +26,8 @@ LOOP_TIMES, LEAST_LOOP = 3, 24
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--predictor", type=PredictorName, default=PredictorName.LOOKUP)
+    parser.add_argument("--controller", type=ControllerName, default=ControllerName.FIXED)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--length", type=int, default=3)
@@ -33,9 +36,9 @@ def main() -> None:
     options = parser.parse_args()
     client = load(options.model, n_ctx=4096, n_threads=options.threads)
     plain = SpeculationSettings(predictor=PredictorName.OFF)
-    lookup = SpeculationSettings(
-        predictor=PredictorName.LOOKUP,
-        controller=ControllerName.FIXED,
+    drafting = SpeculationSettings(
+        predictor=options.predictor,
+        controller=options.controller,
         n_draft=options.length,
         lookup_pattern_min=options.pattern,
     )
@@ -45,7 +48,7 @@ def main() -> None:
     kept = [
         ratio
         for prompt in read_prompts()
-        if (ratio := compare(client, prompt, plain, lookup, options)) is not None
+        if (ratio := compare(client, prompt, plain, drafting, options)) is not None
     ]
     client.close()
     if kept:
@@ -59,7 +62,7 @@ def compare(
     client: WorkerClient,
     prompt: dict[str, str],
     plain: SpeculationSettings,
-    lookup: SpeculationSettings,
+    drafting: SpeculationSettings,
     options: argparse.Namespace,
 ) -> float | None:
     request = GenerationRequest(
@@ -70,7 +73,7 @@ def compare(
     for _ in range(options.pairs):
         client.set_speculation(plain)
         slow = ask(client, request)
-        client.set_speculation(lookup)
+        client.set_speculation(drafting)
         fast = ask(client, request)
         ratios.append(tokens_per_second(fast) / tokens_per_second(slow))
         same.append(slow.token_ids == fast.token_ids)

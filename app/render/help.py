@@ -36,6 +36,10 @@ GLOSSARY = (
     ("tokens per round", "Tokens that one pass through the model gave: 1 without speculation."),
     ("look-up", "A predictor that finds the last words earlier in the chat and proposes what "
                 "followed them there. Costs nothing; good at edits, quotes and summaries."),
+    ("suffix", "A predictor that proposes what mostly followed the last words in this chat, as "
+               "long as that is likely enough."),
+    ("combined", "Suffix and look-up compete each round; behind them come other chats and the "
+                 "draft model, if one is loaded."),
     ("draft model", "A predictor that is a smaller model with the same vocabulary."),
     ("fixed", "The rule that drafts the same number of tokens every round."),
     ("band", "The rule that drafts more while over 80 % are validated, less under 40 %, and "
