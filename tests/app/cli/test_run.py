@@ -104,12 +104,13 @@ def test_a_broken_model_file_is_said(tmp_path: Path, environment: dict[str, str]
 def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[str, str]) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
+    # A command behind `&` inherits that interrupts are ignored.
     process = subprocess.Popen(
         command,
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # `&` ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stdout is not None
     first = process.stdout.read(12)
