@@ -154,6 +154,28 @@ def play_auto(world: World, n_tokens: int, experience: Experience | None = None)
     return play(world, AutoController("simulated", known), n_tokens)
 
 
+def best_steady(curve: Curve, share: float, source: Source) -> float:
+    """Give the speed of the best fixed length for text of one kind, 1 for none, in expectation."""
+    world = World(curve, steady(share), source)
+    speeds = [1.0]
+    for length in range(1, MAX_DRAFT + 1):
+        tokens = (1.0 - share ** (length + 1)) / (1.0 - share)
+        catch_up = source.catch_up * tokens
+        speeds.append(tokens / (world.verify_steps(1 + length) + source.step * length + catch_up))
+    return max(speeds)
+
+
+def expected_speed(played: Played, curve: Curve, share: float, source: Source) -> float:
+    """Give the speed that a run's lengths have on text of one kind, luck taken out."""
+    world, tokens, steps = World(curve, steady(share), source), 0.0, 0.0
+    for length in played.lengths:
+        emitted = (1.0 - share ** (length + 1)) / (1.0 - share)
+        tokens += emitted
+        steps += world.verify_steps(1 + length) + source.step * max(length, 4)
+        steps += source.catch_up * emitted
+    return tokens / steps
+
+
 def best_fixed(make: Callable[[], World], n_tokens: int) -> float:
     """Give the speed of the best fixed length in hindsight, 1 for none."""
     return max(

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.configuration import MAX_DRAFT
 
@@ -19,7 +20,11 @@ POSITION_EDGES = (1, 2, 4, 8)
 
 POSITION_CELLS = tuple(bisect_right(POSITION_EDGES, position) for position in range(MAX_DRAFT))
 
-Cell = tuple[str, int, int]
+RECENT_WEIGHT = 0.2
+MOSTLY_RIGHT = 0.7
+"""Share of the last few guesses, as a moving mean, from which a passage counts as copied."""
+
+Cell = tuple[str, bool | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +64,37 @@ class Acceptance:
     """Shares of right guesses, each given that the guesses before it were right.
 
     A cell of source, confidence and position is shrunk to the rest of its confidence, and that to
-    the rest of its source: Beta counts with forgetting, none of them counted twice. Only examined
-    guesses count, up to the first wrong one; what a refutation hides would bias the rest.
+    the rest of its source: Beta counts with forgetting, none of them counted twice. Each is kept
+    twice, for passages where the last few guesses were mostly right and for all others: text that
+    copies by turns is met again without learning it anew. Only examined guesses count, up to the
+    first wrong one; what a refutation hides would bias the rest.
     """
 
     def __init__(self) -> None:
         self._counts: dict[Cell, _Count] = {}
+        self._recent: dict[str, float] = {}
 
-    def add(self, source: str, outcome: Examined) -> None:
-        """Count one examined guess."""
-        for cell in _cells(source, outcome.confidence, outcome.position):
-            self._counts.setdefault(cell, _Count()).add(is_right=outcome.is_right)
+    def add(self, source: str, outcomes: Sequence[Examined]) -> None:
+        """Count what one round examined; a guess may name a source of its own."""
+        are_recent = dict(self._recent)
+        for outcome in outcomes:
+            name = outcome.source or source
+            recent = are_recent.get(name, FIRST_MEAN)
+            for cell in _cells(name, recent, outcome.confidence, outcome.position):
+                self._counts.setdefault(cell, _Count()).add(is_right=outcome.is_right)
+            before = self._recent.get(name, FIRST_MEAN)
+            self._recent[name] = before + RECENT_WEIGHT * (outcome.is_right - before)
 
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
-        exact, of_confidence, of_source = (
-            self._counts.get(cell, NONE) for cell in _cells(source, confidence, position)
-        )
-        mean = of_source.without(of_confidence).mean(FIRST_MEAN)
-        return exact.mean(of_confidence.without(exact).mean(mean))
+        recent = self._recent.get(source, FIRST_MEAN)
+        mean, narrower = FIRST_MEAN, NONE
+        counts = [
+            self._counts.get(cell, NONE) for cell in _cells(source, recent, confidence, position)
+        ]
+        for wider, narrower in pairwise(counts):
+            mean = wider.without(narrower).mean(mean)
+        return narrower.mean(mean)
 
     def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
         """Give for each guess of a draft, by source and confidence, that all are right up to it."""
@@ -92,11 +109,13 @@ class Acceptance:
         return products
 
 
-def _cells(source: str, confidence: float, position: int) -> tuple[Cell, Cell, Cell]:
-    """Give the cell, its confidence over all positions, and its source over all confidences."""
+def _cells(source: str, recent: float, confidence: float, position: int) -> tuple[Cell, ...]:
+    """Give the cells of an outcome, each within the one before."""
+    is_copied = recent >= MOSTLY_RIGHT
     bucket = bisect_right(CONFIDENCE_EDGES, confidence)
     return (
-        (source, bucket, POSITION_CELLS[position]),
-        (source, bucket, -1),
-        (source, -1, -1),
+        (source, None, None, None),
+        (source, is_copied, None, None),
+        (source, is_copied, bucket, None),
+        (source, is_copied, bucket, POSITION_CELLS[position]),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from engine.configuration import MAX_DRAFT
 from engine.speculation.acceptance import Acceptance
-from engine.speculation.budget import SlowdownBudget
+from engine.speculation.budget import START, SlowdownBudget
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.curve import BatchCurve
 from engine.speculation.drafting_cost import DraftingCost
@@ -21,8 +21,9 @@ RATE_ROUNDS = 64
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
 PLAIN_EVERY = (24, 1024)
-PROBE_EVERY = (24, 384)
-"""Tokens between two probes of a source that is off: at first, and doubled up to."""
+PROBE_EVERY = (24, 192)
+"""Tokens between two probes of a source that is off: at first and after a right one, and doubled
+after wrong ones up to."""
 PLAIN_PRIOR = 4
 """Plain rounds that the rate starts from, so that a lucky first round does not set it."""
 
@@ -89,7 +90,8 @@ class AutoController:
         if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
             return False
         if self._is_probe_due:
-            return not pulled and self._affords(1)
+            is_affordable = self._n_behind is not None or self._known.budget.allows(START)
+            return not pulled and is_affordable and self._affords(1)
         shares = self._shares(pulled)
         return self._best(shares, n_sunk=len(pulled)) > len(pulled)
 
@@ -109,8 +111,7 @@ class AutoController:
     # --- after the round ---
 
     def observe(self, outcome: RoundOutcome) -> None:
-        for examined in outcome.examined:
-            self._known.acceptance.add(examined.source or self._source, examined)
+        self._known.acceptance.add(self._source, outcome.examined)
         self._time(outcome)
         self._count(outcome)
         self._is_free = self._costs_nothing()
@@ -133,6 +134,8 @@ class AutoController:
         if outcome.n_pulled and n_behind is not None:
             self._drafting.add(outcome.n_pulled, n_behind, outcome.draft_s)
             n_steps += self._drafting.seconds(outcome.n_pulled, n_behind) / plain_s
+        elif self._is_probe_due:
+            n_steps += outcome.draft_s / plain_s
         self._known.add_round(outcome.n_emitted, n_steps)
 
     def _behind(self, outcome: RoundOutcome) -> int | None:
@@ -151,8 +154,11 @@ class AutoController:
             self._tokens_since_plain = 0
         if outcome.n_drafted or (outcome.n_pulled and not self._is_free):
             if self._is_probe_due:
-                self._probe_after = min(2 * self._probe_after, PROBE_EVERY[1])
+                self._probe_after = self._next_probe(was_right=outcome.n_accepted > 0)
             self._tokens_off = 0
+
+    def _next_probe(self, *, was_right: bool) -> int:
+        return PROBE_EVERY[0] if was_right else min(2 * self._probe_after, PROBE_EVERY[1])
 
     def _plan(self) -> None:
         """Say what the next round is likely to be, and why."""

@@ -6,11 +6,12 @@ from itertools import combinations
 from statistics import median
 
 RECENT = 12
+UNLIKE = 1.5
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
-CATCH_UP_SHARE = 0.35
-"""Share of a draft step that a token of a batch costs where no catch-up was measured; batches of
-several rows on two cores cost 0.35 to 0.6 of a step each row."""
+CATCH_UP_SHARE = 0.1
+"""Share of a draft step that a token of a batch is taken to cost where no catch-up was measured;
+low, since a guess that is too high is never put right."""
 
 
 class DraftingCost:
@@ -53,11 +54,14 @@ class DraftingCost:
 
 
 def _slope(points: Sequence[tuple[int, float]]) -> float:
-    """Give the median slope of all pairs of unlike lengths; without any, the mean of a guess."""
+    """Give the median slope of all pairs of unlike lengths; without any, the mean of a guess.
+
+    Lengths are unlike from a half more on: nearer ones tell more of the clock than of the step.
+    """
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])
         for left, right in combinations(points, 2)
-        if left[0] != right[0]
+        if UNLIKE * min(left[0], right[0]) <= max(left[0], right[0])
     ]
     if slopes:
         return median(slopes)

@@ -6,7 +6,7 @@ from engine.speculation.acceptance import Acceptance, Examined
 def taught(outcomes: list[Examined], source: str = "s") -> Acceptance:
     acceptance = Acceptance()
     for outcome in outcomes:
-        acceptance.add(source, outcome)
+        acceptance.add(source, [outcome])
     return acceptance
 
 
@@ -39,3 +39,22 @@ def test_sources_do_not_learn_from_one_another() -> None:
 def test_old_text_is_forgotten() -> None:
     old, new = [Examined(0.6, 0, False)] * 300, [Examined(0.6, 0, True)] * 200
     assert taught(old + new).share("s", 0.6, 0) > 0.75
+
+
+def test_a_passage_that_is_copied_again_is_known_at_once() -> None:
+    prose, copied = [Examined(0.6, 0, False)] * 60, [Examined(0.6, 0, True)] * 60
+    assert taught(copied + prose).share("s", 0.6, 0) < 0.2
+    assert taught(copied + prose + copied[:8]).share("s", 0.6, 0) > 0.8
+
+
+def test_the_guesses_of_a_combined_draft_count_for_their_own_source() -> None:
+    acceptance = taught([Examined(0.6, 0, False, source="lookup")] * 60, source="combined")
+    assert acceptance.share("lookup", 0.6, 0) < 0.1
+    assert acceptance.share("suffix", 0.6, 0) > 0.7
+
+
+def test_a_draft_is_right_up_to_a_place_if_all_before_it_are() -> None:
+    acceptance = taught([Examined(0.6, 0, True), Examined(0.6, 1, True)] * 40)
+    first = acceptance.share("s", 0.6, 0)
+    second = acceptance.share("s", 0.6, 1)
+    assert acceptance.products([("s", 0.6)] * 2) == pytest.approx([first, first * second])

@@ -1,0 +1,92 @@
+"""What `auto` promises, on simulated machines and texts; the seeds are not those of tuning."""
+
+from functools import partial
+from statistics import mean
+
+import pytest
+
+from engine.speculation.auto import Experience
+from tests.speculation_simulator import (
+    GPU,
+    KINK,
+    LARGE_DRAFT,
+    LOOKUP,
+    SMALL_DRAFT,
+    TWO_CORES,
+    Curve,
+    Source,
+    World,
+    best_fixed,
+    best_steady,
+    expected_speed,
+    play_auto,
+    steady,
+    switching,
+)
+
+SEEDS = (101, 102)
+N_TOKENS = 3000
+CURVES = {"cpu": TWO_CORES, "gpu": GPU, "kink": KINK}
+
+
+@pytest.mark.parametrize("curve", ["cpu", "gpu"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.7, 0.8, 0.9, 0.95])
+def test_on_steady_text_it_is_near_the_best_fixed_length_in_hindsight(
+    curve: str, share: float
+) -> None:
+    best = best_steady(CURVES[curve], share, LOOKUP)
+    for seed in SEEDS:
+        played = play_auto(World(CURVES[curve], steady(share), LOOKUP, seed=seed), N_TOKENS)
+        assert expected_speed(played, CURVES[curve], share, LOOKUP) >= 0.97 * best
+
+
+@pytest.mark.parametrize("curve", ["cpu", "gpu", "kink"])
+@pytest.mark.parametrize("source", [LOOKUP, SMALL_DRAFT, LARGE_DRAFT], ids=["l", "s", "d"])
+@pytest.mark.parametrize("share", [0.05, 0.4])
+def test_it_is_never_much_slower_than_plain(curve: str, source: Source, share: float) -> None:
+    for seed in SEEDS:
+        world = World(CURVES[curve], steady(share), source, seed=seed, noise=0.1, stalls=0.01)
+        assert play_auto(world, 1000).speed >= 0.98
+
+
+@pytest.mark.parametrize("every", [20, 60, 150])
+@pytest.mark.parametrize("curve", [TWO_CORES, GPU, KINK], ids=["cpu", "gpu", "kink"])
+def test_on_text_that_copies_by_turns_it_beats_every_fixed_length_or_nearly(
+    curve: Curve, every: int
+) -> None:
+    make = partial(World, curve, switching(0.1, 0.92, every), proposes=0.9, noise=0.05)
+    best = best_fixed(partial(make, seed=101), N_TOKENS)
+    played = play_auto(make(seed=102), N_TOKENS)
+    assert played.speed >= 0.97 * best
+    assert played.worst_stretch(300) >= 0.95
+
+
+def test_it_comes_back_when_prose_turns_into_a_copy() -> None:
+    world = World(TWO_CORES, lambda _, place: 0.95 if place > 800 else 0.05, seed=101)
+    played = play_auto(world, 1600)
+    rounds = zip(played.marks, played.lengths, strict=True)
+    late = [n_drafted for (place, _), n_drafted in rounds if place > 900]
+    assert mean(late) > 2
+
+
+def test_a_draft_model_that_was_off_comes_back_in_a_later_reply() -> None:
+    known = Experience()
+    make = partial(World, GPU, source=SMALL_DRAFT, seed=101)
+    hopeless = play_auto(make(text=steady(0.02)), 600, known)
+    assert hopeless.lengths[-100:].count(0) > 90
+    good = play_auto(make(text=steady(0.9)), 600, known)
+    assert mean(good.lengths[-50:]) > 4
+
+
+def test_confidence_that_tells_is_used() -> None:
+    make = partial(World, TWO_CORES, switching(0.1, 0.92, 20), seed=101)
+    assert play_auto(make(tells=True), N_TOKENS).speed > 1.03 * play_auto(make(), N_TOKENS).speed
+
+
+def test_a_second_reply_starts_with_what_the_first_one_learned() -> None:
+    known = Experience()
+    make = partial(World, GPU, steady(0.9))
+    first = play_auto(make(seed=101), 200, known)
+    second = play_auto(make(seed=102), 200, known)
+    assert second.speed > first.speed
+    assert max(second.lengths[:4]) > max(first.lengths[:4])
