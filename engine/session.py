@@ -31,10 +31,10 @@ from engine.model.chat_template import ChatTemplate
 from engine.prompt import Prompt, chat_prompt, raw_prompt
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
-from engine.speculation.auto import Experience
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter, available
+from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.readers import Readers

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.auto import AutoController, Experience
+from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.shadow import Shadow
 

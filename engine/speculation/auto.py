@@ -1,14 +1,12 @@
 """How many to draft, decided by the gain that measured costs and shares promise."""
 
-from collections import deque
 from collections.abc import Sequence
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.acceptance import Acceptance
-from engine.speculation.budget import START, SlowdownBudget
+from engine.speculation.budget import START
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.curve import BatchCurve
 from engine.speculation.drafting_cost import DraftingCost
+from engine.speculation.experience import Experience
 from engine.speculation.gain import best_length
 from engine.speculation.predictors.base import DraftToken
 
@@ -17,36 +15,12 @@ FREE = 0.01
 N_SHADOW = 4
 N_TRIAL = 3
 """Guesses that a source makes whatever they cost, until their cost is known."""
-RATE_ROUNDS = 64
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
 PLAIN_EVERY = (24, 1024)
 PROBE_EVERY = (24, 192)
 """Tokens between two probes of a source that is off: at first and after a right one, and doubled
 after wrong ones up to."""
-PLAIN_PRIOR = 4
-"""Plain rounds that the rate starts from, so that a lucky first round does not set it."""
-
-
-class Experience:
-    """What a session has learned of its machine and its text; it outlives replies."""
-
-    def __init__(self) -> None:
-        self.curve = BatchCurve()
-        self.acceptance = Acceptance()
-        self.budget = SlowdownBudget()
-        self.drafting: dict[str, DraftingCost] = {}
-        self.tokens_per_step = 1.0
-        """Tokens in the time of a plain step over the last rounds, at least 1."""
-        self._rounds: deque[tuple[int, float]] = deque(maxlen=RATE_ROUNDS)
-
-    def add_round(self, n_emitted: int, n_steps: float) -> None:
-        """Take the tokens of a round and the plain steps that such a round takes."""
-        self.budget.settle(n_emitted, n_steps)
-        self._rounds.append((n_emitted, n_steps))
-        n_tokens = PLAIN_PRIOR + sum(tokens for tokens, _ in self._rounds)
-        steps = PLAIN_PRIOR + sum(steps for _, steps in self._rounds)
-        self.tokens_per_step = max(1.0, n_tokens / steps)
 
 
 class AutoController:

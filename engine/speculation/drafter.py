@@ -6,8 +6,8 @@ from dataclasses import replace
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling.distribution import Distribution
-from engine.speculation.auto import Experience
 from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken, Predictor
 from engine.speculation.rule import make_controller
 from engine.speculation.shadow import Shadow

@@ -1,8 +1,9 @@
 """The controller that settings name."""
 
 from engine.configuration import ControllerName, SpeculationSettings
-from engine.speculation.auto import AutoController, Experience
+from engine.speculation.auto import AutoController
 from engine.speculation.controller import BandController, Controller, FixedController
+from engine.speculation.experience import Experience
 
 
 def make_controller(

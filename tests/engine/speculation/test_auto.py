@@ -3,8 +3,9 @@ from functools import partial
 import pytest
 
 from engine.speculation.acceptance import Examined
-from engine.speculation.auto import AutoController, Experience
+from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from tests.contracts.controller import ControllerContract
 from tests.speculation_simulator import (

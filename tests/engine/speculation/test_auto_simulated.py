@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from engine.speculation.auto import Experience
+from engine.speculation.experience import Experience
 from tests.speculation_simulator import (
     GPU,
     KINK,
@@ -59,6 +59,11 @@ def test_on_text_that_copies_by_turns_it_beats_every_fixed_length_or_nearly(
     played = play_auto(make(seed=102), N_TOKENS)
     assert played.speed >= 0.97 * best
     assert played.worst_stretch(300) >= 0.95
+
+
+def test_copied_passages_are_met_again_faster_than_they_were_learned() -> None:
+    played = play_auto(World(TWO_CORES, switching(0.1, 0.95, 150), seed=101), N_TOKENS)
+    assert played.speed > 1.05
 
 
 def test_it_comes_back_when_prose_turns_into_a_copy() -> None:

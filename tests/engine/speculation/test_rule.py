@@ -2,8 +2,9 @@ import pytest
 
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import PresetError
-from engine.speculation.auto import AutoController, Experience
+from engine.speculation.auto import AutoController
 from engine.speculation.controller import RoundOutcome
+from engine.speculation.experience import Experience
 from engine.speculation.rule import make_controller
 
 
