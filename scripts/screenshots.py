@@ -7,9 +7,17 @@ import asyncio
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from app.application import KvchatApp
 
 SIZE = (120, 36)
+CATALOGUE_MODEL, CARD = "qwen3-30b-a3b", "GeForce RTX 4070"
 QUESTION = "\n\n".join(
     (
         "Summarise what was decided at this meeting, one line for each item.",
@@ -64,8 +72,23 @@ async def paint(model: Path, folder: Path) -> None:
         app.save_screenshot("chat.svg", str(folder))
         await pilot.press("f2")
         await pilot.pause(2.0)
+        await show_plan(app, pilot)
         app.save_screenshot("planner.svg", str(folder))
     opened.close()
+
+
+async def show_plan(app: "KvchatApp", pilot: "Pilot[None]") -> None:
+    """Plan a model of the catalogue for a card, as the screen itself would."""
+    from app.screens.planner import PlannerScreen
+
+    screen = app.screen
+    assert isinstance(screen, PlannerScreen)
+    screen.open_model(Path(CATALOGUE_MODEL))
+    await pilot.pause(1.0)
+    assert screen.setup is not None
+    asked = replace(screen.setup.configuration, n_ctx=32768, n_cpu_moe=28)
+    screen.change(replace(screen.setup, configuration=asked, cards=(CARD,)))
+    await pilot.pause(2.0)
 
 
 if __name__ == "__main__":

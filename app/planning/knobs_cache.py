@@ -54,7 +54,9 @@ def _read_ubatch(setup: Setup, text: str) -> Setup:
 def _no_window(setup: Setup, facts: Facts) -> str:
     del setup
     layers = facts.model.architecture.layers.values()
-    return "" if any(layer.window for layer in layers) else "no layer of this model slides"
+    return (
+        "" if any(layer.window is not None for layer in layers) else "no layer of this model slides"
+    )
 
 
 def settled(setup: Setup, facts: Facts) -> Setup:

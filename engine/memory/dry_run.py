@@ -122,8 +122,9 @@ class DryRun:
         self.close()
         if code < 0:
             raise WorkerError(
-                f"llama.cpp itself crashes on this configuration (signal {-code}): it would crash "
-                "when loading too, so change cache types, slots or flash attention"
+                f"llama.cpp stopped on this configuration in its dry run (signal {-code}): it may "
+                "stop when loading too, or need more memory than a dry run may use; change cache "
+                "types, slots or flash attention, or trust the formula"
             )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or broken, "

@@ -104,7 +104,7 @@ def _cache_in_main_memory(now: Situation) -> str:
 
 def _windows_of_slots(now: Situation) -> str:
     """Warn of the windows that a shared cache keeps for every slot."""
-    slides = any(layer.window for layer in now.architecture.distinct_layers)
+    slides = any(layer.window is not None for layer in now.architecture.distinct_layers)
     if not slides or not now.shape.kv_unified or now.shape.n_slots < 2 or now.shape.swa_full:
         return ""
     return (
