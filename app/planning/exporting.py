@@ -18,8 +18,8 @@ def export_format(name: str, flags: str = "current") -> ExportFormat:
     """
     if name not in FORMATS:
         near = difflib.get_close_matches(name, FORMATS, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
-        raise ExportError(f"there is no format {name!r}{hint} There are {', '.join(FORMATS)}")
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        raise ExportError(f"there is no format {name!r}: {hint} are {', '.join(FORMATS)}")
     found = FORMATS[name]
     if flags != "current" and flags not in found.flag_sets:
         raise ExportError(
