@@ -6,7 +6,9 @@ from statistics import median
 
 from engine.configuration import MAX_DRAFT
 
-RECENT = 15
+RECENT = 7
+"""Samples of a number of rows: few, since a machine that others use changes its speed, and a ratio
+of old to new times would be taken for a cost."""
 MAX_ROWS = 1 + MAX_DRAFT
 
 FIRST_GUESS = 1.1
