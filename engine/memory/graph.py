@@ -42,28 +42,23 @@ def add_graph(
     """Add the compute buffers of every device that runs a part of the model."""
     architecture = model.architecture
     spread = relative_spread(architecture)
+    copied = input_bytes(architecture, shape) if is_pipelined(configuration, where) else 0
     for device in dict.fromkeys((*where.distinct_devices, where.output_device)):
-        layers = 0
+        layers, note = 0, "formula"
         if device.kind == "gpu":
             layers = gpu_layers_bytes(model, configuration, shape, where, device)
+            note = "formula, not measured on this GPU"
         elif device in where.distinct_devices and not is_offloaded(shape, where):
             layers = layers_bytes(architecture, shape)
+        if layers:
+            layers += (PIPELINE_COPIES - (device in where.gpus[:1])) * copied
         logits = 0
         if device == where.output_device:
-            logits = logits_bytes(architecture, shape, n_outputs)
-        note = "formula"
-        if device.kind == "gpu":
-            note = "formula, not measured on this GPU"
-        if is_pipelined(configuration, where):
-            inputs = input_bytes(architecture, shape)
-            n_more = PIPELINE_COPIES - (device == where.gpus[0])
-            layers += n_more * inputs if layers else 0
-            logits += PIPELINE_COPIES * inputs if logits else 0
+            logits = logits_bytes(architecture, shape, n_outputs) + PIPELINE_COPIES * copied
         nbytes = max(layers, logits)
         if nbytes:
             ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
-    copies = PIPELINE_COPIES if is_pipelined(configuration, where) else 1
-    _add_host_buffers(ledger, model, shape, where, copies)
+    _add_host_buffers(ledger, model, shape, where, PIPELINE_COPIES if copied else 1)
     rows = output_bytes(architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
@@ -94,7 +89,7 @@ def gpu_layers_bytes(
 
 def is_offloaded(shape: CacheShape, where: Placement) -> bool:
     """Whether layers of main memory are computed on the first GPU when a batch is large."""
-    return bool(where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS and _uses_gpus(where)
+    return shape.n_graph_tokens >= LEAST_TOKENS and _uses_gpus(where)
 
 
 def attention_over_copies_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -116,7 +111,7 @@ def shared_cache_bytes(
     n_owning = len(where.layer_devices) - architecture.n_sharing
     owners = set(where.layer_devices[max(0, n_owning - 2) : n_owning])
     sharing = set(where.layer_devices[n_owning:])
-    if not sharing or owners | sharing == owners & sharing:
+    if not sharing or owners == sharing:
         return 0
     n_copies = SHARED_COPIES * (2 if is_pipelined(configuration, where) else 1)
     return n_copies * _largest_cache_bytes(architecture, shape)

@@ -103,6 +103,14 @@ def weights_of(
     return Weights(inputs, tuple(layers), outputs, tied, tuple(sorted(moved.items())))
 
 
+def expert_pattern(n_cpu_moe: int) -> str | None:
+    """Give the pattern of the experts that stay in main memory: all below zero, None for none."""
+    if n_cpu_moe < 0:
+        return EXPERTS
+    layers = "|".join(map(str, range(n_cpu_moe)))
+    return rf"blk\.({layers}){EXPERTS}" if layers else None
+
+
 def override_rules(
     overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> list[tuple[re.Pattern[str], str]]:
@@ -112,11 +120,9 @@ def override_rules(
         PresetError: a pattern is no regular expression.
     """
     rules = [(_compiled(override.pattern), override.device) for override in overrides]
-    if n_cpu_moe < 0:
-        rules.append((re.compile(EXPERTS), CPU))
-    if n_cpu_moe > 0:  # one pattern for all layers: a search asks for many numbers of them
-        layers = "|".join(map(str, range(n_cpu_moe)))
-        rules.append((re.compile(rf"blk\.({layers}){EXPERTS}"), CPU))
+    experts = expert_pattern(n_cpu_moe)
+    if experts is not None:
+        rules.append((re.compile(experts), CPU))
     return rules
 
 

@@ -9,12 +9,11 @@ import llama_cpp
 
 from engine.configuration import Configuration, SplitMode
 from engine.errors import ModelLoadError
+from engine.memory.weights import expert_pattern
 
 ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
-EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-"""Tensors of `--n-cpu-moe` and `--cpu-moe` in llama.cpp 0c1e57098 (`common/common.h`)."""
 
 
 class PlacementRequest(TypedDict):
@@ -96,9 +95,9 @@ def _shares(split: list[float]) -> "ctypes.Array[ctypes.c_float] | None":
 
 def _overrides(request: PlacementRequest) -> "ctypes.Array[_Override] | None":
     pairs = [(pattern, _buffer_type(device)) for pattern, device in request["overrides"]]
-    n_moe = request["n_cpu_moe"]
-    names = [EXPERTS] if n_moe < 0 else [rf"blk\.{index}{EXPERTS}" for index in range(n_moe)]
-    pairs += [(name, _buffer_type("CPU")) for name in names]
+    experts = expert_pattern(request["n_cpu_moe"])
+    if experts is not None:
+        pairs.append((experts, _buffer_type("CPU")))
     if not pairs:
         return None
     rows = [_Override(pattern.encode(), buffer_type) for pattern, buffer_type in pairs]
