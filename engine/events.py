@@ -100,7 +100,8 @@ class CommittedToken:
     token: int
     kind: TokenKind
     source: str | None = None
-    """Name of the predictor of the round, None in plain rounds."""
+    """Who drafted it; on a correction, who drafted the refuted token in its place; on a bonus token,
+    who drafted the one before it. None in plain rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class TokensCommitted:
 
 @dataclass(frozen=True, slots=True)
 class RoundFinished:
-    """The counts and times of one round; a plain round has zero drafted."""
+    """The counts and times of one round; a plain round has zero verified."""
 
     n_drafted: int
     n_verified: int
@@ -125,6 +126,7 @@ class RoundFinished:
     n_accepted: int
     n_emitted: int
     source: str | None
+    """Who drafted the first token that was verified, None in plain rounds."""
     length: int
     """Draft length that the controller chose for this round; 0 is plain."""
     next_length: int
@@ -137,6 +139,19 @@ class RoundFinished:
     """Measured time of one plain step, None before there is one."""
     verdicts: tuple[bool, ...] = ()
     """For each verified token whether it was accepted."""
+    sources: tuple[str, ...] = ()
+    """For each drafted token who drafted it; the verified ones are the first. Empty where all are
+    from `source`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostsMeasured:
+    """What batches cost on this machine, as far as rounds have shown it."""
+
+    points: tuple[tuple[int, float], ...]
+    """Measured numbers of rows, rising, and their time in plain steps; one row is 1."""
+    plain_step_s: float | None
+    """Time of one plain step, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +176,16 @@ class SourceCounts:
     n_examined: int = 0
     n_accepted: int = 0
     n_rounds: int = 0
+    """Rounds in which a token of it was verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCounts:
+    """Counts of the tokens that stood at one place of their drafts."""
+
+    n_examined: int = 0
+    """Drafts that were right up to this place and had a token there."""
+    n_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +201,8 @@ class GenerationStats:
     n_accepted: int = 0
     n_emitted: int = 0
     by_source: dict[str, SourceCounts] = field(default_factory=dict)
+    by_position: tuple[PositionCounts, ...] = ()
+    """From the first place of a draft to the last that was examined."""
     prefill_s: float = 0.0
     first_token_s: float | None = None
     """From the request to the first committed token."""
@@ -185,6 +212,11 @@ class GenerationStats:
     plain_step_s: float | None = None
     saved_s: float | None = None
     """Emitted tokens times the plain step, less the time they took; negative is a loss."""
+    tokens_per_round: float | None = None
+    """Emitted tokens over passes through the model."""
+    speedup: float | None = None
+    """Time of the same tokens by plain steps, as measured in this session, over the time that they
+    took; None where nothing was drafted or no plain step was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +272,7 @@ Event = (
     | PromptReady
     | TokensCommitted
     | RoundFinished
+    | CostsMeasured
     | CacheChanged
     | Finished
     | SpeculationChanged

@@ -17,6 +17,7 @@ from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
     CommittedToken,
+    CostsMeasured,
     Event,
     Finished,
     FinishReason,
@@ -44,6 +45,8 @@ from engine.speculation.vocabularies import check_pair
 from engine.text.detokenizer import StreamingText
 
 SEED_BITS = 63
+COSTS_EVERY = 16
+"""Rounds after which the measured costs are told again."""
 
 
 @dataclass(slots=True)
@@ -166,6 +169,7 @@ class Session:
         if rest:
             yield TokensCommitted((), rest)
         yield self._cache_state(reply)
+        yield from self._costs()
         yield self._finished(reply)
 
     def _prompt(self, request: GenerationRequest) -> Prompt:
@@ -210,6 +214,8 @@ class Session:
                 return
             yield from self._round(reply, drafter, is_first=is_first)
             is_first = False
+            if reply.stats.rounds % COSTS_EVERY == 0:
+                yield from self._costs()
 
     def _switch(self, reply: _Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
         settings = self._wanted
@@ -281,7 +287,7 @@ class Session:
         )
         if verdict.is_open:
             verdict = self._settled(reply, draft, verdict)
-        committed, text = self._commit(reply, draft, verdict, drafter.source)
+        committed, text = self._commit(reply, draft, verdict, drafter.sources)
         self._sequence.crop(len(reply.tokens) - 1)
         outcome = RoundOutcome(
             n_drafted=len(draft),
@@ -298,7 +304,7 @@ class Session:
         if not draft and not is_first:
             self._plain_step.add(verify_s)
         finished = RoundFinished(
-            n_drafted=len(draft),
+            n_drafted=len(drafter.sources),
             n_verified=len(draft),
             n_examined=verdict.n_examined,
             n_accepted=verdict.n_accepted,
@@ -312,6 +318,7 @@ class Session:
             elapsed_s=draft_s + verify_s,
             plain_step_s=self._plain_step.seconds,
             verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
+            sources=drafter.sources,
         )
         reply.stats.add(finished)
         yield TokensCommitted(tuple(committed), text)
@@ -340,7 +347,7 @@ class Session:
         return None
 
     def _commit(
-        self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict, source: str | None
+        self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict, sources: tuple[str, ...]
     ) -> tuple[list[CommittedToken], str]:
         """Add the accepted tokens and the next one, up to an end token or a stop string."""
         committed: list[CommittedToken] = []
@@ -348,7 +355,8 @@ class Session:
         added = () if verdict.next_token is None else (verdict.next_token,)
         for index, token in enumerate((*draft[: verdict.n_accepted], *added)):
             kind = _kind(index, len(draft), verdict)
-            committed.append(CommittedToken(token, kind, source if draft else None))
+            source = sources[min(index, len(draft) - 1)] if draft else None
+            committed.append(CommittedToken(token, kind, source))
             reply.tokens.append(token)
             if self._backend.vocabulary.is_end(token):
                 reply.ended, reply.end_token = FinishReason.END, token
@@ -367,6 +375,12 @@ class Session:
             n_reused=reply.stats.n_reused,
             n_prompt=reply.n_prompt,
         )
+
+    def _costs(self) -> Iterator[CostsMeasured]:
+        """Tell what was measured; nothing before there is a plain step to compare with."""
+        curve = self._experience.curve
+        if curve.plain_s is not None:
+            yield CostsMeasured(curve.measured(), curve.plain_s)
 
     def _finished(self, reply: _Reply) -> Finished:
         generated = reply.tokens[reply.n_prompt :]

@@ -16,6 +16,7 @@ from engine.configuration import (
 from engine.errors import ContextFullError, IncompatiblePairError
 from engine.events import (
     CacheChanged,
+    CostsMeasured,
     Event,
     Finished,
     FinishReason,
@@ -28,7 +29,7 @@ from engine.events import (
 )
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from engine.session import Session
+from engine.session import COSTS_EVERY, Session
 from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -132,6 +133,22 @@ def test_every_token_says_where_it_came_from() -> None:
     kinds = {token.kind for token in tokens}
     assert {TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.PLAIN} <= kinds
     assert all((token.source is None) == (token.kind is TokenKind.PLAIN) for token in tokens)
+
+
+def test_measured_costs_are_told_while_a_reply_runs_and_at_its_end() -> None:
+    settings = replace(LOOKUP, controller=ControllerName.AUTO)
+    events = run(make_session(settings), request())
+    assert isinstance(events[-2], CostsMeasured)
+    told = [event for event in events if isinstance(event, CostsMeasured)]
+    assert len(told) == 1 + len(rounds(events)) // COSTS_EVERY
+    rows = [n_rows for n_rows, _ in told[-1].points]
+    assert rows == sorted(set(rows))
+    assert told[-1].points[0] == (1, 1.0)
+    assert told[-1].plain_step_s is not None
+
+
+def test_no_costs_are_told_where_none_were_measured() -> None:
+    assert not any(isinstance(event, CostsMeasured) for event in run(make_session(OFF), request()))
 
 
 def test_the_second_turn_prefills_only_what_is_new() -> None:
