@@ -54,11 +54,15 @@ def load_session(configuration: Configuration, log: NativeLog) -> LoadedSession:
 
 
 def target_settings(configuration: Configuration) -> ContextSettings:
-    """Give what the target's context is opened with; rows for the longest draft and one more."""
+    """Give what the target's context is opened with; rows for the longest draft and one more.
+
+    A batch holds those rows even where micro-batches are smaller: llama.cpp ends the process when
+    it is given more tokens than `n_batch`.
+    """
     return ContextSettings(
         placement=placement_of(configuration),
         n_ctx=configuration.n_ctx,
-        n_batch=min(configuration.n_batch, configuration.n_ubatch),
+        n_batch=max(1 + MAX_DRAFT, min(configuration.n_batch, configuration.n_ubatch)),
         n_ubatch=configuration.n_ubatch,
         type_k=configuration.type_k,
         type_v=configuration.type_v,

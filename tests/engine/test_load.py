@@ -1,0 +1,23 @@
+"""What contexts are opened with."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import MAX_DRAFT, Configuration
+from engine.load import target_settings
+
+
+@pytest.mark.parametrize(
+    ("n_batch", "n_ubatch", "expected"),
+    [(2048, 512, 512), (256, 512, 256), (2048, 1, 1 + MAX_DRAFT), (8, 8, 1 + MAX_DRAFT)],
+)
+def test_the_longest_draft_fits_a_batch_however_small_micro_batches_are(
+    tmp_path: Path, n_batch: int, n_ubatch: int, expected: int
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.touch()
+    wanted = Configuration(model, n_ctx=512, n_batch=n_batch, n_ubatch=n_ubatch)
+    settings = target_settings(wanted)
+    assert settings.n_batch == expected
+    assert settings.n_ubatch == n_ubatch
