@@ -100,8 +100,8 @@ class CommittedToken:
     token: int
     kind: TokenKind
     source: str | None = None
-    """Who drafted it; on a correction, who drafted the refuted token in its place; on a bonus token,
-    who drafted the one before it. None in plain rounds."""
+    """Who drafted it; on a correction, who drafted the token that it replaces; on a bonus token, who
+    drafted the one before it. None in plain rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,9 @@ class CostsMeasured:
     """Measured numbers of rows, rising, and their time in plain steps; one row is 1."""
     plain_step_s: float | None
     """Time of one plain step, in seconds."""
+    curve: tuple[float, ...] = ()
+    """What batches of one row, two rows and so on are taken to cost, in plain steps: measured, drawn
+    straight between measured numbers, guessed beyond them."""
 
 
 @dataclass(frozen=True, slots=True)

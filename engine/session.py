@@ -38,6 +38,7 @@ from engine.speculation.drafter import Drafter, available
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
+from engine.speculation.predictors.guarded import GuardedPredictor
 from engine.speculation.predictors.readers import Readers
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, settle, verify_draft
@@ -229,7 +230,10 @@ class Session:
             name = PredictorName.OFF
         elif name is not settings.predictor:
             note = f"the {settings.predictor} predictor is not available with this model"
-        drafter = Drafter(self._predictor(name, reply, settings), settings, self._experience)
+        predictor = self._predictor(name, reply, settings)
+        if predictor is not None:
+            predictor = self._guarded(predictor)
+        drafter = Drafter(predictor, settings, self._experience)
         drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
         return drafter, SpeculationChanged(name, settings.controller, note)
 
@@ -246,6 +250,11 @@ class Session:
                 return self._readers.combine(settings, self._past_replies(reply.request), draft)
             case PredictorName.DRAFT:
                 return self._draft_predictor(reply.sampler, settings)
+
+    def _guarded(self, predictor: Predictor) -> Predictor:
+        return GuardedPredictor(
+            predictor, n_vocab=self._backend.vocabulary.n_tokens, plain_step=self._plain_step
+        )
 
     def _past_replies(self, request: GenerationRequest) -> tuple[tuple[int, ...], ...]:
         """Give the past replies that this model could have said: no token beyond its vocabulary."""
@@ -380,7 +389,7 @@ class Session:
         """Tell what was measured; nothing before there is a plain step to compare with."""
         curve = self._experience.curve
         if curve.plain_s is not None:
-            yield CostsMeasured(curve.measured(), curve.plain_s)
+            yield CostsMeasured(curve.measured(), curve.plain_s, curve.all_steps)
 
     def _finished(self, reply: _Reply) -> Finished:
         generated = reply.tokens[reply.n_prompt :]

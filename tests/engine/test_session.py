@@ -145,6 +145,7 @@ def test_measured_costs_are_told_while_a_reply_runs_and_at_its_end() -> None:
     assert rows == sorted(set(rows))
     assert told[-1].points[0] == (1, 1.0)
     assert told[-1].plain_step_s is not None
+    assert all(told[-1].curve[n_rows - 1] == steps for n_rows, steps in told[-1].points)
 
 
 def test_no_costs_are_told_where_none_were_measured() -> None:
