@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.render.format import share
-from engine.events import GenerationStats, RoundFinished, SourceCounts
+from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
+from engine.speculation.stats import added_positions, added_sources, positions_of, sources_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Tally:
     decode_s: float = 0.0
     saved_s: float | None = None
     """Seconds against plain decoding; None before a plain step was measured."""
+    by_position: tuple[PositionCounts, ...] = ()
+    """From the first place of a draft to the last that was examined."""
 
     @property
     def n_refuted(self) -> int:
@@ -49,19 +52,14 @@ class Tally:
         if event.plain_step_s is not None:
             gained = event.n_emitted * event.plain_step_s - event.elapsed_s
             saved_s = (saved_s or 0.0) + gained
-        by_source = self.by_source
-        if event.source is not None:
-            of_round = SourceCounts(
-                event.n_drafted, event.n_verified, event.n_examined, event.n_accepted, 1
-            )
-            by_source = _added(by_source, {event.source: of_round})
         return Tally(
             n_rounds=self.n_rounds + 1,
             n_drafted=self.n_drafted + event.n_drafted,
             n_verified=self.n_verified + event.n_verified,
             n_accepted=self.n_accepted + event.n_accepted,
             n_emitted=self.n_emitted + event.n_emitted,
-            by_source=by_source,
+            by_source=added_sources(self.by_source, sources_of(event)),
+            by_position=added_positions(self.by_position, positions_of(event)),
             decode_s=self.decode_s + event.elapsed_s,
             saved_s=saved_s,
         )
@@ -74,7 +72,8 @@ class Tally:
             n_verified=self.n_verified + other.n_verified,
             n_accepted=self.n_accepted + other.n_accepted,
             n_emitted=self.n_emitted + other.n_emitted,
-            by_source=_added(self.by_source, other.by_source),
+            by_source=added_sources(self.by_source, other.by_source),
+            by_position=added_positions(self.by_position, other.by_position),
             decode_s=self.decode_s + other.decode_s,
             saved_s=sum(both) if both else None,
         )
@@ -89,22 +88,7 @@ def tally_of(stats: GenerationStats) -> Tally:
         n_accepted=stats.n_accepted,
         n_emitted=stats.n_emitted,
         by_source=stats.by_source,
+        by_position=stats.by_position,
         decode_s=stats.decode_s,
         saved_s=stats.saved_s,
     )
-
-
-def _added(
-    one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
-) -> dict[str, SourceCounts]:
-    total = dict(one)
-    for name, counts in other.items():
-        old = total.get(name, SourceCounts())
-        total[name] = SourceCounts(
-            n_drafted=old.n_drafted + counts.n_drafted,
-            n_verified=old.n_verified + counts.n_verified,
-            n_examined=old.n_examined + counts.n_examined,
-            n_accepted=old.n_accepted + counts.n_accepted,
-            n_rounds=old.n_rounds + counts.n_rounds,
-        )
-    return total

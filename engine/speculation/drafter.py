@@ -1,5 +1,6 @@
 """One predictor under one controller: the draft of each round."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 
@@ -38,12 +39,12 @@ class Drafter:
             Experience() if experience is None else experience,
         )
         self._shadow = Shadow()
-        self._n_pulled = 0
+        self.sources: tuple[str, ...] = ()
+        """Who made each guess of this round; those that are verified are the first."""
         self.fault: str | None = None
         """Why drafting was given up, None while it works."""
         self.laws: tuple[Distribution | None, ...] = ()
         """What each token of the last draft was drawn from (`DraftToken.distribution`)."""
-        self._guessed_by: str | None = None
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         self._has_plain_step = False
@@ -51,7 +52,9 @@ class Drafter:
     @property
     def source(self) -> str | None:
         """Name of who guessed the last draft, or of the predictor; None when there is none."""
-        return None if self.predictor is None else self._guessed_by or self.predictor.name
+        if self.sources:
+            return self.sources[0]
+        return None if self.predictor is None else self.predictor.name
 
     @property
     def length(self) -> int:
@@ -66,12 +69,12 @@ class Drafter:
         return self.controller.reason if self.predictor is not None else "speculation is off"
 
     def reset(self, line: Tokens[int], *, has_plain_step: bool) -> None:
-        """Start a reply on a line of tokens."""
+        """Start a reply on a line of tokens; a predictor that fails at it is switched off."""
         self._has_plain_step = has_plain_step
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         if self.predictor is not None:
-            self.predictor.reset(line)
+            self._tell(self.predictor, self.predictor.reset, line)
 
     def draft(self, n_max: int) -> tuple[int, ...]:
         """Give at most `n_max` tokens; a predictor that fails is switched off, the reply goes on.
@@ -80,8 +83,8 @@ class Drafter:
             DecodeAborted: the reply was cancelled while the draft model decoded.
         """
         guesses = self._pulled(n_max)
-        self._n_pulled = len(guesses)
-        self._guessed_by = guesses[0].source if guesses else None
+        own = "" if self.predictor is None else self.predictor.name
+        self.sources = tuple(guess.source or own for guess in guesses)
         laws = tuple(guess.distribution for guess in guesses)
         n_verified = self.controller.n_worth_verifying(guesses)
         if any(law is not None for law in laws):
@@ -105,10 +108,23 @@ class Drafter:
         except DecodeAborted:
             raise
         except EngineError as error:
-            self.fault = f"the {self.source} predictor failed and is off: {error}"
-            self.predictor = None
+            self._give_up(self.predictor, error)
             return []
         return guesses
+
+    def _tell(
+        self, predictor: Predictor, tell: Callable[[Tokens[int]], None], tokens: Tokens[int]
+    ) -> None:
+        try:
+            tell(tokens)
+        except DecodeAborted:
+            raise
+        except EngineError as error:
+            self._give_up(predictor, error)
+
+    def _give_up(self, predictor: Predictor, error: EngineError) -> None:
+        self.fault = f"the {predictor.name} predictor failed and is off: {error}"
+        self.predictor = None
 
     def observe(self, outcome: RoundOutcome, committed: Tokens[int]) -> None:
         """Take the outcome of the round and the tokens that it committed."""
@@ -120,8 +136,8 @@ class Drafter:
             self._has_plain_step = True
         examined = self._shadow.examine(committed)
         if self.predictor is not None:
-            self.controller.observe(replace(outcome, n_pulled=self._n_pulled, examined=examined))
-            self.predictor.commit(committed)
+            self.controller.observe(replace(outcome, n_pulled=len(self.sources), examined=examined))
+            self._tell(self.predictor, self.predictor.commit, committed)
 
     def _plain_step_is_due(self) -> bool:
         if self.settings.controller is ControllerName.AUTO:
