@@ -100,7 +100,7 @@ class CommittedToken:
     token: int
     kind: TokenKind
     source: str | None = None
-    """Who drafted it; on a correction, who drafted the token that it replaces; on a bonus token, who
+    """Who drafted it; of a correction, who drafted the token it replaces; of a bonus token, who
     drafted the one before it. None in plain rounds."""
 
 
