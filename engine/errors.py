@@ -9,6 +9,7 @@
     ├── ContextFullError        more tokens than cells
     ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
     ├── IncompatiblePairError   a draft model that does not fit its target
+    ├── PredictorError          a predictor that raised, proposed garbage or answered late
     ├── PresetError             a preset or a configuration with bad keys or values
     ├── HardwareError           a device that is not there or cannot be read
     ├── InstallError            the starter model could not be fetched or verified
@@ -70,6 +71,12 @@ class IncompatiblePairError(EngineError):
     """A draft model that cannot draft for its target: the message says where they differ."""
 
     title = "The draft model does not fit"
+
+
+class PredictorError(EngineError):
+    """A predictor broke its promise: it raised, proposed garbage, answered late or is not there."""
+
+    title = "The predictor failed"
 
 
 class PresetError(EngineError):
