@@ -10,17 +10,16 @@ look-up is at its best there, and nobody wants that text.
 
 import argparse
 import statistics
-import tomllib
 from pathlib import Path
 
 from batch_curve import measure_curve
 from common import ask, load, tokens_per_second
 
+from app.bench.numbers import loops
+from app.bench.prompt_sets import Prompt, read_set
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.requests import GenerationRequest, Message
 from engine.worker_client import WorkerClient
-
-LOOP_TIMES, LEAST_LOOP = 3, 24
 
 
 def main() -> None:
@@ -42,12 +41,10 @@ def main() -> None:
         n_draft=options.length,
         lookup_pattern_min=options.pattern,
     )
-    print(
-        f"{'task':10} {'document':11} {'prompt':>6} {'reply':>5} {'accept':>6} {'ratio':>6}  text"
-    )
+    print(f"{'prompt':22} {'tokens':>6} {'reply':>5} {'accept':>6} {'ratio':>6}  text")
     kept = [
         ratio
-        for prompt in read_prompts()
+        for prompt in read_set("grounded")
         if (ratio := compare(client, prompt, plain, drafting, options)) is not None
     ]
     client.close()
@@ -60,13 +57,13 @@ def main() -> None:
 
 def compare(
     client: WorkerClient,
-    prompt: dict[str, str],
+    prompt: Prompt,
     plain: SpeculationSettings,
     drafting: SpeculationSettings,
     options: argparse.Namespace,
 ) -> float | None:
     request = GenerationRequest(
-        messages=(Message("user", f"{prompt['instruction']}\n\n{prompt['text']}"),),
+        messages=(Message("user", prompt.text),),
         max_tokens=options.tokens,
     )
     ratios, same = [], []
@@ -82,30 +79,11 @@ def compare(
     verdict = "loops, excluded" if excluded else ("same" if all(same) else "parts from plain")
     accepted = fast.stats.n_accepted / max(1, fast.stats.n_verified)
     print(
-        f"{prompt['task']:10} {prompt['document']:11} {fast.stats.n_prompt:6d} "
+        f"{prompt.name:22} {fast.stats.n_prompt:6d} "
         f"{len(fast.token_ids):5d} {accepted:6.0%} {ratio:6.2f}  {verdict}",
         flush=True,
     )
     return None if excluded else ratio
-
-
-def loops(token_ids: tuple[int, ...]) -> bool:
-    """Whether the reply ends in at least three repetitions of a period, 24 tokens or more of it."""
-    for period in range(1, len(token_ids) // LOOP_TIMES + 1):
-        n = max(LOOP_TIMES * period, LEAST_LOOP)
-        tail = token_ids[-n:]
-        if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
-            return True
-    return False
-
-
-def read_prompts() -> list[dict[str, str]]:
-    path = Path(__file__).with_name("prompts") / "grounded.toml"
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    return [
-        {**prompt, "text": data["documents"][prompt["document"]]["text"].strip()}
-        for prompt in data["prompts"]
-    ]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""What is compared, by name and by grid."""
+
+import pytest
+
+from app.bench.errors import BenchError
+from app.bench.policies import Policy, make_policies, parse_policy
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+
+LOOKUP, SUFFIX, COMBINED = PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED
+AUTO, BAND, FIXED = ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED
+
+
+def names(policies: tuple[Policy, ...]) -> list[str]:
+    return [policy.name for policy in policies]
+
+
+def test_fixed_takes_every_predictor_with_every_length() -> None:
+    assert names(make_policies([LOOKUP, SUFFIX], [FIXED], [2, 4])) == [
+        "lookup:fixed:2", "lookup:fixed:4", "suffix:fixed:2", "suffix:fixed:4",
+    ]  # fmt: skip
+
+
+def test_auto_runs_once_where_the_sources_compete() -> None:
+    assert names(make_policies([LOOKUP, COMBINED], [AUTO], [])) == ["combined:auto"]
+    assert names(make_policies([LOOKUP, SUFFIX], [AUTO], [])) == ["lookup:auto", "suffix:auto"]
+
+
+def test_what_is_named_twice_runs_once() -> None:
+    assert names(make_policies([LOOKUP, LOOKUP], [BAND, FIXED, BAND], [3, 3])) == [
+        "lookup:band", "lookup:fixed:3",
+    ]  # fmt: skip
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(BenchError, match="nothing to compare"):
+        make_policies([LOOKUP], [FIXED], [])
+    with pytest.raises(BenchError, match="nothing to compare"):
+        make_policies([PredictorName.OFF], [AUTO], [])
+
+
+@pytest.mark.parametrize("text", ["combined:auto", "lookup:fixed:4", "suffix:band"])
+def test_a_policy_is_read_from_its_own_name(text: str) -> None:
+    assert parse_policy(text).name == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "lookup", "lookup:fixed", "lookup:auto:3", "lookup:fixed:17", "lookup:fixed:0",
+     "lookup:fixed:x", "luck:auto", "off:auto", "lookup:fixed:3:4"],
+)  # fmt: skip
+def test_what_is_no_policy_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(BenchError):
+        parse_policy(text)
+
+
+def test_a_policy_changes_only_what_it_names() -> None:
+    base = SpeculationSettings(n_draft=5, lookup_pattern_min=7, verification="match")
+    fixed = Policy(SUFFIX, FIXED, 2).settings(base)
+    assert (fixed.predictor, fixed.controller, fixed.n_draft) == (SUFFIX, FIXED, 2)
+    assert (fixed.lookup_pattern_min, fixed.verification) == (7, "match")
+    assert Policy(SUFFIX, AUTO).settings(base).n_draft == 5

