@@ -166,7 +166,7 @@ def _options() -> argparse.Namespace:
         "--out", type=Path, default=SCRATCH / "rows.jsonl", help="rows; reused by the next run"
     )
     parser.add_argument("--docs", type=Path, help="write the report here")
-    parser.add_argument("--peers", type=Path, help="what peers.py wrote, for the report")
+    parser.add_argument("--peers", type=Path, help="what memory_peers.py wrote, for the report")
     parser.add_argument("--worst", type=Path, help="write the 60 worst rows here")
     parser.add_argument(
         "--llama-cpp", type=Path, help="source of the same llama.cpp: placements on stand-in GPUs"

@@ -27,7 +27,7 @@ is counted. `lost` are the rows where kvchat is further off than the other by mo
 NO_PEERS = """\
 ## Beside other estimators
 
-Not compared in this run: `benchmarks/peers.py` asks them.
+Not compared in this run: `benchmarks/memory_peers.py` asks them.
 """
 
 

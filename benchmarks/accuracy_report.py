@@ -51,7 +51,7 @@ beyond buffers, and how far the graph was off.
 
 
 def write_report(rows: list[Row], path: Path, peers: Path | None = None) -> None:
-    """Write the page; `peers` is what `peers.py` wrote."""
+    """Write the page; `peers` is what `memory_peers.py` wrote."""
     found, placed = comparisons(rows), device_comparisons(rows)
     lines = [INTRODUCTION, *_environment(rows, found), *_goals(rows, found), *_table(found)]
     if placed:
