@@ -7,7 +7,7 @@ from typing import TypeVar
 from engine.configuration import SamplingSettings
 from engine.sampling.dice import Dice
 from engine.sampling.distribution import Distribution
-from engine.sampling.sampler import Sampler, TokenMask
+from engine.sampling.sampler import Choice, Sampler, TokenMask
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 
@@ -75,8 +75,8 @@ class EnumeratedSampler(Sampler):
         super().__init__(settings, seed=0, mask=mask)
         self._dice = EnumeratedDice(chances)
 
-    def draw(self, distribution: Distribution, position: int) -> int:
-        return self._dice.draw(distribution, position)
+    def pick(self, distribution: Distribution, position: int) -> Choice:
+        return Choice(self._dice.draw(distribution, position), float("inf"))
 
     def dice(self, round_start: int) -> Dice:
         return self._dice

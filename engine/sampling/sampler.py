@@ -1,6 +1,7 @@
 """The one place where logits become a distribution, for draft and target alike."""
 
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,19 @@ class TokenMask(Protocol):
         `history` is the whole line, the prompt included; one token at least must be allowed.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The token that a row gives, and how firmly."""
+
+    token: int
+    margin: float
+    """By how much it leads the next best, in logits; infinite where no other is left.
+
+    The row may be off by less and still give the same token, as long as the same ones pass the
+    filters. Above temperature 0 the noise of the position is part of the lead.
+    """
 
 
 def check_sampling(settings: SamplingSettings) -> None:
@@ -91,20 +105,21 @@ class Sampler:
         """Give the token of the largest logit that mask and penalty leave."""
         return int(self._adjusted(logits, history).argmax())
 
-    def margin(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> float:
-        """Give by how much the token that `sample` gives leads the next best, in logits.
-
-        The row may be off by that much and still say the same, as long as the same tokens pass the
-        filters. Infinite where one is left.
-        """
+    def choose(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> Choice:
+        """Give the token of `sample` and its margin."""
         if self.is_greedy:
-            return _lead(self._adjusted(logits, history))
-        scores = self.distribution(logits, history).scores(self.seed, position)
-        return self.settings.temperature * _lead(scores)
+            return _best(self._adjusted(logits, history))
+        return self.pick(self.distribution(logits, history), position)
+
+    def pick(self, distribution: Distribution, position: int) -> Choice:
+        """Draw one token with the noise of the position, and give its margin."""
+        best = _best(distribution.scores(self.seed, position))
+        token = int(distribution.tokens[best.token])
+        return Choice(token, self.settings.temperature * best.margin)
 
     def draw(self, distribution: Distribution, position: int) -> int:
         """Draw one token with the noise of the position."""
-        return distribution.draw(self.seed, position)
+        return self.pick(distribution, position).token
 
     def dice(self, round_start: int) -> Dice:
         """Give the chances of the round whose first new token has position `round_start`."""
@@ -158,12 +173,12 @@ class Sampler:
         return penalised
 
 
-def _lead(scores: NDArray[np.floating]) -> float:
-    if scores.size < 2:
-        return float("inf")
+def _best(scores: NDArray[np.floating]) -> Choice:
+    """Give the index of the largest score and its lead."""
     best = int(scores.argmax())
-    others = max(scores[:best].max(initial=-np.inf), scores[best + 1 :].max(initial=-np.inf))
-    return float(scores[best] - others)
+    before, behind = scores[:best], scores[best + 1 :]
+    second = max(before.max(initial=-np.inf), behind.max(initial=-np.inf))
+    return Choice(best, float(scores[best] - second))
 
 
 def _top_k(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -1,12 +1,12 @@
 """Whether a draft says what the target would have said."""
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.backends.base import Logits
 from engine.configuration import Verification
 from engine.sampling.distribution import Distribution, certain
-from engine.sampling.sampler import Sampler
+from engine.sampling.sampler import Choice, Sampler
 from engine.speculation.rejection import acceptance, block_acceptances, block_share, residual
 
 NEAR_TIE = 0.1
@@ -26,6 +26,8 @@ class Verdict:
     next_token: int | None
     is_open: bool = False
     """Whether the row behind the accepted tokens is a near tie that `settle` must decide."""
+    n_near_ties: int = 0
+    """Rows of this batch that were looked at and are near ties; `match` and `coupled` count."""
 
 
 def verify_draft(
@@ -56,7 +58,7 @@ def verify_draft(
     """
     rows = _Rows(tuple(draft), logits, sampler, line)
     if sampler.is_greedy or verification in ("match", "coupled"):
-        return _match(rows, near_tie=NEAR_TIE if strict and draft else 0.0)
+        return _match(rows, strict=strict)
     drawn_from = _drawn_from(draft, laws)
     return _rejection(rows, drawn_from) if verification == "rejection" else _block(rows, drawn_from)
 
@@ -71,10 +73,11 @@ def settle(
     own = sampler.sample(row, _recent(line, sampler), len(line))
     n_accepted = verdict.n_accepted
     if n_accepted == len(draft):
-        return Verdict(n_accepted, n_accepted, own)
-    if own == draft[n_accepted]:
-        return Verdict(n_accepted + 1, n_accepted + 1, None)
-    return Verdict(n_accepted, n_accepted + 1, own)
+        return replace(verdict, next_token=own, is_open=False)
+    n_examined = n_accepted + 1
+    if own != draft[n_accepted]:
+        return replace(verdict, n_examined=n_examined, next_token=own, is_open=False)
+    return replace(verdict, n_accepted=n_examined, n_examined=n_examined, is_open=False)
 
 
 class _Rows:
@@ -95,12 +98,9 @@ class _Rows:
     def has_bonus(self) -> bool:
         return len(self._logits) > len(self.draft)
 
-    def choice(self, index: int) -> int:
-        """Give the token that the target says by itself at this row."""
-        return self.sampler.sample(self._logits[index], self._seen(index), self.start + index)
-
-    def margin(self, index: int) -> float:
-        return self.sampler.margin(self._logits[index], self._seen(index), self.start + index)
+    def choice(self, index: int) -> Choice:
+        """Give the token that the target says by itself at this row, and its margin."""
+        return self.sampler.choose(self._logits[index], self._seen(index), self.start + index)
 
     def law(self, index: int) -> Distribution:
         return self.sampler.distribution(self._logits[index], self._seen(index))
@@ -109,19 +109,19 @@ class _Rows:
         return self._history[: self._n_before + index]
 
 
-def _match(rows: _Rows, *, near_tie: float) -> Verdict:
-    for index, drafted in enumerate(rows.draft):
-        if near_tie and rows.margin(index) < near_tie:
-            return Verdict(index, index, None, is_open=True)
-        own = rows.choice(index)
-        if own != drafted:
-            return Verdict(n_accepted=index, n_examined=index + 1, next_token=own)
+def _match(rows: _Rows, *, strict: bool) -> Verdict:
     n_drafted = len(rows.draft)
-    if not rows.has_bonus:
-        return Verdict(n_drafted, n_drafted, None)
-    if near_tie and rows.margin(n_drafted) < near_tie:
-        return Verdict(n_drafted, n_drafted, None, is_open=True)
-    return Verdict(n_drafted, n_drafted, rows.choice(n_drafted))
+    n_ties = 0
+    for index in range(n_drafted + rows.has_bonus):
+        own = rows.choice(index)
+        if n_drafted and own.margin < NEAR_TIE:
+            n_ties += 1
+            if strict:
+                return Verdict(index, index, None, is_open=True, n_near_ties=n_ties)
+        if index == n_drafted or own.token != rows.draft[index]:
+            n_examined = min(index + 1, n_drafted)
+            return Verdict(index, n_examined, own.token, n_near_ties=n_ties)
+    return Verdict(n_drafted, n_drafted, None, n_near_ties=n_ties)
 
 
 def _rejection(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:

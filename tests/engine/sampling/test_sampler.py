@@ -154,15 +154,16 @@ def test_a_mask_that_forbids_everything_is_an_error() -> None:
 
 def test_the_margin_is_how_much_a_row_may_be_off_and_say_the_same() -> None:
     greedy = SamplingSettings()
-    assert Sampler(greedy, seed=1).margin(LOGITS, (), 0) == pytest.approx(1.0)
+    assert Sampler(greedy, seed=1).choose(LOGITS, (), 0).margin == pytest.approx(1.0)
     penalised = Sampler(replace(greedy, repetition_penalty=2.0), seed=1)
-    assert penalised.margin(LOGITS, (4,), 0) == pytest.approx(0.5)
-    assert Sampler(replace(PLAIN, top_k=1), seed=1).margin(LOGITS, (), 0) == math.inf
+    assert penalised.choose(LOGITS, (4,), 0).margin == pytest.approx(0.5)
+    assert Sampler(replace(PLAIN, top_k=1), seed=1).choose(LOGITS, (), 0).margin == math.inf
     for settings in (PLAIN, replace(PLAIN, temperature=0.5, top_k=3), greedy):
         for position in range(30):
             sampler = Sampler(settings, seed=1)
             chosen = sampler.sample(LOGITS, (), position)
-            margin = sampler.margin(LOGITS, (), position)
+            margin = sampler.choose(LOGITS, (), position).margin
+            assert sampler.choose(LOGITS, (), position).token == chosen
             for factor, stays in ((0.99, True), (1.01, False)):
                 shifted = LOGITS.astype(np.float64)
                 shifted[chosen] -= factor * margin

@@ -101,18 +101,30 @@ CLEAR = np.array([1.0, 1.0 - 2.0 * NEAR_TIE, -2.0, -3.0], dtype=np.float32)
 def test_a_near_tie_is_left_open_only_where_that_is_asked_for() -> None:
     greedy = Sampler(SamplingSettings(), seed=0)
     rows = np.stack([CLEAR, NEAR, CLEAR])
-    assert verify_draft((0, 0), rows, greedy, [3]) == Verdict(2, 2, 0)
-    assert verify_draft((0, 0), rows, greedy, [3], strict=True) == Verdict(1, 1, None, True)
+    assert verify_draft((0, 0), rows, greedy, [3]) == Verdict(2, 2, 0, n_near_ties=1)
+    left_open = Verdict(1, 1, None, is_open=True, n_near_ties=1)
+    assert verify_draft((0, 0), rows, greedy, [3], strict=True) == left_open
     assert verify_draft((1, 0), rows, greedy, [3], strict=True) == Verdict(0, 1, 0)
     last = np.stack([CLEAR, NEAR])
-    assert verify_draft((0,), last, greedy, [3], strict=True) == Verdict(1, 1, None, True)
+    assert verify_draft((0,), last, greedy, [3], strict=True) == left_open
     assert verify_draft((0,), last[:1], greedy, [3], strict=True) == Verdict(1, 1, None)
     assert verify_draft((), last[1:], greedy, [3], strict=True) == Verdict(0, 0, 0)
 
 
+def test_near_ties_are_counted_up_to_the_first_miss_and_only_in_batches() -> None:
+    greedy = Sampler(SamplingSettings(), seed=0)
+    rows = np.stack([NEAR, NEAR, NEAR])
+    assert verify_draft((0, 0), rows, greedy, [3]).n_near_ties == 3
+    assert verify_draft((0, 0), rows[:2], greedy, [3]).n_near_ties == 2
+    assert verify_draft((0, 1), rows, greedy, [3]).n_near_ties == 2
+    assert verify_draft((1, 0), rows, greedy, [3]).n_near_ties == 1
+    assert verify_draft((), rows[:1], greedy, [3]).n_near_ties == 0
+
+
 def test_an_open_row_is_decided_by_the_row_decoded_alone() -> None:
     greedy = Sampler(SamplingSettings(), seed=0)
-    first, bonus = Verdict(0, 0, None, is_open=True), Verdict(1, 1, None, is_open=True)
-    assert settle(first, (0,), CLEAR, greedy, [3]) == Verdict(1, 1, None)
-    assert settle(first, (1,), CLEAR, greedy, [3]) == Verdict(0, 1, 0)
-    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == Verdict(1, 1, 0)
+    first = Verdict(0, 0, None, is_open=True, n_near_ties=1)
+    bonus = Verdict(1, 1, None, is_open=True, n_near_ties=1)
+    assert settle(first, (0,), CLEAR, greedy, [3]) == Verdict(1, 1, None, n_near_ties=1)
+    assert settle(first, (1,), CLEAR, greedy, [3]) == Verdict(0, 1, 0, n_near_ties=1)
+    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == Verdict(1, 1, 0, n_near_ties=1)
