@@ -11,6 +11,7 @@ from app.render.format import share
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import (
     CacheChanged,
+    CostsMeasured,
     Event,
     Failed,
     Finished,
@@ -130,10 +131,10 @@ class Meters:
                 self._round(event)
             case CacheChanged():
                 self._cache = event
+            case CostsMeasured():
+                self._now = replace(self._now, costs=event)
             case SpeculationChanged():
-                self._now = replace(
-                    self._now, predictor=event.predictor, controller=event.controller
-                )
+                self._speculation_changed(event)
             case Finished():
                 self._finished(event)
             case Failed() | WorkerStopped():
@@ -200,6 +201,14 @@ class Meters:
         self._unsettled.clear()
         self._now = replace(
             self._now, reply=reply, next_length=last.next_length, reason=last.reason
+        )
+
+    def _speculation_changed(self, event: SpeculationChanged) -> None:
+        self._now = replace(
+            self._now,
+            predictor=event.predictor,
+            controller=event.controller,
+            fault=event.note,
         )
 
     def _finished(self, event: Finished) -> None:

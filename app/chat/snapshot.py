@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.chat.tally import Tally
-from engine.events import BufferSize, CacheChanged, PromptProgress
+from engine.events import BufferSize, CacheChanged, CostsMeasured, PromptProgress
 
 
 class Phase(StrEnum):
@@ -35,6 +35,10 @@ class CockpitSnapshot:
     """Draft length that the controller chose for the next round."""
     reason: str = ""
     """Why the controller chose it."""
+    fault: str | None = None
+    """Why another predictor is at work than was asked for, or none."""
+    costs: CostsMeasured | None = None
+    """What batches cost, None before that was measured."""
     reply: Tally = field(default_factory=Tally)
     session: Tally = field(default_factory=Tally)
     """All replies since the model was loaded, the running one included."""

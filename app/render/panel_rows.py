@@ -23,3 +23,9 @@ def columns(label: str, *values: str, first: str = "", rest: str = "") -> Line:
         Run(f"{value:>{VALUE_WIDTH}}", style) for value, style in zip(values, styles, strict=False)
     ]
     return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *cells)
+
+
+def labelled(label: str, values: list[Line]) -> list[Line]:
+    """A dimmed label and a value of several lines, which stand below one another."""
+    first, *others = values or [()]
+    return [row(label, *first), *(row("", *other) for other in others)]

@@ -1,42 +1,147 @@
 """The speculation panel: how often drafts are right, where they come from, what they bring."""
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 from app.chat.snapshot import CockpitSnapshot
 from app.chat.tally import Tally
 from app.render import format as fmt
+from app.render.cost_chart import MAX_HEIGHT, MIN_HEIGHT, cost_chart
 from app.render.gauges import GraphSymbols, history, ribbon
-from app.render.lines import Line, Run, clipped, spread, width_of
-from app.render.panel_rows import LABEL_WIDTH, columns, row
+from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
+from app.render.panel_rows import LABEL_WIDTH, columns, labelled, row
+from app.render.shares import position_shares, source_shares
+
+REASON_CELLS = 75
+"""Cells of the longest usual reason, for which lines are kept free."""
+
+
+FIGURES_WIDTH = 44
+"""Cells of the figures where the chart stands beside them."""
+CHART_WIDTH = 24
+"""Cells under which the chart stands below instead."""
+GAP = 3
+N_FIGURES = 6
+"""Lines of the figures."""
 
 
 def speculation_lines(
-    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols = "block"
+    snapshot: CockpitSnapshot,
+    width: int,
+    symbols: GraphSymbols = "block",
+    *,
+    height: int | None = None,
 ) -> list[Line]:
     """The rows of the panel, `width` cells wide at most.
+
+    The figures come first, what the rule decided and why next, and the chart of costs takes the
+    room that is left, beside the figures in a wide panel.
 
     Args:
         snapshot: What to show.
         width: Cells inside the frame.
         symbols: Which characters to draw with.
+        height: Lines that there are; None is as many as it takes.
     """
+    if width >= FIGURES_WIDTH + GAP + CHART_WIDTH:
+        room = width - FIGURES_WIDTH - GAP
+        chart = _chart(snapshot, room, N_FIGURES, symbols)
+        figures = _side_by_side(_figures(snapshot, FIGURES_WIDTH, symbols), chart)
+        n_left = None if height is None else height - len(figures)
+        lines = [*figures, *_decision(snapshot, width, symbols, n_left)]
+    else:
+        lines = _stacked(snapshot, width, symbols, height)
+    return [clipped(runs, width) for runs in lines]
+
+
+def _stacked(
+    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols, height: int | None
+) -> list[Line]:
+    decision = _decision(snapshot, width, symbols, None)
+    if height is None:
+        chart = _chart(snapshot, width, MAX_HEIGHT, symbols)
+        return [*_figures(snapshot, width, symbols), *decision, *chart]
+    is_tight = height < N_FIGURES + len(decision) + MIN_HEIGHT
+    figures = _figures(snapshot, width, symbols, is_tight=is_tight)
+    decision = _decision(snapshot, width, symbols, height - len(figures))
+    n_left = height - len(figures) - len(decision)
+    return [*figures, *decision, *_chart(snapshot, width, n_left, symbols)]
+
+
+def _figures(
+    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols, *, is_tight: bool = False
+) -> list[Line]:
     reply, session = snapshot.reply, snapshot.session
-    n_columns = width - LABEL_WIDTH
     accepted = columns("accept", *_both(reply, session, _accept), first=_accept_style(reply))
     room = max(width - width_of(accepted) - 2, 0)
-    lines = [
-        columns("", "reply", "session", first="muted", rest="muted"),
-        spread(accepted, history(snapshot.acceptance_history, room, symbols, top=1.0), width),
+    counts = [
         columns("validated", *_both(reply, session, lambda t: fmt.count(t.n_accepted))),
         columns("refuted", *_both(reply, session, lambda t: fmt.count(t.n_refuted))),
-        columns("tokens/round", *_both(reply, session, _tokens_per_round)),
-        columns("time saved", *_both(reply, session, _saved), first=_saved_style(reply)),
-        row("by source", *_by_source(reply if reply.by_source else session)),
-        row("length now", _length(snapshot)),
-        row("because", Run(snapshot.reason or fmt.NO_VALUE, "muted")),
-        row("drafts", *(ribbon(snapshot.verdicts, n_columns, symbols) or (Run(fmt.NO_VALUE),))),
     ]
-    return [clipped(runs, width) for runs in lines]
+    if is_tight:
+        refuted = Run(f"  refuted {fmt.count(reply.n_refuted)}", "muted")
+        counts = [(*columns("validated", fmt.count(reply.n_accepted)), refuted)]
+    return [
+        columns("", "reply", "session", first="muted", rest="muted"),
+        spread(accepted, history(snapshot.acceptance_history, room, symbols, top=1.0), width),
+        *counts,
+        columns("tokens/round", *_both(reply, session, _tokens_per_round)),
+        columns(
+            "time saved",
+            *_both(reply, session, _saved),
+            first=_saved_style(reply),
+            rest=_saved_style(session),
+        ),
+    ]
+
+
+def _decision(
+    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols, height: int | None
+) -> list[Line]:
+    """The ribbon, the shares of sources and places, and the reason in full.
+
+    The reason keeps its lines when it becomes shorter, so that nothing below it jumps; places and
+    further sources make room for it where there is little.
+    """
+    room = width - LABEL_WIDTH
+    told = snapshot.reply if snapshot.reply.n_verified else snapshot.session
+    reason = labelled(_length(snapshot), wrapped((_reason(snapshot),), max(room, 2)))
+    reason += [EMPTY] * (REASON_CELLS // max(room, 1) + 1 - len(reason))
+    drafts = row("drafts", *(ribbon(snapshot.verdicts, room, symbols) or (Run(fmt.NO_VALUE),)))
+    sources = labelled("by source", source_shares(told.by_source, room))
+    positions = [row("by position", *position_shares(told.by_position, room, symbols))]
+    if height is not None:
+        positions = positions if height >= 3 + len(reason) else []
+        sources = sources[: max(height - 1 - len(positions) - len(reason), 1)]
+        reason = _cut(reason, height - 1 - len(positions) - len(sources), width)
+    return [drafts, *sources, *positions, *reason]
+
+
+def _cut(lines: list[Line], height: int, width: int) -> list[Line]:
+    """The first lines, with a sign of it where there are more."""
+    kept = lines[: max(height, 1)]
+    if not any(lines[len(kept) :]):
+        return kept
+    return [*kept[:-1], (*clipped(kept[-1], width - 2), Run(" …", "muted"))]
+
+
+def _reason(snapshot: CockpitSnapshot) -> Run:
+    if snapshot.fault:
+        return Run(snapshot.fault, "warn")
+    return Run(snapshot.reason or fmt.NO_VALUE, "muted")
+
+
+def _chart(snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols) -> list[Line]:
+    length = snapshot.next_length
+    chosen = None if length is None or snapshot.predictor == "off" else 1 + length
+    return cost_chart(snapshot.costs, width, height, symbols, chosen=chosen)
+
+
+def _side_by_side(left: list[Line], right: list[Line]) -> list[Line]:
+    return [
+        (*padded(runs, FIGURES_WIDTH + GAP), *other)
+        for runs, other in zip_longest(left, right, fillvalue=EMPTY)
+    ]
 
 
 def speculation_title(snapshot: CockpitSnapshot) -> str:
@@ -62,28 +167,22 @@ def _tokens_per_round(tally: Tally) -> str:
 
 
 def _saved(tally: Tally) -> str:
-    return fmt.seconds(tally.saved_s if tally.n_verified else None)
+    if tally.saved_s is None or not tally.n_verified:
+        return fmt.NO_VALUE
+    return ("+" if tally.saved_s >= 0 else "") + fmt.seconds(tally.saved_s)
 
 
 def _saved_style(tally: Tally) -> str:
     if tally.saved_s is None or not tally.n_verified:
         return ""
-    return "good" if tally.saved_s >= 0 else "warn"
+    return "good" if tally.saved_s >= 0 else "bad"
 
 
 def _accept_style(tally: Tally) -> str:
     return "" if tally.acceptance_rate is None else "strong"
 
 
-def _by_source(tally: Tally) -> list[Run]:
-    runs: list[Run] = []
-    for name, counts in sorted(tally.by_source.items(), key=lambda item: -item[1].n_accepted):
-        if runs:
-            runs.append(Run(" · ", "muted"))
-        runs.append(Run(f"{name} {fmt.count(counts.n_accepted)}/{fmt.count(counts.n_verified)}"))
-    return runs or [Run(fmt.NO_VALUE)]
-
-
 def _length(snapshot: CockpitSnapshot) -> str:
     length = snapshot.next_length if snapshot.next_length is not None else snapshot.n_draft
-    return fmt.NO_VALUE if length is None or snapshot.predictor == "off" else str(length)
+    is_off = length is None or snapshot.predictor == "off"
+    return f"length now {fmt.NO_VALUE if is_off else length}"

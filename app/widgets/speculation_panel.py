@@ -12,7 +12,7 @@ class SpeculationPanel(Panel):
     TITLE = "speculation"
 
     def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return speculation_lines(snapshot, width, self.symbols)
+        return speculation_lines(snapshot, width, self.symbols, height=self.size.height)
 
     def title_of(self, snapshot: CockpitSnapshot) -> str:
         return speculation_title(snapshot)

@@ -5,6 +5,7 @@ from app.chat.snapshot import Phase
 from app.render.format import share
 from engine.events import (
     CommittedToken,
+    CostsMeasured,
     Failed,
     Finished,
     FinishReason,
@@ -12,6 +13,7 @@ from engine.events import (
     PromptProgress,
     PromptReady,
     RoundFinished,
+    SpeculationChanged,
     TokenKind,
     TokensCommitted,
     WorkerStopped,
@@ -137,3 +139,14 @@ def test_a_new_model_begins_with_empty_counts(meters: Meters) -> None:
     meters.loading(CONFIGURATION)
     assert meters.snapshot().session.n_verified == 0
     assert meters.snapshot().verdicts == ()
+
+
+def test_measured_costs_and_a_fault_reach_the_panel_and_a_fault_goes_again() -> None:
+    meters = Meters()
+    costs = CostsMeasured(((1, 1.0),), 0.01, (1.0, 1.1))
+    meters.feed(costs)
+    meters.feed(SpeculationChanged("off", "auto", "the draft predictor failed and is off"))
+    assert meters.snapshot().costs == costs
+    assert meters.snapshot().fault == "the draft predictor failed and is off"
+    meters.feed(SpeculationChanged("lookup", "auto"))
+    assert meters.snapshot().fault is None

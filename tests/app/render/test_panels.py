@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from app.chat.snapshot import CockpitSnapshot, Phase
@@ -9,7 +11,14 @@ from app.render.memory_panel import memory_lines
 from app.render.speculation_panel import speculation_lines, speculation_title
 from app.render.status import status_line
 from app.render.throughput_panel import throughput_lines
-from engine.events import BufferSize, CacheChanged, PromptProgress, SourceCounts
+from engine.events import (
+    BufferSize,
+    CacheChanged,
+    CostsMeasured,
+    PositionCounts,
+    PromptProgress,
+    SourceCounts,
+)
 
 MIB = 1 << 20
 BUSY = CockpitSnapshot(
@@ -50,12 +59,73 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
     assert all(width_of(line) <= width for line in render(snapshot, width))  # type: ignore[operator]
 
 
+OFF_REASON = "off: a drafted token costs 0.31 of a step and is right 22 % of the time"
+CURVE = (1.0, 1.6, 1.8, 2.0, 2.3, *(3.0 + 0.1 * i for i in range(12)))
+COSTS = CostsMeasured(((1, 1.0), (2, 1.6), (5, 2.3)), 0.01, CURVE)
+FULL = replace(
+    BUSY,
+    costs=COSTS,
+    reason=OFF_REASON,
+    reply=replace(
+        BUSY.reply,
+        by_source={
+            "lookup": SourceCounts(100, 80, 60, 40, 50),
+            "suffix": SourceCounts(100, 100, 90, 80, 40),
+        },
+        by_position=(PositionCounts(100, 90), PositionCounts(80, 40)),
+    ),
+)
+
+
 def test_speculation_shows_every_figure_beside_its_name() -> None:
     shown = text(speculation_lines(BUSY, 44))
     for part in ("67%", "validated          120", "refuted             60", "1,200", "2.30",
-                 "lookup 120/180", "length now   4", "because      up: 5 of 5 accepted",
-                 "▪✗▪✗", "1.4 s"):  # fmt: skip
+                 "lookup 120/180 67%", "length now 4 up: 5 of 5 accepted",
+                 "▪✗▪✗", "+1.4 s"):  # fmt: skip
         assert part in shown
+
+
+@pytest.mark.parametrize(("width", "height"), [(44, 10), (44, 15), (44, 21), (60, 21), (76, 11)])
+def test_the_reason_is_read_in_full_in_every_size_that_the_panel_has(
+    width: int, height: int
+) -> None:
+    lines = speculation_lines(FULL, width, height=height)
+    assert len(lines) <= height
+    words = text(lines).split("length now 4")[1].split()
+    assert " ".join(words[: len(OFF_REASON.split())]) == OFF_REASON
+
+
+def test_a_reason_that_is_longer_than_the_panel_says_that_it_goes_on() -> None:
+    long = replace(FULL, fault="the predictor failed: " + "a long story " * 60)
+    lines = speculation_lines(long, 44, height=15)
+    assert len(lines) <= 15
+    assert plain(lines[-1]).endswith("…")
+
+
+def test_a_fault_stands_in_the_place_of_the_reason() -> None:
+    broken = replace(FULL, fault="the draft predictor failed and is off: no room")
+    lines = speculation_lines(broken, 60)
+    assert "failed and is off: no room" in text(lines)
+    assert OFF_REASON[:20] not in text(lines)
+    assert any(run.style == "warn" for runs in lines for run in runs)
+
+
+def test_sources_and_places_have_shares_and_the_best_source_comes_first() -> None:
+    shown = text(speculation_lines(FULL, 60))
+    assert "by source    suffix 80/100 80% · lookup 40/80 50%" in shown
+    assert "by position  █▅  90 50 %" in shown
+
+
+def test_a_loss_of_time_has_its_sign_and_another_colour() -> None:
+    losing = replace(BUSY, reply=replace(BUSY.reply, saved_s=-0.42))
+    row = next(r for r in speculation_lines(losing, 44) if "time saved" in plain(r))
+    assert "-0.42 s" in plain(row)
+    assert [run.style for run in row if "0.42" in run.text] == ["bad"]
+
+
+def test_the_chart_stands_beside_the_figures_where_the_panel_is_wide() -> None:
+    assert "n tokens take" in plain(speculation_lines(FULL, 76, height=11)[0])
+    assert "n tokens" not in text(speculation_lines(FULL, 60, height=14)[:6])
 
 
 def test_nothing_is_claimed_before_it_was_measured() -> None:

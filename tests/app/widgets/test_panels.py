@@ -26,7 +26,7 @@ async def test_every_panel_has_room_for_all_of_its_lines() -> None:
         for kind in PANELS:
             panel = app.query_one(kind)
             panel.present(CockpitSnapshot())
-            assert len(panel.lines) == panel.size.height
+            assert len(panel.lines) <= panel.size.height
             assert panel.frame_title
 
 
