@@ -102,6 +102,9 @@ class CommittedToken:
     source: str | None = None
     """Who drafted it; of a correction, who drafted the token it replaces; of a bonus token, who
     drafted the one before it. None in plain rounds."""
+    margin: float | None = None
+    """By how many logits the target preferred it to the next best, the noise of the draw included;
+    None under `rejection` and `block`, which do not compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,10 @@ class RoundFinished:
     sources: tuple[str, ...] = ()
     """For each drafted token who drafted it; the verified ones are the first. Empty where all are
     from `source`."""
+    n_near_ties: int = 0
+    """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
+    is_redecoded: bool = False
+    """Whether such a row was decoded again alone, which `strict` asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +213,11 @@ class GenerationStats:
     by_source: dict[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
     """From the first place of a draft to the last that was examined."""
+    n_near_ties: int = 0
+    """Rows of batches whose best two tokens are so close that rounding may swap them; 0 under
+    `rejection` and `block`, which do not compare."""
+    n_redecoded: int = 0
+    """Rows that were decoded again alone, which `strict` asks for."""
     prefill_s: float = 0.0
     first_token_s: float | None = None
     """From the request to the first committed token."""
@@ -220,6 +232,10 @@ class GenerationStats:
     speedup: float | None = None
     """Time of the same tokens by plain steps, as measured in this session, over the time that they
     took; None where nothing was drafted or no plain step was measured."""
+    predictor: str | None = None
+    """Who drafted at the end of the reply, None where no round was begun."""
+    controller: str | None = None
+    """The rule of the draft length at the end of the reply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,14 @@ class ReplyStats:
     examined: int = 0
     accepted: int = 0
     emitted: int = 0
+    near_ties: int = 0
+    redecoded: int = 0
     first_token_s: float | None = None
     decode_s: float = 0.0
     by_source: dict[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
+    predictor: str | None = None
+    controller: str | None = None
 
     def add(self, finished: RoundFinished) -> None:
         """Count one round."""
@@ -33,6 +37,8 @@ class ReplyStats:
         self.examined += finished.n_examined
         self.accepted += finished.n_accepted
         self.emitted += finished.n_emitted
+        self.near_ties += finished.n_near_ties
+        self.redecoded += finished.is_redecoded
         self.decode_s += finished.elapsed_s
         if finished.n_drafted:
             self.by_source = added_sources(self.by_source, sources_of(finished))
@@ -53,6 +59,8 @@ class ReplyStats:
             n_emitted=self.emitted,
             by_source=dict(self.by_source),
             by_position=self.by_position,
+            n_near_ties=self.near_ties,
+            n_redecoded=self.redecoded,
             prefill_s=self.prefill_s,
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,
@@ -61,6 +69,8 @@ class ReplyStats:
             saved_s=saved,
             tokens_per_round=self.emitted / self.rounds if self.rounds else None,
             speedup=self._speedup(plain_step_s),
+            predictor=self.predictor,
+            controller=self.controller,
         )
 
     def _speedup(self, plain_step_s: float | None) -> float | None:

@@ -1,7 +1,7 @@
 """Whether a draft says what the target would have said."""
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.backends.base import Logits
 from engine.configuration import Verification
@@ -28,6 +28,8 @@ class Verdict:
     """Whether the row behind the accepted tokens is a near tie that `settle` must decide."""
     n_near_ties: int = 0
     """Rows of this batch that were looked at and are near ties; `match` and `coupled` count."""
+    margins: tuple[float, ...] = field(default=(), compare=False)
+    """How firmly each given token was decided (`Choice.margin`), by `match` and `coupled`."""
 
 
 def verify_draft(
@@ -70,14 +72,15 @@ def settle(
 
     `line` is every committed token and the accepted ones of the draft.
     """
-    own = sampler.sample(row, _recent(line, sampler), len(line))
+    own = sampler.choose(row, _recent(line, sampler), len(line))
     n_accepted = verdict.n_accepted
+    decided = replace(verdict, is_open=False, margins=(*verdict.margins, own.margin))
     if n_accepted == len(draft):
-        return replace(verdict, next_token=own, is_open=False)
+        return replace(decided, next_token=own.token)
     n_examined = n_accepted + 1
-    if own != draft[n_accepted]:
-        return replace(verdict, n_examined=n_examined, next_token=own, is_open=False)
-    return replace(verdict, n_accepted=n_examined, n_examined=n_examined, is_open=False)
+    if own.token != draft[n_accepted]:
+        return replace(decided, n_examined=n_examined, next_token=own.token)
+    return replace(decided, n_accepted=n_examined, n_examined=n_examined)
 
 
 class _Rows:
@@ -110,18 +113,25 @@ class _Rows:
 
 
 def _match(rows: _Rows, *, strict: bool) -> Verdict:
+    margins: list[float] = []
     n_drafted = len(rows.draft)
-    n_ties = 0
+    next_token = None
     for index in range(n_drafted + rows.has_bonus):
         own = rows.choice(index)
-        if n_drafted and own.margin < NEAR_TIE:
-            n_ties += 1
-            if strict:
-                return Verdict(index, index, None, is_open=True, n_near_ties=n_ties)
+        if strict and n_drafted and own.margin < NEAR_TIE:
+            return Verdict(index, index, None, True, n_near_ties=1, margins=tuple(margins))
+        margins.append(own.margin)
         if index == n_drafted or own.token != rows.draft[index]:
-            n_examined = min(index + 1, n_drafted)
-            return Verdict(index, n_examined, own.token, n_near_ties=n_ties)
-    return Verdict(n_drafted, n_drafted, None, n_near_ties=n_ties)
+            next_token = own.token
+            break
+    n_looked_at = len(margins)
+    return Verdict(
+        n_accepted=n_looked_at - (next_token is not None),
+        n_examined=min(n_looked_at, n_drafted),
+        next_token=next_token,
+        n_near_ties=sum(margin < NEAR_TIE for margin in margins) if n_drafted else 0,
+        margins=tuple(margins),
+    )
 
 
 def _rejection(rows: _Rows, drawn_from: Tokens[Distribution]) -> Verdict:
