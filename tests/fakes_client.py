@@ -260,6 +260,8 @@ def _finished(
         decode_tps=74.2,
         plain_step_s=PLAIN_STEP_S,
         saved_s=n_tokens * PLAIN_STEP_S - n_rounds * 0.018,
+        predictor="lookup",
+        controller="fixed",
     )
     ids = tuple(100 + i % 4 for i in range(n_tokens))
     return Finished(reason, text, ids, "tiny", 42, stats, 200 + n_tokens, 8192)

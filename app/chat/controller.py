@@ -345,6 +345,8 @@ class ChatController:
                 seed=event.seed if event else None,
                 finish_reason=reason,
                 stats=asdict(event.stats) if event else None,
+                predictor=event.stats.predictor if event else None,
+                controller=event.stats.controller if event else None,
             )
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))

@@ -219,13 +219,17 @@ class ChatStore:
         seed: int | None,
         finish_reason: str,
         stats: dict[str, object] | None,
+        predictor: str | None = None,
+        controller: str | None = None,
     ) -> StoredMessage:
         """Write a reply as it ended; later partial writes of it change nothing.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        end = statements.MessageEnd(content, token_ids, vocabulary_id, seed, finish_reason, stats)
+        end = statements.MessageEnd(
+            content, token_ids, vocabulary_id, seed, finish_reason, stats, predictor, controller
+        )
         self._writer.drop_partial(message_id)
         return self._writer.run(lambda db: statements.finish_message(db, message_id, end))
 

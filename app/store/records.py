@@ -45,7 +45,11 @@ class StoredMessage:
     finish_reason: str | None
     """None on a reply that never finished: a crash cut it, or it is still being written."""
     stats: dict[str, object] | None
+    """The engine's `GenerationStats` as plain values; an older kvchat stored fewer of them."""
     created_at: float
+    predictor: str | None = None
+    """Who drafted at the end of the reply; None where that is not known."""
+    controller: str | None = None
 
 
 CHAT_COLUMNS = (
@@ -53,7 +57,7 @@ CHAT_COLUMNS = (
 )
 MESSAGE_COLUMNS = (
     "id, chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed,"
-    " finish_reason, stats, created_at"
+    " finish_reason, stats, created_at, predictor, controller"
 )
 
 
@@ -87,6 +91,8 @@ def message_of(row: sqlite3.Row) -> StoredMessage:
         finish_reason=row["finish_reason"],
         stats=None if row["stats"] is None else json.loads(row["stats"]),
         created_at=row["created_at"],
+        predictor=row["predictor"],
+        controller=row["controller"],
     )
 
 

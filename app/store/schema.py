@@ -43,7 +43,14 @@ CREATE INDEX messages_by_chat ON messages(chat_id);
 CREATE INDEX messages_by_parent ON messages(parent_id);
 """
 
-STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES,)
+# Everything else that a reply's statistics hold is one JSON object in `stats`; these two are what
+# replies are compared by, and a reply of an older kvchat has neither.
+WHO_DRAFTED = """
+ALTER TABLE messages ADD COLUMN predictor TEXT;
+ALTER TABLE messages ADD COLUMN controller TEXT
+"""
+
+STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED)
 """Step i takes a database from version i to version i + 1."""
 
 

@@ -87,6 +87,8 @@ class MessageEnd:
     seed: int | None
     finish_reason: str
     stats: dict[str, object] | None
+    predictor: str | None
+    controller: str | None
 
 
 def insert_chat(
@@ -164,7 +166,8 @@ def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> 
     """Write the end of a reply and give it as stored."""
     row = db.execute(
         "UPDATE messages SET content = ?, token_ids = ?, vocabulary_id = ?, seed = ?,"
-        f" finish_reason = ?, stats = ? WHERE id = ? RETURNING {MESSAGE_COLUMNS}",
+        " finish_reason = ?, stats = ?, predictor = ?, controller = ?"
+        f" WHERE id = ? RETURNING {MESSAGE_COLUMNS}",
         (
             end.content,
             dump_tokens(end.token_ids),
@@ -172,6 +175,8 @@ def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> 
             end.seed,
             end.finish_reason,
             None if end.stats is None else json.dumps(end.stats),
+            end.predictor,
+            end.controller,
             message_id,
         ),
     ).fetchone()

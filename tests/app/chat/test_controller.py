@@ -57,6 +57,7 @@ def test_a_question_and_its_reply_are_saved_with_what_the_engine_said(
     assert reply.token_ids
     assert reply.stats is not None
     assert reply.stats["decode_tps"] == 74.2
+    assert (reply.predictor, reply.controller) == ("lookup", "fixed")
 
 
 def test_the_next_request_carries_the_token_ids_and_the_system_prompt(

@@ -48,6 +48,7 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
         assert isinstance(reply[key], int | float), key
     assert reply["n_emitted"] == 24
     assert reply["text"].strip()
+    assert (reply["predictor"], reply["controller"]) == ("lookup", "band")
     plain = run([*arguments, "--max-tokens", "24"], environment)
     assert plain.stdout.strip() == reply["text"].strip()
 
@@ -70,6 +71,8 @@ def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -
     arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
     reply = json.loads(run(arguments, environment).stdout)
     assert reply["by_source"]["draft"]["n_accepted"] > 0
+    assert reply["by_position"][0]["n_accepted"] > 0
+    assert reply["speedup"] > 0
 
 
 @pytest.mark.parametrize(
