@@ -117,6 +117,9 @@ class TokensCommitted:
 
     tokens: tuple[CommittedToken, ...]
     text: str
+    lengths: tuple[int, ...] = ()
+    """Characters of the text that became showable with each token; less than all of it where text
+    was held back to the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,62 @@
+"""Colours that say where tokens came from."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.pieces import Piece
+from app.render.lines import Run, plain, wrapped
+from app.render.sanitize import visible
+from app.render.tint import TintedText, legend, source_style
+from engine.events import TokenKind
+
+PIECES = [
+    Piece("The ", TokenKind.PLAIN),
+    Piece("red fox ", TokenKind.DRAFT, "lookup"),
+    Piece("ran", TokenKind.CORRECTION, "suffix"),
+    Piece(" home\nand", TokenKind.DRAFT, "suffix"),
+    Piece(" slept", TokenKind.DRAFT, "my-own"),
+    Piece(".", TokenKind.BONUS, "my-own"),
+]
+
+
+def styles(text: TintedText) -> dict[str, str]:
+    return {run.text.strip(): run.style for line in text.lines(80) for run in line}
+
+
+def test_accepted_drafts_have_the_colour_of_their_source_and_nothing_else_has() -> None:
+    assert styles(TintedText("source", PIECES)) == {
+        "The": "", "red fox": "source-lookup", "ran": "", "home": "source-suffix",
+        "and": "source-suffix", "slept": "source-other", ".": "",
+    }  # fmt: skip
+
+
+def test_verdicts_have_a_colour_for_each_way_a_token_can_come() -> None:
+    shown = styles(TintedText("verdict", PIECES))
+    assert shown["red fox"] == "kind-draft"
+    assert shown["ran"] == "kind-correction"
+    assert shown["."] == "kind-bonus"
+    assert shown["The"] == "kind-plain"
+
+
+def test_the_legend_names_each_colour_that_is_there_once() -> None:
+    assert plain(legend(PIECES, "source")) == "▪ lookup · ▪ suffix · ▪ my-own"
+    assert plain(legend(PIECES[:2], "verdict")) == "▪ no draft · ▪ accepted draft"
+    assert legend([Piece("The ")], "verdict") == ()
+
+
+def test_a_predictor_of_the_users_own_has_a_colour_too() -> None:
+    assert source_style("my-own") == "source-other"
+
+
+@given(st.lists(st.text(alphabet="ab \n\x1b表", max_size=9), max_size=8), st.integers(2, 30))
+def test_the_text_is_the_same_however_it_came_and_whatever_its_colours(
+    parts: list[str], width: int
+) -> None:
+    streamed = TintedText("source")
+    for i, part in enumerate(parts):
+        source = "lookup" if i % 2 else "suffix"
+        streamed.append([Piece(part, TokenKind.DRAFT, source)])
+        streamed.lines(width)
+    whole = visible("".join(parts)).split("\n")
+    literal = [line for row in whole for line in wrapped((Run(row),), width)]
+    assert [plain(line) for line in streamed.lines(width)] == [plain(line) for line in literal]
