@@ -50,6 +50,8 @@ MESSAGE_KEYS: list[BindingType] = [
          "Copy the selected message, or the last reply", show=True),
     _key("Y", "screen.copy_code", "Copy code", "message-copy-code",
          "Copy the last code block; again for the one before", show=True),
+    _key("i", "screen.statistics", "Statistics", "message-statistics",
+         "What was counted and timed of the selected reply, or the last; again to hide it"),
     _key("left_square_bracket", "screen.variant(-1)", "Variant before", "message-variant-before",
          "Show the variant before"),
     _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",

@@ -233,6 +233,11 @@ class ChatController:
         self.history.say(text)
         self._is_rebuilt = True
 
+    def remark(self, message_id: int, text: str) -> None:
+        """Put an aside behind a message, or take it away again."""
+        self.history.remark(message_id, text)
+        self._is_rebuilt = True
+
     def close(self) -> None:
         """End the engine, save what came, let the chat go."""
         self._cut_reply(FinishReason.CANCELLED)

@@ -87,6 +87,8 @@ def _figures(stats: dict[str, object]) -> list[str]:
     n_verified, n_accepted = stats.get("n_verified"), stats.get("n_accepted")
     if isinstance(n_verified, int) and isinstance(n_accepted, int) and n_verified:
         figures.append(f"accept {fmt.percent(n_accepted / n_verified)}")
+    if isinstance(speedup := stats.get("speedup"), int | float):
+        figures.append(fmt.factor(speedup))
     if isinstance(first := stats.get("first_token_s"), int | float):
         figures.append(f"first token {fmt.seconds(first)}")
     return figures

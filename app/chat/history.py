@@ -179,8 +179,18 @@ class ChatHistory:
 
     def say(self, text: str) -> None:
         """Add an aside behind the last message."""
-        entry = Entry(-1 - len(self._asides), Speaker.ASIDE, text)
-        self._asides.append((self.head_id, entry))
+        self._asides.append((self.head_id, self._aside(text)))
+
+    def remark(self, message_id: int, text: str) -> None:
+        """Add an aside behind a message, or take it away where it stands there already."""
+        kept = [each for each in self._asides if (each[0], each[1].content) != (message_id, text)]
+        if len(kept) == len(self._asides):
+            kept.append((message_id, self._aside(text)))
+        self._asides = kept
+
+    def _aside(self, text: str) -> Entry:
+        lowest = min((entry.key for _, entry in self._asides), default=0)
+        return Entry(lowest - 1, Speaker.ASIDE, text)
 
     def add_question(self, text: str, *, parent_id: int | None) -> int:
         """Save a message of the user and show it.

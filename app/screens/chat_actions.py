@@ -11,6 +11,7 @@ from app.chat.snapshot import Phase
 from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
+from app.render.reply_stats import reply_stats_text
 from app.screens.chat_dialogs import ChatDialogs
 from app.services import Services
 from app.store.errors import StoreError
@@ -211,6 +212,15 @@ class ChatActions(ChatDialogs):
             back = (self._copied_code[1] + 1) % len(blocks)
         self._copied_code = (message.id, back)
         copy(self.app, blocks[-1 - back], f"code block {len(blocks) - back} of {len(blocks)}")
+
+    def action_statistics(self) -> None:
+        """Show what was counted and timed of the selected reply, or the last one; or hide it."""
+        message = self._selected(Speaker.MODEL)
+        text = reply_stats_text(message) if message else None
+        if message is None or text is None:
+            self.notify("Nothing was measured of this reply.")
+        else:
+            self.controller.remark(message.id, text)
 
     def _selected(self, speaker: Speaker) -> StoredMessage | None:
         """The selected message if it is that speaker's, else the speaker's last one."""

@@ -72,7 +72,7 @@ def _sources(kept: object) -> dict[str, SourceCounts]:
 
 
 def _positions(kept: object) -> tuple[PositionCounts, ...]:
-    if not isinstance(kept, list):
+    if not isinstance(kept, list | tuple):
         return ()
     return tuple(PositionCounts(**_named(each, OF_POSITION)) for each in kept)
 

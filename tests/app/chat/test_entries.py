@@ -10,10 +10,10 @@ def reply(reason: str | None, stats: dict[str, object] | None = None) -> StoredM
 def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
     stats: dict[str, object] = {
         "n_emitted": 1412, "decode_tps": 74.2, "n_verified": 100, "n_accepted": 71,
-        "first_token_s": 0.31,
+        "first_token_s": 0.31, "speedup": 1.42,
     }  # fmt: skip
     note = reply_note(reply("cancelled", stats))
-    assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · first token 0.31 s"
+    assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · 1.4x · first token 0.31 s"
 
 
 def test_a_reply_that_ended_by_itself_needs_no_word() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.widgets.panel import Panel
@@ -230,6 +231,20 @@ async def test_y_copies_the_reply_and_big_y_its_code_blocks_from_the_last(tmp_pa
         assert app.clipboard == "second\n"
         await pilot.press("Y")
         assert app.clipboard == "first\n"
+
+
+async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "go")
+        await pilot.press("shift+tab", "i")
+        *_, reply, aside = app.controller.entries()
+        assert reply.speaker is Speaker.MODEL
+        assert "drafts by lookup · rule fixed" in aside.content
+        assert "accepted by source: lookup" in aside.content
+        await pilot.press("i")
+        assert app.controller.entries()[-1] == reply
 
 
 async def test_a_long_chat_opens_with_its_last_messages_and_g_shows_more(tmp_path: Path) -> None:

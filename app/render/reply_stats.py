@@ -1,0 +1,92 @@
+"""What is kept of a reply, spelled out: the whole statistics of one message."""
+
+from app.render import format as fmt
+from app.store.records import StoredMessage
+from app.store.reply_stats import stats_of
+from engine.events import GenerationStats
+
+
+def reply_stats_text(message: StoredMessage) -> str | None:
+    """Give the statistics of a reply as short lines; None where nothing was kept.
+
+    A figure that was not measured, or that an older kvchat did not keep, has no line.
+    """
+    stats = stats_of(message)
+    if stats is None:
+        return None
+    lines = [_made_by(message), _speed(stats), _prompt(stats)]
+    if stats.n_drafted:
+        lines += [_counts(stats), _saved(stats), _by_source(stats), _by_position(stats)]
+    return "\n".join(line for line in lines if line)
+
+
+def _made_by(message: StoredMessage) -> str:
+    parts = [] if message.model_name is None else [message.model_name]
+    if message.seed is not None:
+        parts.append(f"seed {message.seed}")
+    if message.predictor == "off":
+        parts.append("no drafts")
+    elif message.predictor is not None:
+        parts += [f"drafts by {message.predictor}", f"rule {message.controller}"]
+    return " · ".join(parts)
+
+
+def _speed(stats: GenerationStats) -> str:
+    text = f"{fmt.count(stats.n_emitted)} tokens in {fmt.seconds(stats.decode_s)}"
+    if stats.decode_tps is not None:
+        text += f", {fmt.rate(stats.decode_tps)} tok/s"
+    if stats.first_token_s is not None:
+        text += f", the first after {fmt.seconds(stats.first_token_s)}"
+    return text
+
+
+def _prompt(stats: GenerationStats) -> str:
+    read = f"prompt of {fmt.count(stats.n_prompt)} tokens"
+    if stats.n_reused:
+        read += f", {fmt.count(stats.n_reused)} of them reused"
+    return f"{read}, read in {fmt.seconds(stats.prefill_s)}"
+
+
+def _counts(stats: GenerationStats) -> str:
+    counts = (
+        f"drafted {fmt.count(stats.n_drafted)}",
+        f"verified {fmt.count(stats.n_verified)}",
+        f"examined {fmt.count(stats.n_examined)}",
+        f"accepted {fmt.count(stats.n_accepted)}",
+        f"refuted {fmt.count(stats.n_verified - stats.n_accepted)}",
+    )
+    rounds = f"{fmt.count(stats.n_rounds)} rounds"
+    if stats.tokens_per_round is not None:
+        rounds += f" of {stats.tokens_per_round:.2f} tokens"
+    return f"{', '.join(counts)}; {rounds}"
+
+
+def _saved(stats: GenerationStats) -> str:
+    if stats.speedup is None or stats.plain_step_s is None or stats.saved_s is None:
+        return ""
+    what = "saved" if stats.saved_s >= 0 else "lost"
+    return (
+        f"{fmt.factor(stats.speedup)} of plain steps, {1000 * stats.plain_step_s:.1f} ms each: "
+        f"{fmt.seconds(abs(stats.saved_s))} {what}"
+    )
+
+
+def _by_source(stats: GenerationStats) -> str:
+    parts = [
+        f"{name} {_rate(counts.n_accepted, counts.n_verified)}"
+        for name, counts in sorted(stats.by_source.items())
+        if counts.n_verified
+    ]
+    return f"accepted by source: {' · '.join(parts)}" if parts else ""
+
+
+def _by_position(stats: GenerationStats) -> str:
+    parts = [
+        f"{place} {_rate(counts.n_accepted, counts.n_examined)}"
+        for place, counts in enumerate(stats.by_position, 1)
+    ]
+    return f"accepted by place: {' · '.join(parts)}" if parts else ""
+
+
+def _rate(part: int, whole: int) -> str:
+    return f"{fmt.percent(part / whole)} of {fmt.count(whole)}"
