@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 
 from app.chat.change import Change, Notice, Severity
 from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
+from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
 from app.chat.reply import RunningReply
@@ -58,6 +59,8 @@ class ChatController:
         self.configuration: Configuration | None = None
         """What was asked to be loaded last."""
         self.loaded: Loaded | None = None
+        self.guest: EngineGuest | None = None
+        """Takes the events of replies that are its own."""
         self._store = store
         self._clock = clock
         self._max_tokens = max_tokens
@@ -86,7 +89,13 @@ class ChatController:
     @property
     def can_ask(self) -> bool:
         """A message can be sent now."""
-        return self.meters.phase is Phase.READY and not self.history.is_read_only
+        is_free = self.meters.phase is Phase.READY and not self.is_lent
+        return is_free and not self.history.is_read_only
+
+    @property
+    def is_lent(self) -> bool:
+        """The engine makes a reply that is not the chat's."""
+        return self.guest is not None and self.guest.is_running
 
     @property
     def speculation(self) -> SpeculationSettings:
@@ -111,6 +120,7 @@ class ChatController:
     def load(self, configuration: Configuration) -> None:
         """Start the engine on a configuration, ending what it does."""
         self._cut_reply(FinishReason.CANCELLED)
+        self.guest = None
         self.configuration = configuration
         self.loaded = None
         self._speculation = configuration.speculation
@@ -258,6 +268,8 @@ class ChatController:
     def poll(self) -> Change:
         """Take in what the engine said since the last call."""
         for event in self.client.poll():
+            if self.guest is not None and self.guest.take(event):
+                continue
             self.meters.feed(event)
             self._take(event)
         if self._reply is not None and self._reply.is_due(self._clock()):

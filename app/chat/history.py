@@ -175,6 +175,19 @@ class ChatHistory:
             messages.append(message)
         return tuple(messages)
 
+    def messages_with(self, question: str) -> tuple[Message, ...]:
+        """The shown conversation and one question more, which is not saved."""
+        asked = Message("user", question)
+        if self.head_id is None:
+            prompt = self.system_prompt.strip()
+            return (Message("system", prompt), asked) if prompt else (asked,)
+        messages = self.request_messages(self.head_id)
+        if messages and messages[-1].role == "user":
+            # Many templates refuse two turns of one speaker.
+            asked = Message("user", f"{messages[-1].content}\n\n{question}")
+            messages = messages[:-1]
+        return (*messages, asked)
+
     # --- changing it ---
 
     def say(self, text: str) -> None:

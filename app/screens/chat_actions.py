@@ -120,6 +120,8 @@ class ChatActions(ChatDialogs):
             self.notify("Another kvchat writes this chat: it is read-only here.")
         elif controller.is_replying:
             self.notify("A reply is under way: esc stops it.")
+        elif controller.is_lent:
+            self.notify("The comparison is still ending: try again in a moment.")
         elif controller.meters.phase is Phase.LOADING:
             self.notify("The model is still being loaded.")
         elif controller.meters.phase is Phase.EMPTY:

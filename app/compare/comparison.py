@@ -1,0 +1,144 @@
+"""Answers one prompt by turns with two ways of drafting, and keeps the pairs.
+
+The engine serves one request at a time, so the replies come one after the other; which side begins
+changes from pair to pair, since a machine that becomes warm is slower for the second.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.compare.answer import Answer
+from app.compare.side import Side
+from engine.client import EngineClient
+from engine.configuration import SpeculationSettings
+from engine.events import Event, Failed, Finished, FinishReason, Loaded, WorkerStopped
+from engine.requests import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two whole replies to one prompt."""
+
+    first: Answer
+    second: Answer
+
+
+class Comparison:
+    """A running comparison; whoever polls the client hands the events on to `take`.
+
+    Args:
+        client: The engine, which must be idle.
+        request: The prompt; its seed is used for every reply.
+        sides: How the first and the second reply are made.
+        restore: Settings that the engine has again when nothing runs.
+        clock: Time in seconds.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        request: GenerationRequest,
+        sides: tuple[Side, Side],
+        *,
+        restore: SpeculationSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request = request
+        self.sides = sides
+        self.pairs: list[Pair] = []
+        self.shown: list[Answer | None] = [None, None]
+        """The newest answer of each side."""
+        self.problem: str | None = None
+        """Why it ended before its time."""
+        self._client = client
+        self._restore = restore
+        self._clock = clock
+        self._running: int | None = None
+        self._n_wanted = 0
+        self._is_stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """A reply is being made."""
+        return self._running is not None
+
+    @property
+    def running_side(self) -> int | None:
+        """The side that answers now, 0 or 1."""
+        return self._running
+
+    @property
+    def n_wanted(self) -> int:
+        """Pairs there will be when all is done."""
+        return self._n_wanted
+
+    def add_pairs(self, n_pairs: int = 1) -> None:
+        """Make that many pairs more, beginning now if nothing runs."""
+        self._n_wanted += n_pairs
+        if not self.is_running:
+            self.problem = None
+            self._is_stopping = False
+            self._begin_pair()
+
+    def stop(self) -> None:
+        """End the running reply; pairs that are whole stay."""
+        if self.is_running and not self._is_stopping:
+            self._is_stopping = True
+            self._client.stop()
+
+    def take(self, event: Event) -> bool:
+        """Take in an event; False for one that was not of this comparison."""
+        if self._running is None:
+            return False
+        answer = self.shown[self._running]
+        assert answer is not None
+        match event:
+            case WorkerStopped(title, message):
+                self._end(f"{title}: {message}")
+                return False  # the chat must know too
+            case Loaded():
+                return False
+            case Failed(title, message):
+                self._end(f"{title}: {message}")
+            case Finished(reason=FinishReason.CANCELLED):
+                answer.take(event)
+                self._end("stopped")
+            case Finished():
+                answer.take(event)
+                self._next()
+            case _:
+                answer.take(event)
+        return True
+
+    def _begin_pair(self) -> None:
+        self.shown = [None, None]
+        self._begin(len(self.pairs) % 2)
+
+    def _begin(self, place: int) -> None:
+        self._running = place
+        self.shown[place] = Answer(self.sides[place], self._clock)
+        self._client.set_speculation(self.sides[place].settings)
+        self._client.generate(self.request)
+
+    def _next(self) -> None:
+        first, second = self.shown
+        if self._is_stopping:
+            self._end("stopped")
+        elif first is None or second is None:
+            self._begin(1 if second is None else 0)
+        else:
+            self.pairs.append(Pair(first, second))
+            if len(self.pairs) < self._n_wanted:
+                self._begin_pair()
+            else:
+                self._end(None)
+
+    def _end(self, problem: str | None) -> None:
+        answer = self.shown[self._running] if self._running is not None else None
+        if answer is not None:
+            answer.cut()
+        self._running = None
+        self._n_wanted = len(self.pairs)
+        self.problem = problem
+        self._client.set_speculation(self._restore)

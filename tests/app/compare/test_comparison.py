@@ -1,0 +1,164 @@
+"""One prompt, two ways of drafting, by turns."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.compare.comparison import Comparison
+from app.compare.side import Side
+from app.compare.verdict import identity_of, speed_of
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.events import Failed, Loaded, WorkerStopped
+from engine.requests import GenerationRequest, Message
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
+
+PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
+LOOKUP = Side(SpeculationSettings(controller=ControllerName.AUTO))
+ONES_OWN = SpeculationSettings(n_draft=7)
+REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
+
+
+class RecordingClient(ScriptedClient):
+    """Notes with which settings each reply was asked for."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        super().__init__(script)
+        self.asked: list[SpeculationSettings] = []
+
+    def generate(self, request: GenerationRequest) -> None:
+        self.asked.append(self.speculation)
+        super().generate(request)
+
+
+def make(script: Script | None = None) -> tuple[Comparison, RecordingClient]:
+    client = RecordingClient(script)
+    client.load(CONFIGURATION)
+    client.poll()
+    return Comparison(client, REQUEST, (PLAIN, LOOKUP), restore=ONES_OWN), client
+
+
+def run(comparison: Comparison, client: ScriptedClient) -> None:
+    for _ in range(100):
+        for event in client.poll():
+            comparison.take(event)
+        if not comparison.is_running:
+            return
+    raise AssertionError("it does not end")
+
+
+def test_both_sides_answer_the_same_request_and_the_chats_settings_come_back() -> None:
+    comparison, client = make()
+    comparison.add_pairs()
+    run(comparison, client)
+    assert client.requests == [REQUEST, REQUEST]
+    assert client.asked == [PLAIN.settings, LOOKUP.settings]
+    assert client.speculation == ONES_OWN
+    assert comparison.problem is None
+    assert [answer.text for answer in comparison.shown if answer] == ["Hello there."] * 2
+
+
+def test_the_side_that_begins_changes_from_pair_to_pair() -> None:
+    comparison, client = make()
+    comparison.add_pairs(3)
+    run(comparison, client)
+    names = [settings.predictor for settings in client.asked]
+    assert names == ["off", "lookup", "lookup", "off", "off", "lookup"]
+    assert len(comparison.pairs) == 3
+    assert all(pair.first.side is PLAIN and pair.second.side is LOOKUP for pair in comparison.pairs)
+
+
+def test_pairs_asked_for_while_one_runs_are_added() -> None:
+    comparison, client = make()
+    comparison.add_pairs()
+    comparison.add_pairs()
+    run(comparison, client)
+    comparison.add_pairs()
+    run(comparison, client)
+    assert len(comparison.pairs) == 3
+
+
+def test_a_stopped_reply_counts_for_nothing_and_whole_pairs_stay() -> None:
+    comparison, client = make(Script(tps=200.0))
+    comparison.add_pairs()
+    comparison.stop()
+    assert client.n_stops == 1
+    run(comparison, client)
+    assert comparison.pairs == []
+    assert comparison.problem == "stopped"
+    assert client.speculation == ONES_OWN
+    assert speed_of(comparison.pairs) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (Script(fails_after=1), "llama_decode returned"),
+        (Script(refuses=("The context is full", "drop some")), "drop some"),
+    ],
+)
+def test_a_failure_ends_the_comparison_and_says_why(script: Script, words: str) -> None:
+    comparison, client = make(script)
+    comparison.add_pairs()
+    run(comparison, client)
+    assert words in str(comparison.problem)
+    assert client.speculation == ONES_OWN
+
+
+def test_the_chat_hears_too_that_the_engine_is_gone() -> None:
+    comparison, _ = make(Script(tps=1.0))
+    comparison.add_pairs()
+    assert not comparison.take(WorkerStopped("The engine stopped", "It was killed.", -9))
+    assert not comparison.is_running
+    assert not comparison.take(Failed("late", "late"))
+
+
+def test_events_that_are_not_its_own_are_left_to_others() -> None:
+    comparison, _ = make()
+    event = loaded(CONFIGURATION)
+    assert isinstance(event, Loaded)
+    assert not comparison.take(event)
+    comparison.add_pairs()
+    assert not comparison.take(event)
+
+
+def test_the_verdict_takes_the_median_of_the_pairs() -> None:
+    comparison, client = make()
+    comparison.add_pairs(3)
+    run(comparison, client)
+    for pair, tps in zip(comparison.pairs, (50.0, 100.0, 400.0), strict=True):
+        for answer, value in ((pair.first, 100.0), (pair.second, tps)):
+            assert answer.finished is not None
+            stats = replace(answer.finished.stats, decode_tps=value)
+            answer.finished = replace(answer.finished, stats=stats)
+    speed = speed_of(comparison.pairs)
+    assert speed is not None
+    assert speed.ratios == (0.5, 1.0, 4.0)
+    assert speed.median == 1.0
+
+
+def test_identical_texts_are_called_identical() -> None:
+    comparison, client = make()
+    comparison.add_pairs()
+    run(comparison, client)
+    identity = identity_of(comparison.pairs)
+    assert identity is not None
+    assert (identity.n_same, identity.n_pairs, identity.parting) == (1, 1, None)
+
+
+def test_texts_that_part_are_told_with_the_token_and_the_words_around_it() -> None:
+    comparison, client = make(Script(("The red fox ran home", "The red dog ran home at last")))
+    comparison.add_pairs()
+    run(comparison, client)
+    for place, ids in enumerate([(1, 2, 3, 4, 5), (1, 2, 9, 4, 5, 6)]):
+        answer = (comparison.pairs[0].first, comparison.pairs[0].second)[place]
+        assert answer.finished is not None
+        answer.finished = replace(answer.finished, token_ids=ids)
+        answer.margins = [1.0, 0.5, 0.03, 0.2, 0.1]
+    identity = identity_of(comparison.pairs)
+    assert identity is not None
+    assert identity.n_same == 0
+    parting = identity.parting
+    assert parting is not None
+    assert (parting.token, parting.before) == (2, "The red")
+    assert (parting.first, parting.second) == ("fox ran home", "dog ran home at")
+    assert parting.margin == 0.03
