@@ -22,6 +22,7 @@ class PredictorName(StrEnum):
     SUFFIX = "suffix"
     COMBINED = "combined"
     DRAFT = "draft"
+    CUSTOM = "custom"
 
 
 class ControllerName(StrEnum):
@@ -37,6 +38,8 @@ class SpeculationSettings:
     """Who drafts, and how many tokens a round."""
 
     predictor: PredictorName = PredictorName.LOOKUP
+    custom_predictor: str = ""
+    """Name of the plugin's predictor that `custom` is; empty where none is named."""
     controller: ControllerName = ControllerName.BAND
     n_draft: int = 3
     """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens. The automatic
@@ -69,6 +72,17 @@ class SpeculationSettings:
     text parts from plain decoding's more rarely; for `coupled` and `match`."""
 
     @property
+    def predictor_title(self) -> str:
+        """The predictor as it is shown and typed, such as `custom:NAME`."""
+        return self.title_of(self.predictor)
+
+    def title_of(self, name: PredictorName) -> str:
+        """Give what a predictor would be shown as if these settings named it."""
+        if name is PredictorName.CUSTOM and self.custom_predictor:
+            return f"{name}:{self.custom_predictor}"
+        return name.value
+
+    @property
     def drafts_from_text(self) -> bool:
         """Whether drafts are copied from the chat itself, as look-up in other programs does."""
         return self.predictor in (
@@ -85,7 +99,7 @@ class SpeculationSettings:
         for (`common_ngram_simple_draft`), so a look-up is told to draft at least as much.
         """
         match self.predictor:
-            case PredictorName.OFF:
+            case PredictorName.OFF | PredictorName.CUSTOM:
                 return 0
             case PredictorName.DRAFT:
                 return self.n_draft

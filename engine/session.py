@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cancellation import Cancellation
-from engine.configuration import PredictorName, SpeculationSettings
+from engine.configuration import SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
@@ -34,12 +34,9 @@ from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
-from engine.speculation.drafter import Drafter, available
+from engine.speculation.drafter import Drafter
 from engine.speculation.experience import Experience
-from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.guarded import GuardedPredictor
-from engine.speculation.predictors.readers import Readers
+from engine.speculation.roster import Barred, Roster
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
@@ -85,11 +82,11 @@ class Session:
         speculation: SpeculationSettings,
         *,
         draft_backend: Backend | None = None,
+        barred: Barred | None = None,
     ) -> None:
         self._backend = backend
         self._template = template
         self._draft_backend = draft_backend
-        self._readers = Readers()
         if draft_backend is not None:
             if not backend.can_crop:
                 raise IncompatiblePairError(
@@ -98,7 +95,7 @@ class Session:
                 )
             check_pair(backend.vocabulary, draft_backend.vocabulary)
         self._sequence: Sequence = backend.open()
-        self._draft_sequence = None if draft_backend is None else draft_backend.open()
+        self._roster = Roster(backend, draft_backend, barred)
         self._plain_step = PlainStep()
         self._experience = Experience()
         self._wanted = speculation
@@ -106,12 +103,7 @@ class Session:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names of the predictors that can be switched on."""
-        names = [PredictorName.OFF]
-        if self._backend.can_crop:
-            names += [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
-            if self._draft_backend is not None:
-                names.append(PredictorName.DRAFT)
-        return tuple(names)
+        return self._roster.names(self._wanted)
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor and controller from the next round on."""
@@ -138,10 +130,15 @@ class Session:
             cancellation.detach()
 
     def close(self) -> None:
-        """Free the backends."""
+        """Free the backends and what a plugin holds.
+
+        Raises:
+            PredictorError: the plugin raised; everything else was freed.
+        """
         self._backend.close()
         if self._draft_backend is not None:
             self._draft_backend.close()
+        self._roster.close()
 
     def _generate(
         self, request: GenerationRequest, cancellation: Cancellation, watch: Stopwatch
@@ -220,64 +217,14 @@ class Session:
 
     def _switch(self, reply: _Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
         settings = self._wanted
-        name = available(
-            settings,
-            can_crop=self._backend.can_crop,
-            has_draft=self._draft_backend is not None,
-        )
-        note = None if old is None else old.fault
-        if note is not None:
-            name = PredictorName.OFF
-        elif name is not settings.predictor:
-            note = f"the {settings.predictor} predictor is not available with this model"
-        predictor = self._predictor(name, reply, settings)
-        if predictor is not None:
-            predictor = self._guarded(predictor)
-        drafter = Drafter(predictor, settings, self._experience)
+        if old is not None and old.fault is not None:
+            self._roster.give_up(old.settings, old.fault)
+        engaged = self._roster.engage(settings, reply.request, reply.sampler, self._plain_step)
+        drafter = Drafter(engaged.predictor, settings, self._experience)
         drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
-        return drafter, SpeculationChanged(name, settings.controller, note)
-
-    def _predictor(
-        self, name: PredictorName, reply: _Reply, settings: SpeculationSettings
-    ) -> Predictor | None:
-        match name:
-            case PredictorName.OFF:
-                return None
-            case PredictorName.LOOKUP | PredictorName.SUFFIX:
-                return self._readers.give(settings)
-            case PredictorName.COMBINED:
-                draft = self._draft_predictor(reply.sampler, settings)
-                return self._readers.combine(settings, self._past_replies(reply.request), draft)
-            case PredictorName.DRAFT:
-                return self._draft_predictor(reply.sampler, settings)
-
-    def _guarded(self, predictor: Predictor) -> Predictor:
-        return GuardedPredictor(
-            predictor, n_vocab=self._backend.vocabulary.n_tokens, plain_step=self._plain_step
-        )
-
-    def _past_replies(self, request: GenerationRequest) -> tuple[tuple[int, ...], ...]:
-        """Give the past replies that this model could have said: no token beyond its vocabulary."""
-        n_vocab = self._backend.vocabulary.n_tokens
-        return tuple(
-            reply
-            for reply in request.past_replies
-            if reply and min(reply) >= 0 and max(reply) < n_vocab
-        )
-
-    def _draft_predictor(self, sampler: Sampler, settings: SpeculationSettings) -> Predictor | None:
-        if self._draft_backend is None or self._draft_sequence is None:
-            return None
-        return DraftModelPredictor(
-            self._draft_sequence,
-            sampler,
-            n_ctx=self._draft_backend.n_ctx,
-            n_batch=self._draft_backend.n_batch,
-            n_vocab=self._backend.vocabulary.n_tokens,
-            min_tokens=settings.draft_min_tokens,
-            min_confidence=settings.draft_min_confidence,
-            verification=settings.verification,
-        )
+        reply.stats.predictor = engaged.name.value
+        reply.stats.controller = settings.controller.value
+        return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 
     def _round(self, reply: _Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         length = drafter.length
@@ -294,9 +241,10 @@ class Session:
             laws=drafter.laws,
             strict=drafter.settings.strict,
         )
-        if verdict.is_open:
+        is_redecoded = verdict.is_open
+        if is_redecoded:
             verdict = self._settled(reply, draft, verdict)
-        committed, text = self._commit(reply, draft, verdict, drafter.sources)
+        committed, shown = self._commit(reply, draft, verdict, drafter.sources)
         self._sequence.crop(len(reply.tokens) - 1)
         outcome = RoundOutcome(
             n_drafted=len(draft),
@@ -328,9 +276,12 @@ class Session:
             plain_step_s=self._plain_step.seconds,
             verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
             sources=drafter.sources,
+            n_near_ties=verdict.n_near_ties,
+            is_redecoded=is_redecoded,
         )
         reply.stats.add(finished)
-        yield TokensCommitted(tuple(committed), text)
+        lengths = tuple(map(len, shown))
+        yield TokensCommitted(tuple(committed), "".join(shown), lengths)
         yield finished
         yield self._cache_state(reply)
 
@@ -357,15 +308,20 @@ class Session:
 
     def _commit(
         self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict, sources: tuple[str, ...]
-    ) -> tuple[list[CommittedToken], str]:
-        """Add the accepted tokens and the next one, up to an end token or a stop string."""
+    ) -> tuple[list[CommittedToken], list[str]]:
+        """Add the accepted tokens and the next one, up to an end token or a stop string.
+
+        Returns:
+            The tokens, and the text that became showable with each but an end token.
+        """
         committed: list[CommittedToken] = []
         shown: list[str] = []
         added = () if verdict.next_token is None else (verdict.next_token,)
         for index, token in enumerate((*draft[: verdict.n_accepted], *added)):
             kind = _kind(index, len(draft), verdict)
             source = sources[min(index, len(draft) - 1)] if draft else None
-            committed.append(CommittedToken(token, kind, source))
+            margin = verdict.margins[index] if verdict.margins else None
+            committed.append(CommittedToken(token, kind, source, margin))
             reply.tokens.append(token)
             if self._backend.vocabulary.is_end(token):
                 reply.ended, reply.end_token = FinishReason.END, token
@@ -374,7 +330,7 @@ class Session:
             if reply.text.stopped_by is not None:
                 reply.ended = FinishReason.STOP_STRING
                 break
-        return committed, "".join(shown)
+        return committed, shown
 
     def _cache_state(self, reply: _Reply) -> CacheChanged:
         return CacheChanged(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
 
-from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling.distribution import Distribution
 from engine.speculation.controller import Controller, RoundOutcome
@@ -145,12 +145,3 @@ class Drafter:
         if self._tokens_since_plain >= PLAIN_STEP_EVERY:
             return True
         return not self._has_plain_step and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP
-
-
-def available(settings: SpeculationSettings, *, can_crop: bool, has_draft: bool) -> PredictorName:
-    """Give the predictor that can be used where the settings ask for one that cannot."""
-    if not can_crop:
-        return PredictorName.OFF
-    if settings.predictor is PredictorName.DRAFT and not has_draft:
-        return PredictorName.OFF
-    return settings.predictor

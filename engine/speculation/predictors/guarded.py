@@ -24,13 +24,13 @@ class GuardedPredictor:
     The target decodes what is proposed, so nothing reaches it unchecked.
     """
 
-    def __init__(self, inner: Predictor, *, n_vocab: int, plain_step: PlainStep) -> None:
+    def __init__(self, inner: Predictor, *, name: str, n_vocab: int, plain_step: PlainStep) -> None:
+        self.name = name
         self._inner = inner
         self._n_vocab = n_vocab
         self._lateness = Lateness(plain_step)
         self._asked_at: float | None = None
         self._fault_on_leaving: EngineError | None = None
-        self.name: str = self._call("name", lambda: str(inner.name))
 
     @property
     def busy_s(self) -> float | None:
@@ -119,7 +119,7 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (EngineError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001  code of others may raise anything, SystemExit too
+    except BaseException as error:  # code of others may raise anything, SystemExit too
         said = " ".join(str(error).split())[:200]
         kind = type(error).__name__
         raise PredictorError(f"{what} raised {kind}{': ' if said else ''}{said}") from error
