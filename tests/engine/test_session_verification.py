@@ -306,3 +306,44 @@ def test_strict_keeps_the_cache_and_the_ends_of_a_reply() -> None:
             assert told.n_accepted <= told.n_examined <= told.n_drafted
     short = make_session(settings, target=RoughBackend(LETTERS, sharpness=0.6, n_ctx=40))
     assert finished(run(short, request(max_tokens=None))).n_used == 40
+
+
+def test_a_reply_counts_near_ties_and_those_that_were_decoded_again() -> None:
+    totals = []
+    for strict in (False, True):
+        target = RoughBackend(LETTERS, sharpness=0.6)
+        events = run(make_session(replace(DRAFT, strict=strict), target=target), request())
+        stats = finished(events).stats
+        ready = next(event for event in events if isinstance(event, PromptReady))
+        assert stats.n_near_ties == sum(told.n_near_ties for told in rounds(events)) > 0
+        assert stats.n_redecoded == sum(told.is_redecoded for told in rounds(events))
+        n_judged = stats.n_verified + stats.n_rounds
+        assert target.n_decoded - ready.n_prompt + 1 == n_judged + stats.n_redecoded
+        totals.append((stats.n_near_ties, stats.n_redecoded))
+    assert totals[0][1] == 0
+    assert totals[1][0] == totals[1][1] > 0
+
+
+@pytest.mark.parametrize("settings", [OFF, COPYING, replace(COPYING, strict=True)])
+def test_each_token_says_by_how_much_the_target_preferred_it(settings: SpeculationSettings) -> None:
+    target = FakeBackend(LETTERS, sharpness=0.6)
+    for sampling in (GREEDY, WARM):
+        sampler = Sampler(sampling, 7)
+        wanted = request(sampling=sampling, raw_prompt="abcab", messages=())
+        events = run(make_session(settings, target=target), wanted)
+        line = LETTERS.tokenize("abcab", add_special=True, parse_special=True)
+        for event in events:
+            for token in event.tokens if isinstance(event, TokensCommitted) else ():
+                row = target.logits_behind(line)
+                choice = sampler.choose(row, line, len(line))
+                assert (token.token, token.margin) == (choice.token, choice.margin)
+                line.append(token.token)
+        assert len(line) > 60
+
+
+@pytest.mark.parametrize("verification", OWN_LAW)
+def test_no_margin_is_told_where_none_is_compared(verification: Verification) -> None:
+    events = run(make_session(judged(DRAFT, verification)), request(sampling=WARM))
+    told = [t.margin for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
+    assert set(told) == {None}
+    assert finished(events).stats.n_near_ties == 0
