@@ -1,0 +1,105 @@
+"""kvchat itself, through the client that its screen uses; and the token ids for everyone."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from common import ask, load
+
+from app.bench.policies import parse_policy
+from app.bench.prompt_sets import Prompt
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.load import target_settings
+from engine.model.chat_template import ChatTemplate
+from engine.prompt import chat_prompt
+from engine.requests import GenerationRequest, Message
+from speed_peers.asked import Question, Sampling, Setup
+from speed_peers.catalogue import Mode
+from speed_peers.records import PeerError, Reply
+
+
+class Kvchat:
+    """A worker process; with a draft model when one is given, as a user would have it loaded."""
+
+    def __init__(self, setup: Setup) -> None:
+        draft = None
+        if setup.draft is not None:
+            draft = DraftConfiguration(setup.draft.resolve(), n_ctx=setup.n_ctx)
+        self._client = load(
+            setup.model,
+            n_ctx=setup.n_ctx,
+            n_threads=setup.n_threads,
+            draft=draft,
+            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+        )
+        self.versions: dict[str, str] = {}
+
+    def ask(self, mode: Mode, question: Question, sampling: Sampling) -> Reply:
+        self._client.set_speculation(settings_of(mode))
+        request = GenerationRequest(
+            messages=(Message("user", question.text),),
+            sampling=SamplingSettings(temperature=sampling.temperature),
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed,
+        )
+        finished = ask(self._client, request)
+        stats = finished.stats
+        if stats.n_prompt != len(question.tokens):
+            raise PeerError(
+                f"kvchat read {stats.n_prompt} tokens where the others were sent "
+                f"{len(question.tokens)}: {question.name}"
+            )
+        return Reply(
+            finished.token_ids,
+            n_steps=stats.n_emitted,
+            elapsed_s=stats.decode_s,
+            n_drafted=stats.n_verified,
+            n_accepted=stats.n_accepted,
+            n_rounds=stats.n_rounds,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def settings_of(mode: Mode) -> SpeculationSettings:
+    """Give the speculation of a mode; everything that a policy does not name is the default."""
+    if mode.is_plain:
+        return SpeculationSettings(predictor=PredictorName.OFF)
+    return parse_policy(str(mode.settings["policy"])).settings(SpeculationSettings())
+
+
+def make_questions(
+    model: Path, prompts: Iterable[Prompt]
+) -> tuple[tuple[Question, ...], tuple[int, ...]]:
+    """Give the prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
+    backend = LlamaCppBackend(target_settings(Configuration(model, n_ctx=256)), NativeLog())
+    try:
+        vocabulary = backend.vocabulary
+
+        def spelling(token: int | None) -> str:
+            return "" if token is None else vocabulary.text(token).decode("utf-8", "replace")
+
+        template = ChatTemplate(
+            backend.chat_template, bos=spelling(vocabulary.bos), eos=spelling(vocabulary.eos)
+        )
+        questions = tuple(
+            Question(
+                prompt.set_name,
+                prompt.name,
+                prompt.text,
+                chat_prompt((Message("user", prompt.text),), template, vocabulary).tokens,
+            )
+            for prompt in prompts
+        )
+        ends = tuple(filter(vocabulary.is_end, range(vocabulary.n_tokens)))
+    finally:
+        backend.close()
+    return questions, ends
