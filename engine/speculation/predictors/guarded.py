@@ -95,14 +95,13 @@ class GuardedPredictor:
             self._fault_on_leaving = error
 
     def _call(self, what: str, function: Callable[[], T]) -> T:
-        with self._timed(), translated(what):
-            return function()
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
         self._asked_at = asked_at = monotonic()
         try:
-            yield
+            return function()
+        except (EngineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # code of others may raise anything, SystemExit too
+            raise _fault(what, error) from error
         finally:
             self._asked_at = None
             self._lateness.spent(monotonic() - asked_at)
@@ -120,9 +119,19 @@ def translated(what: str) -> Iterator[None]:
     except (EngineError, KeyboardInterrupt):
         raise
     except BaseException as error:  # code of others may raise anything, SystemExit too
-        said = " ".join(str(error).split())[:200]
-        kind = type(error).__name__
-        raise PredictorError(f"{what} raised {kind}{': ' if said else ''}{said}") from error
+        raise _fault(what, error) from error
+
+
+def _fault(what: str, error: BaseException) -> PredictorError:
+    said = _said(error)
+    return PredictorError(f"{what} raised {type(error).__name__}{': ' if said else ''}{said}")
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:200]
+    except Exception as another:  # noqa: BLE001  an exception of others may fail to be written too
+        return f"its message raised {type(another).__name__}"
 
 
 def checked_guess(guess: object, n_vocab: int) -> DraftToken:

@@ -1,0 +1,197 @@
+"""Whatever a predictor does, what comes out is a draft or a fault with a name."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import DecodeAborted, DecodeError, PredictorError
+from engine.sampling.distribution import Distribution
+from engine.speculation.cost import PlainStep
+from engine.speculation.predictors.base import DraftToken
+from engine.speculation.predictors.guarded import GuardedPredictor
+from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from tests.contracts.predictor import PredictorContract
+
+N_VOCAB = 40
+
+
+class Scripted:
+    """A predictor whose every part is given."""
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        propose: Callable[[], Iterator[DraftToken]] = lambda: iter(()),
+        *,
+        tell: Callable[[Sequence[int]], None] = lambda tokens: None,
+    ) -> None:
+        self._propose = propose
+        self._tell = tell
+
+    def reset(self, history: Sequence[int]) -> None:
+        self._tell(history)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._tell(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        return self._propose()
+
+    def close(self) -> None:
+        self._tell(())
+
+
+def guarded(inner: Scripted, plain_step: PlainStep | None = None) -> GuardedPredictor:
+    return GuardedPredictor(
+        inner, name="scripted", n_vocab=N_VOCAB, plain_step=plain_step or PlainStep()
+    )
+
+
+def proposing(*guesses: Any) -> GuardedPredictor:
+    return guarded(Scripted(lambda: iter(guesses)))
+
+
+class TestAGuardedPredictorKeepsTheContract(PredictorContract):
+    @pytest.fixture
+    def predictor(self) -> GuardedPredictor:
+        inner = InputLookupPredictor(pattern_min=1, pattern_max=4)
+        return GuardedPredictor(inner, name="lookup", n_vocab=N_VOCAB, plain_step=PlainStep())
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7]
+
+
+def test_good_guesses_pass_as_plain_numbers() -> None:
+    law = Distribution(np.array([3, 4]), np.array([0.5, 0.5]))
+    given = DraftToken(np.int64(3), np.float32(0.5), law, "me")  # type: ignore[arg-type]  # numpy
+    (passed,) = proposing(given).propose()
+    assert passed == DraftToken(3, 0.5, law, "me")
+    assert type(passed.token) is int
+    assert type(passed.confidence) is float
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (DraftToken(N_VOCAB, 0.5), "token 40: the model has tokens 0 to 39"),
+        (DraftToken(-1, 0.5), "token -1"),
+        (DraftToken(2**70, 0.5), "tokens 0 to 39"),
+        (DraftToken("3", 0.5), "'3' as a token"),  # type: ignore[arg-type]  # garbage
+        (DraftToken(3.0, 0.5), "3.0 as a token"),  # type: ignore[arg-type]  # garbage
+        (DraftToken(True, 0.5), "True as a token"),
+        (DraftToken(3, float("nan")), "nan as its confidence"),
+        (DraftToken(3, float("inf")), "inf as its confidence"),
+        (DraftToken(3, 1.5), "1.5 as its confidence"),
+        (DraftToken(3, -0.1), "-0.1 as its confidence"),
+        (DraftToken(3, None), "None as its confidence"),  # type: ignore[arg-type]  # garbage
+        (DraftToken(3, 0.5, source=7), "7 as the source"),  # type: ignore[arg-type]  # garbage
+        (DraftToken(3, 0.5, Distribution(np.array([99]), np.ones(1))), "distribution"),
+        (DraftToken(3, 0.5, Distribution(np.array([3]), np.full(1, 0.5))), "distribution"),
+        (DraftToken(3, 0.5, "law"), "distribution"),  # type: ignore[arg-type]  # garbage
+        (3, "3, which is no DraftToken"),
+        ("a token" * 50, "..., which is no DraftToken"),
+    ],
+)
+def test_what_is_no_guess_is_a_fault(guess: Any, said: str) -> None:
+    with pytest.raises(PredictorError) as caught:
+        list(proposing(guess).propose())
+    assert said in str(caught.value)
+
+
+def raiser(error: BaseException) -> Callable[..., Any]:
+    def raising(*_: object) -> Any:
+        raise error
+
+    return raising
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("boom"),
+        MemoryError(),
+        RecursionError("deep"),
+        SystemExit(3),
+        StopIteration(),
+        BaseException("odd"),
+    ],
+)
+def test_whatever_is_raised_is_a_fault(error: BaseException) -> None:
+    broken = guarded(Scripted(raiser(error), tell=raiser(error)))
+    for call in (
+        lambda: broken.reset([1]),
+        lambda: broken.commit([1]),
+        lambda: list(broken.propose()),
+        broken.close,
+    ):
+        with pytest.raises(PredictorError, match=type(error).__name__):
+            call()
+
+
+def test_what_it_says_while_it_fails_is_short_and_on_one_line() -> None:
+    with pytest.raises(PredictorError) as caught:
+        guarded(Scripted(tell=raiser(ValueError("a\nb " * 900)))).reset([1])
+    assert len(str(caught.value)) < 250
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [DecodeAborted("stopped"), DecodeError("no room")])
+def test_errors_of_the_engine_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        list(guarded(Scripted(raiser(error))).propose())
+
+
+def test_guesses_without_end_are_pulled_one_at_a_time() -> None:
+    pulled = []
+
+    def endless() -> Iterator[DraftToken]:
+        while True:
+            pulled.append(1)
+            yield DraftToken(1, 1.0)
+
+    guesses = guarded(Scripted(endless)).propose()
+    for _ in range(3):
+        next(guesses)
+    assert len(pulled) == 3
+
+
+def test_what_is_no_iterator_is_a_fault() -> None:
+    with pytest.raises(PredictorError, match="not iterable"):
+        list(guarded(Scripted(lambda: None)).propose())  # type: ignore[arg-type,return-value]  # garbage
+
+
+def test_what_is_raised_when_it_is_left_is_the_fault_of_the_round() -> None:
+    def clinging() -> Iterator[DraftToken]:
+        try:
+            while True:
+                yield DraftToken(1, 1.0)
+        finally:
+            raise ValueError("I was not done")
+
+    predictor = guarded(Scripted(clinging))
+    for _ in predictor.propose():
+        break
+    with pytest.raises(PredictorError, match="I was not done"):
+        predictor.commit([1])
+
+
+def test_the_line_cannot_be_changed_by_a_predictor() -> None:
+    told: list[Sequence[int]] = []
+    line = [1, 2, 3]
+    predictor = guarded(Scripted(tell=told.append))
+    predictor.reset(line)
+    predictor.commit(line)
+    assert all(isinstance(each, tuple) for each in told)
+
+
+def test_a_running_call_can_be_seen_from_outside() -> None:
+    seen: list[float | None] = []
+    predictor = guarded(Scripted(tell=lambda tokens: seen.append(predictor.busy_s)))
+    predictor.reset([1])
+    assert seen[0] is not None
+    assert 0.0 <= seen[0] < 5.0
+    assert predictor.busy_s is None
