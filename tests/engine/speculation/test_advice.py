@@ -1,0 +1,132 @@
+"""Whether a drafter pays: laws of the gain, and verdicts on pairs that are known."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.model.catalog import find_entry
+from engine.model.token_reads import TokenReads, token_reads
+from engine.speculation.advice import (
+    LEAST_GAIN,
+    Worth,
+    best_gain,
+    should_use_speculation,
+)
+from engine.speculation.expected_costs import (
+    MachineKind,
+    StepCosts,
+    expected_costs,
+    measured_costs,
+)
+
+GIB = 1 << 30
+BIG, SMALL = TokenReads(8 * GIB), TokenReads(GIB // 2)
+TWO_CORES = (1.0, 1.6, 2.2, 2.8, 3.2, 3.6, 4.0, 4.5)
+
+
+def reads(name: str) -> TokenReads:
+    return token_reads(find_entry(name).header("Q4_K_M"))
+
+
+def test_the_gain_is_that_of_the_paper_where_batches_cost_one_step() -> None:
+    costs = StepCosts(0.1, (1.0,) * 17)
+    gain = best_gain(0.8, costs)
+    by_formula = [(1 - 0.8 ** (k + 1)) / (0.2 * (0.1 * k + 1)) for k in range(1, 17)]
+    assert gain.factor == pytest.approx(max(by_formula))
+    assert gain.n_draft == 1 + by_formula.index(max(by_formula))
+
+
+def test_a_kink_in_the_batch_curve_is_jumped_where_the_other_side_pays() -> None:
+    flat_behind_a_kink = StepCosts(0.0, (1.0, *(2.0,) * 16))
+    assert best_gain(0.9, flat_behind_a_kink).n_draft == 16
+    assert best_gain(0.5, flat_behind_a_kink).n_draft == 0
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 2), st.floats(0, 2))
+def test_more_right_guesses_or_cheaper_ones_never_gain_less(
+    share: float, other_share: float, cost: float, other_cost: float
+) -> None:
+    low, high = sorted((share, other_share))
+    cheap, dear = sorted((cost, other_cost))
+    assert best_gain(low, StepCosts(dear, TWO_CORES)).factor <= (
+        best_gain(high, StepCosts(cheap, TWO_CORES)).factor + 1e-12
+    )
+
+
+def test_a_small_draft_of_a_large_model_pays_on_a_gpu() -> None:
+    advice = should_use_speculation(BIG, SMALL, machine="gpu")
+    assert advice.worth is Worth.USE
+    assert advice.low is not None
+    assert advice.low.factor >= LEAST_GAIN
+    assert advice.n_draft > 1
+
+
+def test_two_cores_draft_only_where_text_is_easy() -> None:
+    costs = measured_costs(0.2, TWO_CORES)
+    assert should_use_speculation(BIG, SMALL, measured=costs).worth is Worth.HARDLY
+    advice = should_use_speculation(BIG, SMALL, measured=costs, acceptance=(0.5, 0.97))
+    assert advice.worth is Worth.DEPENDS
+
+
+def test_what_cannot_gain_even_when_nearly_all_is_right_is_never_loaded() -> None:
+    advice = should_use_speculation(BIG, SMALL, measured=measured_costs(0.5, TWO_CORES))
+    assert advice.worth is Worth.NEVER
+    assert advice.ceiling is not None
+    assert advice.ceiling.factor < LEAST_GAIN
+    assert advice.reason == (
+        "a drafted token costs 1.10 of a step: even 95% right guesses gain nothing"
+    )
+
+
+@pytest.mark.parametrize("machine", ["cpu", "gpu"])
+def test_a_draft_larger_than_its_target_is_never_worth_it_and_says_why(
+    machine: MachineKind,
+) -> None:
+    advice = should_use_speculation(SMALL, BIG, machine=machine)
+    assert advice.worth is Worth.NEVER
+    assert advice.reason.startswith(
+        "the draft reads 16.0 times as much a token as its target; a drafted token costs"
+    )
+    assert advice.n_draft == 0
+
+
+def test_a_misfit_gives_its_reason_and_no_figures() -> None:
+    advice = should_use_speculation(BIG, SMALL, misfit="token 7 is 'a' here and 'b' there")
+    assert advice.worth is Worth.MISFIT
+    assert advice.reason == "token 7 is 'a' here and 'b' there"
+    assert (advice.low, advice.high, advice.ceiling, advice.n_draft) == (None, None, None, 0)
+
+
+def test_reading_the_chat_costs_nothing_but_the_batch() -> None:
+    costs = expected_costs(BIG, None, "cpu")
+    assert costs.best.draft == costs.worst.draft == 0.0
+    assert should_use_speculation(BIG, None, machine="gpu").worth is Worth.DEPENDS
+
+
+def test_pairs_that_are_known_are_judged_as_people_found_them() -> None:
+    """Llama 70B with 1B and Qwen 7B with 0.5B gain on GPUs; a mixture of 3B active hardly does."""
+    pays = should_use_speculation(reads("llama-3.1-70b"), reads("llama-3.2-1b"), machine="gpu")
+    assert pays.worth is Worth.USE
+    pays = should_use_speculation(reads("qwen2.5-7b"), reads("qwen2.5-0.5b"), machine="gpu")
+    assert pays.worth is Worth.USE
+    sparse = should_use_speculation(reads("qwen3-30b-a3b"), reads("qwen3-0.6b"), machine="cpu")
+    assert sparse.worth is Worth.HARDLY
+
+
+def test_a_batch_of_a_mixture_reads_more_experts() -> None:
+    dense, sparse = reads("qwen3-8b"), reads("qwen3-30b-a3b")
+    assert expected_costs(dense, None, "gpu").best.batch[3] == pytest.approx(1 + 3 * 0.015)
+    assert expected_costs(sparse, None, "gpu").best.batch[3] > 2
+
+
+@given(st.floats(0.01, 1), st.floats(0, 1))
+def test_a_verdict_follows_from_its_figures(draft_step: float, acceptance: float) -> None:
+    costs = measured_costs(draft_step, TWO_CORES)
+    advice = should_use_speculation(
+        BIG, SMALL, measured=costs, acceptance=(acceptance / 2, acceptance)
+    )
+    assert advice.low is not None
+    assert advice.high is not None
+    assert advice.low.factor <= advice.high.factor
+    assert (advice.worth is Worth.USE) == (advice.low.factor >= LEAST_GAIN)
+    assert (advice.n_draft > 0) == (advice.high.n_draft > 0)
