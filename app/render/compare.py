@@ -1,0 +1,141 @@
+"""A comparison in lines: what each side did, and the verdict on speed and on identity."""
+
+from collections.abc import Sequence
+
+from app.compare.answer import Answer
+from app.compare.comparison import Comparison
+from app.compare.side import Side
+from app.compare.verdict import (
+    NEAR_ONE,
+    Identity,
+    Parting,
+    Speed,
+    identity_of,
+    speed_of,
+)
+from app.render import format as fmt
+from app.render.lines import Line, Run, clipped, wrapped
+from app.render.sanitize import visible
+
+NEAR_TIE = 0.1
+"""Logits between the two likeliest tokens under which a batch may decide in another way."""
+LABEL_WIDTH = 7
+N_RATIOS = 9
+"""Ratios of single pairs that are listed."""
+
+
+def figure_lines(answer: Answer | None, width: int) -> list[Line]:
+    """The clock, the speed and the counts of one side, two lines."""
+    if answer is None:
+        return [(Run("not answered yet", "muted"),), ()]
+    tally = answer.tally
+    clock = (
+        Run(fmt.seconds(answer.elapsed_s), "strong"),
+        Run(f" · {fmt.rate(answer.decode_tps)} tok/s · {fmt.count(tally.n_emitted)} tokens"),
+    )
+    if answer.note:
+        return [clipped(clock, width), clipped((Run(visible(answer.note), "warn"),), width)]
+    return [clipped(clock, width), clipped((Run(_counts(answer), "muted"),), width)]
+
+
+def _counts(answer: Answer) -> str:
+    tally = answer.tally
+    if answer.side.is_plain:
+        return "no drafts: one token a round"
+    rate = fmt.percent(tally.acceptance_rate)
+    parts = [f"accept {rate} ({fmt.count(tally.n_accepted)}/{fmt.count(tally.n_verified)})"]
+    if tally.tokens_per_round is not None:
+        parts.append(f"{tally.tokens_per_round:.2f} tokens/round")
+    return " · ".join(parts)
+
+
+def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
+    """What is known so far: the state, the speed, the texts."""
+    first, second = comparison.sides
+    lines = _labelled("now", _state(comparison), width)
+    speed = speed_of(comparison.pairs)
+    lines += _labelled("speed", _speed(speed, first, second), width)
+    identity = identity_of(comparison.pairs)
+    return lines + _labelled("text", _identity(identity, comparison), width)
+
+
+def _labelled(label: str, value: Line, width: int) -> list[Line]:
+    parts = wrapped(value, max(width - LABEL_WIDTH, 2))
+    names = [label, *[""] * (len(parts) - 1)]
+    return [
+        (Run(f"{name:<{LABEL_WIDTH}}", "muted"), *part)
+        for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def _state(comparison: Comparison) -> Line:
+    n_pairs = len(comparison.pairs)
+    place = comparison.running_side
+    if place is not None:
+        label = comparison.sides[place].label
+        of = f"pair {n_pairs + 1} of {comparison.n_wanted}"
+        return (Run(f"{of}: "), Run(label, "accent"), Run(" answers"))
+    if comparison.problem is not None:
+        return (Run(visible(comparison.problem), "warn"),)
+    return (Run(f"{_pairs(n_pairs)} done", "muted"),)
+
+
+def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
+    if speed is None:
+        return (Run("not known before both have answered", "muted"),)
+    ratio = speed.median
+    if abs(ratio - 1) <= NEAR_ONE:
+        said: Line = (Run("the same speed", "strong"), Run(f" ({ratio:.2f}x)"))
+    else:
+        style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
+        said = (
+            Run(f"{ratio:.2f}x", f"strong {style}"),
+            Run(f": {second.label} is {word} than {first.label}"),
+        )
+    return (*said, Run(f"  {_spelled(speed.ratios)}", "muted"))
+
+
+def _spelled(ratios: Sequence[float]) -> str:
+    if len(ratios) == 1:
+        return "one pair: more pairs tell more"
+    listed = " ".join(f"{ratio:.2f}" for ratio in ratios[-N_RATIOS:])
+    return f"median of {len(ratios)} pairs: {listed}"
+
+
+def _identity(identity: Identity | None, comparison: Comparison) -> Line:
+    if identity is None:
+        return (Run("not known before both have answered", "muted"),)
+    if identity.parting is None:
+        what = f"identical, all {fmt.count(identity.n_tokens)} tokens"
+        return (Run(what, "good"), Run("" if identity.n_pairs == 1 else " in every pair", "muted"))
+    parting = identity.parting
+    share = f" in {identity.n_pairs - identity.n_same} of {_pairs(identity.n_pairs)}"
+    return (
+        Run(f"parts at token {parting.token + 1}", "warn"),
+        Run("" if identity.n_pairs == 1 else share, "muted"),
+        Run(f": {visible(parting.before)} "),
+        Run(f"[{_or_end(parting.first)}]", "strong"),
+        Run(" or "),
+        Run(f"[{_or_end(parting.second)}]", "strong"),
+        Run(_why(parting, comparison), "muted"),
+    )
+
+
+def _or_end(words: str) -> str:
+    return visible(words.replace("\n", " ")) or "the reply ends"
+
+
+def _why(parting: Parting, comparison: Comparison) -> str:
+    is_drawn = comparison.request.sampling.temperature > 0
+    methods = {side.settings.verification for side in comparison.sides if not side.is_plain}
+    if is_drawn and methods & {"rejection", "block"}:
+        return "  rejection keeps the law of the text, not the text"
+    if parting.margin is None:
+        return ""
+    if parting.margin <= NEAR_TIE:
+        return f"  a near tie: {parting.margin:.3f} logits apart, rounding decides"
+    return f"  {parting.margin:.2f} logits apart"
+
+
+def _pairs(n_pairs: int) -> str:
+    return "1 pair" if n_pairs == 1 else f"{n_pairs} pairs"

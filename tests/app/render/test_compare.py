@@ -1,0 +1,111 @@
+"""What a comparison says."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.compare.comparison import Comparison
+from app.compare.side import Side
+from app.render.compare import figure_lines, verdict_lines
+from app.render.lines import plain, width_of
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.requests import GenerationRequest, Message
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
+LOOKUP = Side(SpeculationSettings(controller=ControllerName.AUTO))
+REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
+SAME = Script(("Hello there, how are you?",))
+OTHER = Script(("The red fox ran home", "The red dog ran home"))
+
+
+def compared(
+    script: Script = SAME, *, tps: tuple[float, ...] = (140.0,), second: Side = LOOKUP,
+    request: GenerationRequest = REQUEST, ids: tuple[int, ...] | None = None, margin: float = 0.03,
+) -> Comparison:  # fmt: skip
+    client = ScriptedClient(script)
+    client.load(CONFIGURATION)
+    client.poll()
+    comparison = Comparison(client, request, (PLAIN, second), restore=SpeculationSettings())
+    comparison.add_pairs(len(tps))
+    while comparison.is_running:
+        for event in client.poll():
+            comparison.take(event)
+    for pair, value in zip(comparison.pairs, tps, strict=True):
+        for answer, speed in ((pair.first, 100.0), (pair.second, value)):
+            assert answer.finished is not None
+            stats = replace(answer.finished.stats, decode_tps=speed)
+            answer.finished = replace(answer.finished, stats=stats)
+            answer.margins = [margin] * 40
+        if ids is not None:
+            assert pair.second.finished is not None
+            pair.second.finished = replace(pair.second.finished, token_ids=ids)
+    return comparison
+
+
+def said(comparison: Comparison, width: int = 100) -> str:
+    return "\n".join(plain(line) for line in verdict_lines(comparison, width))
+
+
+def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
+    for tps, words, style in (
+        (142.0, "1.42x: lookup · auto is faster than plain", "strong good"),
+        (80.0, "0.80x: lookup · auto is slower than plain", "strong bad"),
+        (101.0, "the same speed (1.01x)", "strong"),
+    ):
+        comparison = compared(tps=(tps,))
+        assert words in said(comparison)
+        assert style in {run.style for line in verdict_lines(comparison, 100) for run in line}
+
+
+def test_several_pairs_are_listed_beside_their_median() -> None:
+    assert "median of 3 pairs: 1.40 0.90 1.20" in said(compared(tps=(140.0, 90.0, 120.0)))
+    assert "1.20x" in said(compared(tps=(140.0, 90.0, 120.0)))
+
+
+def test_identical_texts_are_called_so_with_their_length() -> None:
+    assert "identical, all 5 tokens" in said(compared())
+
+
+def test_texts_that_part_show_both_ways_to_go_on() -> None:
+    shown = said(compared(OTHER, ids=(100, 101, 9)))
+    assert "parts at token 3: The red [fox ran home] or [dog ran home]" in shown
+    assert "a near tie: 0.030 logits apart" in shown
+
+
+def test_texts_far_apart_are_not_called_a_near_tie() -> None:
+    shown = said(compared(OTHER, ids=(100, 101, 9), margin=2.0))
+    assert "near tie" not in shown
+    assert "2.00 logits apart" in shown
+
+
+def test_a_method_that_keeps_only_the_law_says_so() -> None:
+    rejecting = Side(replace(LOOKUP.settings, verification="rejection"))
+    request = replace(REQUEST, sampling=SamplingSettings(temperature=0.7))
+    shown = said(compared(OTHER, ids=(100, 101, 9), second=rejecting, request=request), 140)
+    assert "keeps the law of the text, not the text" in shown
+
+
+@pytest.mark.parametrize("width", [20, 40, 78, 160])
+def test_every_line_fits(width: int) -> None:
+    comparison = compared(OTHER, ids=(100, 101, 9))
+    lines = verdict_lines(comparison, width) + figure_lines(comparison.shown[1], width)
+    assert all(width_of(line) <= width for line in lines)
+
+
+def test_each_side_shows_clock_speed_and_counts() -> None:
+    comparison = compared()
+    first, second = (
+        "\n".join(plain(line) for line in figure_lines(answer, 60)) for answer in comparison.shown
+    )
+    assert "100 tok/s · 5 tokens" in first
+    assert "no drafts" in first
+    assert "140 tok/s" in second
+    assert "accept " in second
+    assert "tokens/round" in second
+    assert plain(figure_lines(None, 60)[0]) == "not answered yet"
