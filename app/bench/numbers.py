@@ -43,8 +43,8 @@ def bootstrap_interval(
     return math.exp(means[low]), math.exp(means[high])
 
 
-def parts_at(plain: Sequence[int], other: Sequence[int]) -> int | None:
-    """Give the index of the first token in which two replies differ, None where they are equal.
+def parts_at(plain: Sequence[object], other: Sequence[object]) -> int | None:
+    """Give the index of the first token or character in which two replies differ, None if none.
 
     A reply that ends where the other goes on differs at its length.
     """

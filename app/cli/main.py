@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("app.cli.run", "Answer one prompt on standard output, as text or JSON."),
     "plan": ("app.cli.plan", "Say what a model costs in memory and what fits, without loading it."),
     "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
+    "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
     "export": ("app.cli.export", "Give a plan in the words of llama-server and nine others."),
     "import": ("app.cli.import_", "Make a preset of another program's settings."),
     "models": ("app.cli.models", "List the models on this machine; install the starter."),

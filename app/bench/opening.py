@@ -1,0 +1,154 @@
+"""From what was asked to a configuration, policies and prompts; nothing is measured here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app import locations
+from app.bench.errors import BenchError
+from app.bench.measure import Plan
+from app.bench.policies import Policy, make_policies, parse_policy, unique
+from app.bench.prompt_sets import Prompt, choose, read_set
+from app.bench.records import Subject
+from app.configure import configure, draft_path, usual_model
+from app.settings import load_settings
+from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.errors import ModelFileError
+from engine.events import Loaded
+from engine.memory.fit import with_n_ctx
+from engine.model.library import find_model
+from engine.presets.library import find_preset
+
+DEFAULT_SETS = ("grounded", "chat")
+DEFAULT_PREDICTORS = (PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    sets: tuple[str, ...]
+    n_prompts: int | None
+    """Prompts of a set; None is all."""
+    n_pairs: int
+    n_tokens: int
+    temperatures: tuple[float, ...]
+    seed: int
+    predictors: tuple[PredictorName, ...]
+    """Empty is what the model can do of the usual ones."""
+    controllers: tuple[ControllerName, ...]
+    lengths: tuple[int, ...]
+    policies: tuple[str, ...]
+    """Exactly these instead of what the three above make."""
+
+
+def open_configuration(
+    model: str | None,
+    *,
+    draft: str | None,
+    preset: str | None,
+    n_ctx: int | None,
+    n_threads: int | None,
+) -> Configuration:
+    """Give the configuration that a model is measured with: as the chat opens it.
+
+    Raises:
+        EngineError: there is no such model or preset, or they do not go together.
+    """
+    settings = load_settings().settings
+    folders = locations.model_folders(settings.models.folders)
+    rules = find_preset(preset, locations.presets_dir()) if preset else None
+    name = model or (rules.model if rules else None)
+    path = find_model(name, folders) if name else usual_model(settings, folders, None)
+    if path is None:
+        raise ModelFileError(
+            "there is no model on this machine: `kvchat models install-starter` fetches a small "
+            "one, `kvchat where` shows the folders that were searched"
+        )
+    configuration = configure(path, draft_path(draft, rules, folders), rules, settings)
+    if n_ctx is not None:
+        configuration = with_n_ctx(configuration, n_ctx)
+    if n_threads is not None:
+        configuration = replace(configuration, n_threads=n_threads)
+    return configuration
+
+
+def read_prompts(asked: Asked) -> tuple[list[Prompt], ...]:
+    """Give the chosen prompts of every set.
+
+    Raises:
+        BenchError: a set cannot be read, or two have one name.
+    """
+    sets = [read_set(name) for name in dict.fromkeys(asked.sets)]
+    names = [prompts[0].set_name for prompts in sets]
+    if len(set(names)) < len(names):
+        raise BenchError(f"two of the sets have one name ({', '.join(names)}): rename a file")
+    return tuple(choose(prompts, asked.n_prompts, seed=asked.seed) for prompts in sets)
+
+
+def chosen_policies(asked: Asked, available: Sequence[str]) -> tuple[Policy, ...]:
+    """Give what is compared with plain decoding.
+
+    Args:
+        asked: The options.
+        available: Predictors that the loaded model can use.
+
+    Raises:
+        BenchError: a policy is unknown, or its predictor not available here.
+    """
+    usual = (*DEFAULT_PREDICTORS, PredictorName.DRAFT)
+    predictors = asked.predictors or tuple(name for name in usual if name in available)
+    policies = (
+        unique(map(parse_policy, asked.policies))
+        if asked.policies
+        else make_policies(predictors, asked.controllers, asked.lengths)
+    )
+    missing = sorted({each.predictor for each in policies if each.predictor not in available})
+    if missing:
+        raise BenchError(
+            f"{', '.join(missing)} cannot be used with this model: it can use "
+            f"{', '.join(name for name in available if name != PredictorName.OFF) or 'none'}"
+            f"{'; --draft names a draft model' if PredictorName.DRAFT in missing else ''}"
+        )
+    return policies
+
+
+def make_plan(
+    asked: Asked, configuration: Configuration, loaded: Loaded, policies: tuple[Policy, ...]
+) -> Plan:
+    """Give what is run for every prompt."""
+    return Plan(
+        policies=policies,
+        n_pairs=asked.n_pairs,
+        n_tokens=asked.n_tokens,
+        seed=asked.seed,
+        speculation=configuration.speculation,
+        sampling=configuration.sampling,
+        has_draft=PredictorName.DRAFT in loaded.predictors,
+        has_template=loaded.has_chat_template,
+    )
+
+
+def make_subject(configuration: Configuration, loaded: Loaded, plan: Plan) -> Subject:
+    """Give what the results are of."""
+    draft = configuration.draft
+    return Subject(
+        model=configuration.model_path.name,
+        model_bytes=_size(configuration.model_path),
+        file_type=loaded.file_type,
+        n_vocab=loaded.n_vocab,
+        n_ctx=loaded.n_ctx,
+        n_threads=configuration.n_threads,
+        draft=None if draft is None else draft.model_path.name,
+        draft_bytes=None if draft is None else _size(draft.model_path),
+        policies=tuple(policy.name for policy in plan.policies),
+        n_pairs=plan.n_pairs,
+        n_tokens=plan.n_tokens,
+        seed=plan.seed,
+        verification=plan.speculation.verification,
+        strict=plan.speculation.strict,
+    )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size

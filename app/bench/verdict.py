@@ -1,0 +1,155 @@
+"""What the measurement says: the best policy afterwards, `auto` against it, and what to set."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.bench.numbers import bootstrap_interval, geometric_mean
+from app.bench.policies import Policy, parse_policy
+from app.bench.summary import PolicySummary, PromptRatio, SetSummary
+
+SLOW = 0.95
+"""A prompt under it is told by name."""
+AUTO_MAY_LACK = 0.03
+"""`auto` is recommended this far behind the best one: that was chosen on the prompts it is measured
+on, and `auto` adapts to others."""
+AUTO_MAY_COST = 0.02
+WORTH = 1.02
+"""Gain from which a setting that does not adapt is recommended."""
+MAY_COST_A_SET = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class AutoAgainstBest:
+    """`auto` beside the best fixed length of a set, which was chosen afterwards."""
+
+    set_label: str
+    auto: str
+    best_fixed: str | None
+    ratio: float | None
+    """Geometric mean over the prompts that both have, of `auto` over the best; None without one."""
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPrompt:
+    """A prompt on which `auto` lost."""
+
+    set_label: str
+    policy: str
+    prompt: PromptRatio
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """A policy, or None for none at all, and why."""
+
+    policy: Policy | None
+    reason: str
+
+
+def best_fixed(summary: SetSummary) -> PolicySummary | None:
+    """Give the fixed length with the largest mean on a set, None if none was measured."""
+    return _best(each for each in summary.policies if parse_policy(each.policy).is_fixed)
+
+
+def auto_against_best(summary: SetSummary) -> tuple[AutoAgainstBest, ...]:
+    """Give every automatic policy of a set beside the best fixed one."""
+    best = best_fixed(summary)
+    return tuple(
+        _against(summary, auto, best)
+        for auto in summary.policies
+        if parse_policy(auto.policy).is_auto
+    )
+
+
+def overall(ratios: Iterable[float | None]) -> float | None:
+    """Give the geometric mean over sets, None where one of them has no number."""
+    known = list(ratios)
+    found = [ratio for ratio in known if ratio is not None]
+    return geometric_mean(found) if len(found) == len(known) else None
+
+
+def overall_of(summaries: Sequence[SetSummary], policy: str) -> float | None:
+    """Give the geometric mean of a policy over sets and temperatures."""
+    found = [summary.find(policy) for summary in summaries]
+    return overall(None if each is None else each.mean for each in found)
+
+
+def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
+    """Give the prompts on which an automatic policy is slower than `SLOW` of plain decoding."""
+    return tuple(
+        SlowPrompt(summary.label, policy.policy, prompt)
+        for summary in summaries
+        for policy in summary.policies
+        if parse_policy(policy.policy).is_auto
+        for prompt in policy.ratios
+        if prompt.ratio < SLOW
+    )
+
+
+def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
+    """Give what to set on this machine for texts such as these.
+
+    `auto` where it is nearly the best and costs nearly nothing; else a policy that gains over all
+    sets and loses on none; else no speculation.
+    """
+    scores = {
+        name: score for name in policies if (score := overall_of(summaries, name)) is not None
+    }
+    if not scores:
+        return Recommendation(None, "no prompt was measured to its end")
+    best = max(scores, key=lambda name: scores[name])
+    autos = [name for name in scores if parse_policy(name).is_auto]
+    auto = max(autos, key=lambda name: scores[name], default=None)
+    if auto is not None and _suffices(scores[auto], scores[best]):
+        return Recommendation(parse_policy(auto), _auto_reason(auto, best, scores))
+    steady = {name: scores[name] for name in scores if _never_costs(summaries, name)}
+    choice = max(steady, key=lambda name: steady[name], default=None)
+    if choice is not None and steady[choice] >= WORTH:
+        return Recommendation(
+            parse_policy(choice),
+            f"{choice} decodes {scores[choice]:.2f} times as fast as plain decoding over all sets, "
+            f"and on no set below {MAY_COST_A_SET:.2f}",
+        )
+    return Recommendation(
+        None,
+        f"nothing gains {WORTH - 1:.0%} over all sets without costing on one: the best, {best}, "
+        f"is at {scores[best]:.2f} of plain decoding",
+    )
+
+
+def _suffices(auto: float, best: float) -> bool:
+    return auto >= best * (1 - AUTO_MAY_LACK) and auto >= 1 - AUTO_MAY_COST
+
+
+def _auto_reason(auto: str, best: str, scores: dict[str, float]) -> str:
+    said = f"{auto} decodes {scores[auto]:.2f} times as fast as plain decoding over all sets"
+    if auto == best:
+        return f"{said}, more than any other setting, and adapts to other texts"
+    return (
+        f"{said}; {best}, chosen afterwards, is at {scores[best]:.2f} and adapts to no other text"
+    )
+
+
+def _never_costs(summaries: Sequence[SetSummary], policy: str) -> bool:
+    means = [each.mean for summary in summaries if (each := summary.find(policy))]
+    return all(mean is not None and mean >= MAY_COST_A_SET for mean in means)
+
+
+def _best(policies: Iterable[PolicySummary]) -> PolicySummary | None:
+    scored = [(each.mean, each) for each in policies if each.mean is not None]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+
+def _against(
+    summary: SetSummary, auto: PolicySummary, best: PolicySummary | None
+) -> AutoAgainstBest:
+    others = {} if best is None else {each.prompt: each.ratio for each in best.counted}
+    ratios = [each.ratio / others[each.prompt] for each in auto.counted if each.prompt in others]
+    return AutoAgainstBest(
+        set_label=summary.label,
+        auto=auto.policy,
+        best_fixed=None if best is None else best.policy,
+        ratio=geometric_mean(ratios),
+        interval=bootstrap_interval(ratios),
+    )
