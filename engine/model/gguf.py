@@ -5,7 +5,7 @@ Only the header is read, and vocabularies leave only their length.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import ModelFileError
@@ -59,6 +59,8 @@ class GgufFile:
     origin: str | None = None
     """Where the header comes from when the file is not on this machine: an address, or the
     catalogue; `path` is then only what the file is called."""
+    text_places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """First byte of the strings of each array of strings in the first file, and the byte behind."""
 
     @property
     def architecture(self) -> str:
@@ -197,6 +199,7 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
         nbytes=sum(part.nbytes for part in parts),
         paths=tuple(part.path for part in parts),
         header_sizes=tuple(part.header.nbytes for part in parts),
+        text_places=first.header.text_places,
     )
 
 

@@ -8,7 +8,7 @@ believed before the bytes for it are there, so a broken one costs neither memory
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from engine.errors import ModelFileError
@@ -75,6 +75,8 @@ class Header:
     tensors: tuple[TensorInfo, ...]
     nbytes: int
     """Bytes of keys and tensor table, without the padding before the data."""
+    text_places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """First byte of the strings of each array of strings, and the byte behind them."""
 
 
 def read_header(source: HeaderBytes) -> Header:
@@ -95,6 +97,7 @@ class _Walk:
         self._at = 0
         self._values: dict[str, Value] = {}
         self._lengths: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
         self._n_kept = self._n_text_bytes = self._n_strings = 0
 
     def read(self) -> Header:
@@ -105,7 +108,7 @@ class _Walk:
             self._key()
         tensors = self._tensors(n_tensors)
         self._check_data(tensors)
-        return Header(version, self._values, self._lengths, tensors, self._at)
+        return Header(version, self._values, self._lengths, tensors, self._at, self._places)
 
     def _version(self) -> int:
         source = self._source
@@ -168,6 +171,7 @@ class _Walk:
                 at, f"the array {key!r} claims {length} elements, the file ends first"
             )
         self._lengths[key] = length
+        start = self._at
         if length <= KEPT_ELEMENTS:
             self._values[key] = self._elements(key, length, None if is_text else form)
         elif is_text:
@@ -175,6 +179,8 @@ class _Walk:
         else:
             self._at += length * form.size
             self._source.check(self._at, at)
+        if is_text:
+            self._places[key] = (start, self._at)
 
     def _elements(self, key: str, length: int, form: struct.Struct | None) -> tuple[Scalar, ...]:
         self._n_kept += length

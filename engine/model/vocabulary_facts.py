@@ -1,0 +1,123 @@
+"""What a header says of a vocabulary, and where in the file its tokens stand."""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelFileError
+from engine.model.gguf import GgufFile
+
+TOKENS = "tokenizer.ggml.tokens"
+FIRST_COMPARED = 5
+"""llama.cpp skips the first entries, which hold control tokens under changing names
+(`SPEC_VOCAB_CHECK_START_TOKEN_ID`, 0c1e57098)."""
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyFacts:
+    """What must agree between a draft model and its target; None where the header says nothing."""
+
+    n_tokens: int
+    kind: str | None = None
+    """`tokenizer.ggml.model`, such as `gpt2`."""
+    splitter: str | None = None
+    """`tokenizer.ggml.pre`: how text is cut before it is looked up."""
+    adds_bos: bool | None = None
+    bos: int | None = None
+    adds_eos: bool | None = None
+    eos: int | None = None
+    tokens_start: int = 0
+    """First byte of the tokens in the first file; 0 where there is no file."""
+    tokens_end: int = 0
+
+
+def vocabulary_facts(file: GgufFile) -> VocabularyFacts:
+    """Give the facts of a header; one that is not on this machine has no place of its tokens."""
+    start, end = file.text_places.get(TOKENS, (0, 0)) if file.origin is None else (0, 0)
+    return VocabularyFacts(
+        n_tokens=file.n_vocab or 0,
+        kind=file.text("tokenizer.ggml.model"),
+        splitter=file.text("tokenizer.ggml.pre"),
+        adds_bos=_flag(file, "tokenizer.ggml.add_bos_token"),
+        bos=file.integer("tokenizer.ggml.bos_token_id"),
+        adds_eos=_flag(file, "tokenizer.ggml.add_eos_token"),
+        eos=file.integer("tokenizer.ggml.eos_token_id"),
+        tokens_start=start,
+        tokens_end=end,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherToken:
+    """The first entry at which two vocabularies part."""
+
+    token: int
+    of_target: str
+    of_draft: str
+
+
+class TokenList:
+    """The tokens of one file as bytes, each behind its length, from `FIRST_COMPARED` on.
+
+    Raises:
+        ModelFileError: the file cannot be read any more.
+    """
+
+    def __init__(self, path: Path, facts: VocabularyFacts) -> None:
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek(facts.tokens_start)
+                self._data = file.read(max(0, facts.tokens_end - facts.tokens_start))
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+        self._name = path.name
+        self._start = 0
+        for _ in range(min(FIRST_COMPARED, facts.n_tokens)):
+            self._start = self._behind(self._start)
+
+    def first_other(self, draft: "TokenList") -> OtherToken | None:
+        """Give the first entry that differs; further ones at the end of the longer are padding."""
+        ours, theirs = self._data[self._start :], draft._data[draft._start :]
+        n_same = _n_same(ours, theirs)
+        if n_same == min(len(ours), len(theirs)):
+            return None
+        at, other, token = self._start, draft._start, FIRST_COMPARED
+        while self._behind(at) - self._start <= n_same:
+            token += 1
+            step = self._behind(at) - at
+            at, other = at + step, other + step
+        return OtherToken(token, self._text(at), draft._text(other))
+
+    def _behind(self, at: int) -> int:
+        start = at + LENGTH.size
+        if start <= len(self._data):
+            length: int = LENGTH.unpack_from(self._data, at)[0]
+            if start + length <= len(self._data):
+                return start + length
+        raise ModelFileError(
+            f"the vocabulary of {self._name} is not where its header said: the file has changed, "
+            "try again"
+        )
+
+    def _text(self, at: int) -> str:
+        return self._data[at + LENGTH.size : self._behind(at)].decode("utf-8", "replace")
+
+
+def _n_same(ours: bytes, theirs: bytes) -> int:
+    """Give how many bytes agree from the start on, by halves."""
+    low, high = 0, min(len(ours), len(theirs))
+    if ours[:high] == theirs[:high]:
+        return high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if ours[low:middle] == theirs[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _flag(file: GgufFile, key: str) -> bool | None:
+    value = file.values.get(key)
+    return value if isinstance(value, bool) else None
