@@ -46,6 +46,28 @@ def test_top_k_keeps_the_k_likeliest_and_sums_to_one() -> None:
     assert sum(found.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("n_vocab", [2_623, 2_624, 2_700, 49_152, 152_064])
+@pytest.mark.parametrize("k", [1, 40])
+def test_top_k_is_exact_in_vocabularies_of_any_size(n_vocab: int, k: int) -> None:
+    random = np.random.default_rng(n_vocab)
+    sampler = Sampler(replace(PLAIN, top_k=k), seed=1)
+    for scale in (0.0, 1.0, 30.0):
+        logits = (scale * random.normal(size=n_vocab)).astype(np.float32)
+        kept = sampler.distribution(logits, ()).tokens
+        assert len(set(kept.tolist())) == k
+        assert sorted(logits[kept]) == sorted(np.sort(logits)[-k:])
+    at_the_end = np.arange(n_vocab, dtype=np.float32)
+    assert set(sampler.distribution(at_the_end, ()).tokens) == set(range(n_vocab - k, n_vocab))
+
+
+def test_top_k_takes_no_masked_token_into_a_large_vocabulary() -> None:
+    allowed = np.zeros(49_152, dtype=bool)
+    allowed[[7, 30_000]] = True
+    sampler = Sampler(replace(PLAIN, top_k=40), seed=1, mask=lambda history: allowed)
+    logits = np.random.default_rng(2).normal(size=49_152).astype(np.float32)
+    assert set(sampler.distribution(logits, ()).tokens.tolist()) == {7, 30_000}
+
+
 def test_top_p_keeps_the_fewest_likeliest_that_reach_p() -> None:
     assert set(probs(replace(PLAIN, top_p=0.63))) == {4}
     assert set(probs(replace(PLAIN, top_p=0.65))) == {4, 0}
