@@ -12,7 +12,6 @@ from engine.errors import DecodeError, PresetError
 from engine.sampling.dice import Dice
 from engine.sampling.distribution import Distribution, certain
 
-
 ROWS_OF_PEAKS = 64
 """Of so many logits one is compared first in a search for the largest; 16 to 128 take the same."""
 
