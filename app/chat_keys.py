@@ -20,6 +20,8 @@ CHAT_KEYS: list[BindingType] = [
          show=True),
     _key("f3", "presets", "Presets", "preset-list", "List, load, export saved configurations",
          show=True),
+    _key("f4", "compare", "Compare", "compare-open",
+         "Answer one prompt plain and with drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
          "Switch the source of drafts: off, look-up, draft model", show=True),
     _key("escape", "stop", "Stop", "reply-stop",

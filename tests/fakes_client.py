@@ -217,7 +217,7 @@ def _round_events(group: Sequence[str], i: int, n_used: int) -> list[Event]:
     source = "lookup" if n_drafted else None
     tokens = tuple(CommittedToken(100 + j, kind, source) for j, kind in enumerate(kinds))
     return [
-        TokensCommitted(tokens, "".join(group)),
+        TokensCommitted(tokens, "".join(group), tuple(map(len, group))),
         RoundFinished(
             n_drafted=n_verified,
             n_verified=n_verified,

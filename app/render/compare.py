@@ -14,14 +14,37 @@ from app.compare.verdict import (
     speed_of,
 )
 from app.render import format as fmt
-from app.render.lines import Line, Run, clipped, wrapped
+from app.render.lines import Line, Run, clipped, plain, spread, wrapped
 from app.render.sanitize import visible
+from engine.requests import GenerationRequest
 
 NEAR_TIE = 0.1
 """Logits between the two likeliest tokens under which a batch may decide in another way."""
 LABEL_WIDTH = 7
+WIDTH_OF_TEXT = 200
+"""Cells of a line where nothing limits it."""
 N_RATIOS = 9
 """Ratios of single pairs that are listed."""
+
+
+def question_line(question: str, request: GenerationRequest, width: int) -> Line:
+    """What is asked, and under which conditions."""
+    asked = visible(" ".join(question.split()))
+    sampling = request.sampling
+    drawn = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
+    limit = f"{fmt.count(request.max_tokens)} tokens" if request.max_tokens else "no limit"
+    right = (Run(f"{limit} at most · {drawn} · seed {request.seed} ", "muted"),)
+    return spread((Run(" compare  ", "strong"), Run(asked)), right, width)
+
+
+def report(comparison: Comparison) -> str:
+    """Figures and verdict as plain text, for the clipboard and the command."""
+    lines: list[str] = []
+    for side, answer in zip(comparison.sides, comparison.shown, strict=True):
+        figures = [plain(line) for line in figure_lines(answer, WIDTH_OF_TEXT)]
+        lines.append(f"{side.label:<20} {' · '.join(filter(None, figures))}")
+    lines += [plain(line) for line in verdict_lines(comparison, WIDTH_OF_TEXT)]
+    return "\n".join(lines)
 
 
 def figure_lines(answer: Answer | None, width: int) -> list[Line]:

@@ -173,6 +173,27 @@ class ChatActions(ChatDialogs):
         n_draft = min(max(self.controller.speculation.n_draft + step, 1), MAX_DRAFT)
         self.set_speculation(n_draft=n_draft)
 
+    def action_compare(self) -> None:
+        """Answer what stands in the composer, or the last question, in two ways."""
+        from app.compare.from_chat import obstacle, prompt_of, request_of
+        from app.screens.compare import CompareScreen
+
+        problem = obstacle(self.controller)
+        if problem is not None:
+            self.notify(problem)
+            return
+        composed = self.composer.text
+        try:
+            request = request_of(self.controller, composed)
+        except StoreError as error:
+            self.report(error)
+            return
+        if request is None:
+            self.notify("There is nothing to answer: write a question, or open a chat with one.")
+            return
+        question = prompt_of(self.controller, composed)
+        self.app.push_screen(CompareScreen(self.controller, request, question))
+
     def set_speculation(
         self,
         *,

@@ -1,0 +1,214 @@
+"""Compare: one prompt answered by two ways of drafting, side by side, with a verdict."""
+
+from dataclasses import replace
+from pathlib import PurePath
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+
+from app.chat.controller import ChatController
+from app.clipboard import copy
+from app.compare.comparison import Comparison
+from app.compare.from_chat import obstacle
+from app.compare.side import Side, plain_side, speculative_side
+from app.render.compare import figure_lines, question_line, report, verdict_lines
+from app.render.tint import TINT_MODES, TintMode
+from app.widgets.answer_pane import AnswerPane
+from app.widgets.ink import InkLines
+from app.widgets.key_bar import KeyBar
+from engine.configuration import ControllerName, PredictorName
+from engine.requests import GenerationRequest
+
+FRAME_S = 0.2
+"""Time between two paintings: the engine needs the cores."""
+WIDTHS = [(0, "-narrow"), (100, "-wide")]
+HEIGHTS = [(0, "-low"), (32, "-tall")]
+TOKENS = (32, 4096)
+"""Fewest and most tokens of a reply that the keys give."""
+
+
+class CompareScreen(Screen[None]):
+    """Runs pairs and shows the newest one."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/compare.tcss"]
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
+    AUTO_FOCUS = "#answer-1"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Stop, back", id="compare-back",
+                tooltip="Stop the reply; when nothing runs, go back to the chat"),
+        Binding("r", "run(1)", "Run again", id="compare-run",
+                tooltip="Answer by both sides once more; the verdict takes the median of pairs"),
+        Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Five pairs more"),
+        Binding("tab", "app.focus_next", "Side", id="compare-side",
+                tooltip="Go to the other side: f5 to f8 change the side in focus"),
+        Binding("f5", "predictor", "Predictor", id="compare-predictor",
+                tooltip="Another source of drafts for the side in focus"),
+        Binding("f6", "controller", "Rule", id="compare-rule",
+                tooltip="Another rule of the draft length for the side in focus"),
+        Binding("f7", "length(-1)", "Shorter drafts", id="compare-shorter", show=False,
+                tooltip="Shorter drafts for the side in focus"),
+        Binding("f8", "length(1)", "Longer drafts", id="compare-longer", show=False,
+                tooltip="Longer drafts for the side in focus"),
+        Binding("t", "tint", "Colours", id="compare-colours",
+                tooltip="Colour tokens by who drafted them, by verdict, or not"),
+        Binding("plus", "tokens(2)", "Longer replies", id="compare-more-tokens",
+                show=False, tooltip="Twice as many tokens a reply"),
+        Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
+                tooltip="Half as many tokens a reply"),
+        Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy figures and verdict"),
+        Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
+                tooltip="Stop the reply; when nothing runs, go back to the chat"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        controller: ChatController,
+        request: GenerationRequest,
+        question: str,
+        *,
+        tint: TintMode = "source",
+    ) -> None:
+        """Compare plain decoding with what the chat has on.
+
+        Args:
+            controller: The chat, whose engine answers; it must be idle.
+            request: What both sides answer.
+            question: The text that is answered, for the title.
+            tint: How tokens are coloured.
+        """
+        super().__init__()
+        self._controller = controller
+        self._request = request
+        self._question = question
+        self._tint: TintMode = tint if tint != "off" else "source"
+        settings = controller.speculation
+        self.sides = (plain_side(settings), speculative_side(settings))
+        self.comparison = self._new_comparison()
+
+    def compose(self) -> ComposeResult:
+        yield InkLines(id="compare-question")
+        with Container(id="compare-sides"):
+            for place in range(2):
+                with Vertical(classes="compare-side"):
+                    yield AnswerPane(id=f"answer-{place}")
+                    yield InkLines(id=f"figures-{place}").add_class("compare-figures")
+        yield InkLines(id="compare-verdict")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one("#compare-verdict", InkLines).set_frame(title="verdict")
+        self.set_interval(FRAME_S, self.show_now)
+        self.action_run(1)
+
+    # --- what it shows ---
+
+    def show_now(self) -> None:
+        """Paint both sides and the verdict as they stand."""
+        title = self.query_one("#compare-question", InkLines)
+        title.show([question_line(self._question, self._request, title.size.width)])
+        for place, side in enumerate(self.sides):
+            answer = self.comparison.shown[place]
+            pane = self.query_one(f"#answer-{place}", AnswerPane)
+            pane.tint = self._tint
+            pane.present(answer)
+            running = self.comparison.running_side == place
+            pane.set_frame(title=side.label, hint="answers now" if running else "")
+            figures = self.query_one(f"#figures-{place}", InkLines)
+            figures.show(figure_lines(answer, figures.size.width))
+        verdict = self.query_one("#compare-verdict", InkLines)
+        verdict.show(verdict_lines(self.comparison, verdict.size.width))
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.show_now)
+
+    # --- running ---
+
+    def action_run(self, n_pairs: int) -> None:
+        """Add pairs."""
+        if not self.comparison.is_running:
+            problem = obstacle(self._controller)
+            if problem is not None:
+                self.notify(problem, severity="warning", markup=False)
+                return
+            self._controller.guest = self.comparison
+        self.comparison.add_pairs(n_pairs)
+        self.show_now()
+
+    def action_leave(self) -> None:
+        """Stop what runs, or go back."""
+        if self.comparison.is_running:
+            self.comparison.stop()
+        else:
+            self.dismiss()
+
+    # --- the sides ---
+
+    def action_predictor(self) -> None:
+        """Another source of drafts for the side in focus."""
+        loaded = self._controller.loaded
+        names = [PredictorName(name) for name in loaded.predictors] if loaded else []
+        now = self._focused_side.settings.predictor
+        place = names.index(now) + 1 if now in names else 0
+        if names:
+            self._change(self._focused_side.with_predictor(names[place % len(names)]))
+
+    def action_controller(self) -> None:
+        """Another rule for the side in focus."""
+        names = list(ControllerName)
+        place = names.index(self._focused_side.settings.controller) + 1
+        self._change(self._focused_side.with_controller(names[place % len(names)]))
+
+    def action_length(self, step: int) -> None:
+        """Longer or shorter drafts for the side in focus."""
+        side = self._focused_side
+        if side.settings.controller is ControllerName.AUTO:
+            self.notify("The automatic rule finds the length itself: choose fixed or band first.")
+            return
+        self._change(side.with_length(side.settings.n_draft + step))
+
+    def action_tokens(self, factor: float) -> None:
+        """Longer or shorter replies."""
+        low, high = TOKENS
+        n_tokens = round((self._request.max_tokens or high) * factor)
+        self._request = replace(self._request, max_tokens=min(max(n_tokens, low), high))
+        self._begin_anew()
+
+    def action_tint(self) -> None:
+        """Other colours."""
+        self._tint = TINT_MODES[(TINT_MODES.index(self._tint) + 1) % len(TINT_MODES)]
+        self.show_now()
+
+    def action_copy(self) -> None:
+        """Copy figures and verdict as text."""
+        copy(self.app, report(self.comparison))
+
+    @property
+    def _focused_place(self) -> int:
+        return 0 if self.query_one("#answer-0").has_focus else 1
+
+    @property
+    def _focused_side(self) -> Side:
+        return self.sides[self._focused_place]
+
+    def _change(self, side: Side) -> None:
+        sides = list(self.sides)
+        sides[self._focused_place] = side
+        self._begin_anew((sides[0], sides[1]))
+
+    def _begin_anew(self, sides: tuple[Side, Side] | None = None) -> None:
+        if self.comparison.is_running:
+            self.notify("A reply is under way: esc stops it.")
+            return
+        self.sides = sides or self.sides
+        self.comparison = self._new_comparison()
+        self.show_now()
+
+    def _new_comparison(self) -> Comparison:
+        controller = self._controller
+        return Comparison(
+            controller.client, self._request, self.sides, restore=controller.speculation
+        )

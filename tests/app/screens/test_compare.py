@@ -1,0 +1,171 @@
+"""F4: two ways to answer one prompt, side by side."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.render.lines import plain
+from app.screens.compare import CompareScreen
+from app.widgets.answer_pane import AnswerPane
+from app.widgets.ink import InkLines
+from engine.configuration import ControllerName, PredictorName
+from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.fakes_client import Script
+
+QUESTION = "What is new?"
+
+
+async def compared(pilot: Pilot[None]) -> CompareScreen:
+    """The screen after its first pair."""
+    app = pilot.app
+    await pilot.press("f4")
+    await wait_until(pilot, lambda: isinstance(app.screen, CompareScreen))
+    screen = app.screen
+    assert isinstance(screen, CompareScreen)
+    await wait_until(pilot, lambda: screen.comparison.pairs or screen.comparison.problem)
+    screen.show_now()
+    await pilot.pause()
+    return screen
+
+
+def shown(screen: CompareScreen) -> str:
+    lines = [line for widget in screen.query(InkLines) for line in widget.lines]
+    lines += [line for pane in screen.query(AnswerPane) for line in pane.text]
+    return "\n".join(plain(line) for line in lines)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, (200, 50)])
+async def test_the_composers_text_is_answered_twice_with_a_verdict(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, client = make_app(tmp_path, Script(("All is well here.",)))
+    async with app.run_test(size=size) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        text = shown(screen)
+        assert text.count("All is well here.") == 2
+        assert QUESTION in text
+        assert "the same speed" in text
+        assert "identical, all" in text
+        assert "colours  ▪ lookup" in text
+        first, second = client.requests
+        assert first == second
+        assert first.seed is not None
+        assert [message.content for message in first.messages] == [QUESTION]
+        panes = list(screen.query(AnswerPane))
+        assert all(pane.size.height >= 3 for pane in panes)
+        assert (panes[0].region.y == panes[1].region.y) == (size != NARROW)
+
+
+async def test_the_chat_gets_its_engine_and_its_composer_back(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        before = chat.controller.speculation
+        chat.composer.put(QUESTION)
+        await compared(pilot)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+        assert client.speculation == before
+        assert chat.composer.text == QUESTION
+        assert chat.controller.entries() == []
+        await answered(pilot, chat, "go on")
+        assert len(client.requests) == 3
+        assert "Hello there." in chat.transcript.text
+
+
+async def test_the_last_question_is_answered_with_the_chat_before_it(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        await answered(pilot, chat, "first")
+        await answered(pilot, chat, "second")
+        screen = await compared(pilot)
+        contents = [message.content for message in client.requests[-1].messages]
+        assert contents == ["first", "Hello there.", "second"]
+        assert "second" in shown(screen)
+
+
+async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(tps=1.0))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        await pilot.press("f4")
+        await pilot.pause()
+        assert app.screen is chat
+        assert any("nothing to answer" in toast.message for toast in app._notifications)
+        chat.composer.put("go")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: chat.controller.is_replying)
+        await pilot.press("f4")
+        await pilot.pause()
+        assert app.screen is chat
+        assert any("A reply is under way" in toast.message for toast in app._notifications)
+        assert len(client.requests) == 1
+
+
+async def test_r_adds_pairs_and_the_verdict_takes_their_median(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        await pilot.press("r", "r")
+        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 3)
+        screen.show_now()
+        assert "median of 3 pairs" in shown(screen)
+
+
+async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(tps=5.0))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        await pilot.press("f4")
+        await wait_until(pilot, lambda: isinstance(app.screen, CompareScreen))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.comparison.is_running)
+        assert client.n_stops == 1
+        screen.show_now()
+        assert "stopped" in shown(screen)
+        assert app.screen is screen
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+
+
+async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        await pilot.press("f6")
+        assert screen.sides[1].settings.controller is ControllerName.AUTO
+        assert screen.comparison.pairs == []
+        await pilot.press("f6", "f8")
+        assert screen.sides[1].settings.controller is ControllerName.FIXED
+        assert screen.sides[1].settings.n_draft == 4
+        await pilot.press("tab", "f5")
+        assert screen.sides[0].settings.predictor is PredictorName.LOOKUP
+        await pilot.press("r")
+        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
+        assert client.requests[-1].seed == client.requests[0].seed
+
+
+async def test_an_engine_that_dies_is_told_here_and_in_the_chat(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(dies_after=1))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        assert "It was killed by signal 9." in shown(screen)
+        await pilot.press("r")
+        await pilot.pause()
+        assert not screen.comparison.is_running
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+        assert "It was killed" in chat.transcript.text
