@@ -12,8 +12,10 @@ from engine.model.folders import Candidate
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import identity_of
 from engine.model.kinds import ModelKind, kind_of
+from engine.model.token_reads import TokenReads, token_reads
+from engine.model.vocabulary_facts import VocabularyFacts, vocabulary_facts
 
-FORMAT = 2
+FORMAT = 3
 """Rises when `HeaderFacts` or its stamp changes; a file of another format is not used."""
 
 
@@ -28,6 +30,10 @@ class HeaderFacts:
     identity: str | None = None
     """The same for every copy of a model: see `engine.model.identity`."""
     problem: str | None = None
+    vocabulary: VocabularyFacts | None = None
+    """None where there is a problem."""
+    reads: TokenReads | None = None
+    """None where there is a problem."""
 
 
 class HeaderCache:
@@ -89,6 +95,8 @@ def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
         kind=kind,
         identity=identity,
         problem=problem,
+        vocabulary=None if problem else vocabulary_facts(header),
+        reads=None if problem else token_reads(header),
     )
 
 
@@ -107,7 +115,21 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
         return None
     if facts["kind"] not in list(ModelKind):
         return None
-    return HeaderFacts(**{**facts, "kind": ModelKind(facts["kind"])})
+    known = {**facts, "kind": ModelKind(facts["kind"])}
+    for name, kind in (("vocabulary", VocabularyFacts), ("reads", TokenReads)):
+        if known[name] is not None:
+            known[name] = _value(kind, known[name])
+            if known[name] is None:
+                return None
+    return HeaderFacts(**known)
+
+
+def _value(
+    kind: type[VocabularyFacts] | type[TokenReads], known: object
+) -> VocabularyFacts | TokenReads | None:
+    if not isinstance(known, dict) or set(known) != {field.name for field in fields(kind)}:
+        return None
+    return kind(**known)
 
 
 def _load(path: Path | None) -> dict[str, object]:

@@ -72,15 +72,24 @@ def scan(
             read counts as a model, unless it is called a projector.
         progress: Told how many files of how many were looked at.
     """
+    read = read_headers(folders, cache_path=cache_path, progress=progress)
+    entries = [_entry(candidate, facts) for candidate, facts in read]
+    return [entry for entry in entries if entry.kind in kinds]
+
+
+def read_headers(
+    folders: Sequence[Path], *, cache_path: Path | None = None, progress: Progress | None = None
+) -> list[tuple[Candidate, HeaderFacts]]:
+    """Give every GGUF file below the folders with what its header says; arguments as `scan`."""
     cache = HeaderCache(cache_path)
     candidates = find_candidates(folders)
-    entries = []
+    read = []
     for number, candidate in enumerate(candidates, 1):
-        entries.append(_entry(candidate, cache))
+        read.append((candidate, _facts(candidate, cache)))
         if progress is not None:
             progress(number, len(candidates))
     cache.save()
-    return [entry for entry in entries if entry.kind in kinds]
+    return read
 
 
 class LibraryScan:
@@ -137,11 +146,13 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     raise _not_found(text, found, candidates, folders)
 
 
-def _entry(candidate: Candidate, cache: HeaderCache) -> ModelEntry:
+def _facts(candidate: Candidate, cache: HeaderCache) -> HeaderFacts:
     if candidate.problem is not None:
-        facts = HeaderFacts(problem=candidate.problem)
-    else:
-        facts = cache.facts(candidate)
+        return HeaderFacts(problem=candidate.problem)
+    return cache.facts(candidate)
+
+
+def _entry(candidate: Candidate, facts: HeaderFacts) -> ModelEntry:
     kind = facts.kind
     if kind is ModelKind.MODEL and is_projector_name(candidate.path.name):
         kind = ModelKind.PROJECTOR

@@ -7,9 +7,18 @@ import pytest
 
 from engine.model import header_cache
 from engine.model.folders import MAX_DEPTH
+from engine.model.gguf import read_gguf
 from engine.model.kinds import ModelKind
-from engine.model.library import LibraryScan, ModelNotFoundError, find_model, scan
+from engine.model.library import (
+    LibraryScan,
+    ModelNotFoundError,
+    find_model,
+    read_headers,
+    scan,
+)
 from engine.model.starter import STARTER
+from engine.model.token_reads import token_reads
+from engine.model.vocabulary_facts import vocabulary_facts
 
 
 def text(value: str) -> bytes:
@@ -255,19 +264,37 @@ def test_a_cache_that_says_nothing_is_made_again(
 
 ODD_KIND = (
     '{"stamp": [1, 2], "facts": {"architecture": "x", "file_type": null, "n_ctx_train": null, '
-    '"kind": "teapot", "identity": null, "problem": null}}'
+    '"kind": "teapot", "identity": null, "problem": null, "vocabulary": null, "reads": null}}'
+)
+ODD_VOCABULARY = ODD_KIND.replace("teapot", "model").replace(
+    '"vocabulary": null', '"vocabulary": {"size": 3}'
 )
 
 
 def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "m" / "1.gguf")
     cache = tmp_path / "models.json"
-    for odd in ("3", '{"stamp": null}', '{"stamp": [1, 2], "facts": {"wrong": 1}}', ODD_KIND):
+    wrong = '{"stamp": [1, 2], "facts": {"wrong": 1}}'
+    for odd in ("3", '{"stamp": null}', wrong, ODD_KIND, ODD_VOCABULARY):
         status = path.stat()
         numbers = [status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino]
         entry = odd.replace("[1, 2]", str(numbers))
         cache.write_text(f'{{"format": {header_cache.FORMAT}, "models": {{"{path}": {entry}}}}}')
         assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
+
+
+def test_what_drafting_needs_to_know_is_remembered(
+    tmp_path: Path, starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "starter.gguf").symlink_to(starter_path)
+    cache = tmp_path / "models.json"
+    ((_, first),) = read_headers([tmp_path / "m"], cache_path=cache)
+    monkeypatch.setattr(header_cache, "read_facts", None)
+    ((_, second),) = read_headers([tmp_path / "m"], cache_path=cache)
+    assert second == first
+    assert second.vocabulary == vocabulary_facts(read_gguf(starter_path))
+    assert second.reads == token_reads(read_gguf(starter_path))
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
