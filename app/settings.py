@@ -16,6 +16,7 @@ from engine.configuration import (
     PredictorName,
     SamplingSettings,
     SpeculationSettings,
+    Verification,
 )
 from engine.errors import EngineError
 
@@ -82,12 +83,17 @@ class SpeculationDefaults(_Section):
     measured costs and acceptance promise."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
     """Tokens drafted a round; where the band starts."""
+    verification: Verification = "coupled"
+    """How drafts are judged above temperature 0: `coupled` and `match` keep the text of a seed,
+    `rejection` and `block` accept more and keep its law only."""
+    bonus_token: bool = True
+    """Whether the model adds a token of its own behind a draft that was accepted whole."""
+    strict: bool = False
+    """Whether near ties in a batch are decoded again alone; for `coupled` and `match`."""
 
     def speculation(self) -> SpeculationSettings:
         """Give these settings as a session takes them."""
-        return SpeculationSettings(
-            predictor=self.predictor, controller=self.controller, n_draft=self.n_draft
-        )
+        return SpeculationSettings(**self.model_dump())
 
 
 class ModelSettings(_Section):
