@@ -1,6 +1,5 @@
 """What the runs of each prompt set amount to, policy by policy."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ def _plain_spreads(record: PromptRecord) -> Iterable[float]:
             speeds[run.pair].append(run.decode_tps)
     for same_pair in speeds.values():
         for one, two in pairwise(same_pair):
-            yield abs(math.expm1(math.log(one / two)))
+            yield max(one, two) / min(one, two) - 1
 
 
 def _by_source(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:

@@ -90,31 +90,31 @@ def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
 def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
     """Give what to set on this machine for texts such as these.
 
-    `auto` where it is nearly the best and costs nearly nothing; else a policy that gains over all
-    sets and loses on none; else no speculation.
+    `auto` where it costs nearly nothing and is nearly as good as the best of those that lose on no
+    set; else that one, where it gains; else no speculation.
     """
     scores = {
         name: score for name in policies if (score := overall_of(summaries, name)) is not None
     }
     if not scores:
         return Recommendation(None, "no prompt was measured to its end")
-    best = max(scores, key=lambda name: scores[name])
+    steady = {name: scores[name] for name in scores if _never_costs(summaries, name)}
+    best = max(steady or scores, key=lambda name: scores[name])
     autos = [name for name in scores if parse_policy(name).is_auto]
     auto = max(autos, key=lambda name: scores[name], default=None)
-    if auto is not None and _suffices(scores[auto], scores[best]):
+    if auto is not None and _suffices(scores[auto], max(steady.values(), default=1.0)):
         return Recommendation(parse_policy(auto), _auto_reason(auto, best, scores))
-    steady = {name: scores[name] for name in scores if _never_costs(summaries, name)}
-    choice = max(steady, key=lambda name: steady[name], default=None)
-    if choice is not None and steady[choice] >= WORTH:
+    if best in steady and steady[best] >= WORTH:
         return Recommendation(
-            parse_policy(choice),
-            f"{choice} decodes {scores[choice]:.2f} times as fast as plain decoding over all sets, "
+            parse_policy(best),
+            f"{best} decodes {scores[best]:.2f} times as fast as plain decoding over all sets, "
             f"and on no set below {MAY_COST_A_SET:.2f}",
         )
+    top = max(scores, key=lambda name: scores[name])
     return Recommendation(
         None,
-        f"nothing gains {WORTH - 1:.0%} over all sets without costing on one: the best, {best}, "
-        f"is at {scores[best]:.2f} of plain decoding",
+        f"nothing gains {WORTH - 1:.0%} over all sets without costing on one: the best mean, that "
+        f"of {top}, is {scores[top]:.2f} of plain decoding",
     )
 
 

@@ -92,6 +92,7 @@ def listed(allowed: list[str]) -> Callable[..., tuple[str, ...]]:
     "given again.",
 )
 @click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt.")
+@click.option("--html", "html_path", type=FILE, help="Write a report with charts here.")
 @click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
 @click.option("--write", "preset_name", metavar="PRESET", help="Set this preset as recommended.")
 def command(
@@ -101,6 +102,7 @@ def command(
     n_ctx: int | None,
     n_threads: int | None,
     json_path: Path | None,
+    html_path: Path | None,
     resume_path: Path | None,
     preset_name: str | None,
     **options: Any,
@@ -111,7 +113,7 @@ def command(
     kvchat bench                                    a few minutes with the usual model
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
     kvchat bench --set mine.jsonl --prompts 0       all prompts of a file of your own
-    kvchat bench --json all.json                    keep every run
+    kvchat bench --json all.json --html all.html    keep every run, and a report with charts
     kvchat bench --json all.json --resume all.json  go on where it was stopped
 
     Ctrl+C ends it with the table of what was measured.
@@ -133,7 +135,7 @@ def command(
     if bench.results is None or not bench.results.prompts:
         click.echo("kvchat: no prompt was measured to its end", err=True)
         return exit_code or 1
-    _show(bench.results)
+    _show(bench.results, html_path)
     if target is not None and preset_name is not None and exit_code == 0:
         _write(target, bench.results, configuration, preset_name)
     return exit_code
@@ -252,7 +254,7 @@ def _new_results(subject: "Subject") -> "Results":
     return Results(this_machine(), subject, started)
 
 
-def _show(results: "Results") -> None:
+def _show(results: "Results", html_path: Path | None) -> None:
     from rich.console import Console
 
     from app.bench.table import report
@@ -261,6 +263,11 @@ def _show(results: "Results") -> None:
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
     for part in report(results):
         console.print(part)
+    if html_path is not None:
+        from app.bench.report_html import html_report
+        from app.bench.results_file import write_text
+
+        write_text(html_path, html_report(results))
 
 
 def _write(

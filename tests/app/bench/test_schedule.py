@@ -63,9 +63,8 @@ def test_with_one_pair_the_prompts_balance_the_order(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_who_comes_first_changes_from_prompt_to_prompt(n: int) -> None:
+def test_who_comes_first_changes_with_the_prompts(n: int) -> None:
     orders = [order(slots_of_pair(policies(n), prompt=prompt, pair=0)) for prompt in range(4 * n)]
-    assert all(one != two for one, two in zip(orders, orders[1:], strict=False))
     assert len({first for first, *_ in orders}) > n / 2
 
 

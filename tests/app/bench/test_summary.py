@@ -1,0 +1,137 @@
+"""What runs amount to, against cases worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.bench.curve import batch_curve, weighted_median
+from app.bench.numbers import geometric_mean
+from app.bench.records import BatchCost, PromptRecord
+from app.bench.summary import exclusion, pair_ratios, summarise
+from tests.app.bench.made_results import record, run
+
+AUTO, FIXED = "combined:auto", "lookup:fixed:4"
+
+
+def test_a_ratio_is_taken_to_the_plain_run_of_its_pair_and_group() -> None:
+    runs = (
+        run("plain", 100.0, pair=0, group=0), run(AUTO, 150.0, pair=0, group=0),
+        run("plain", 50.0, pair=0, group=1), run(FIXED, 100.0, pair=0, group=1),
+        run(AUTO, 30.0, pair=1, group=1), run("plain", 20.0, pair=1, group=1),
+        run("plain", 10.0, pair=1, group=0), run(FIXED, 5.0, pair=1, group=0),
+    )  # fmt: skip
+    one = PromptRecord("grounded", "one", 0.0, runs=runs)
+    assert pair_ratios(one, AUTO) == [1.5, 1.5]
+    assert pair_ratios(one, FIXED) == [2.0, 0.5]
+
+
+def test_a_prompt_counts_with_the_median_of_its_pairs_and_a_set_with_their_geometric_mean() -> None:
+    records = [
+        record({AUTO: [1.0, 9.0, 2.0]}, prompt="one"),
+        record({AUTO: [0.5, 0.5, 0.4]}, prompt="two"),
+    ]
+    (summary,) = summarise(records, [AUTO])
+    (policy,) = summary.policies
+    assert [each.ratio for each in policy.ratios] == pytest.approx([2.0, 0.5])
+    assert policy.mean == pytest.approx(1.0)
+    assert policy.worst is not None
+    assert policy.worst.prompt == "two"
+
+
+def test_a_loop_counts_in_the_mean_with_loops_only() -> None:
+    records = [
+        record({AUTO: [1.2]}, prompt="one"),
+        record({AUTO: [4.8]}, prompt="two", is_loop=True),
+    ]
+    (summary,) = summarise(records, [AUTO])
+    (policy,) = summary.policies
+    assert policy.mean == pytest.approx(1.2)
+    assert policy.mean_of_all == pytest.approx(2.4)
+    assert (summary.n_prompts, summary.n_loops) == (2, 1)
+
+
+def test_a_reply_that_the_model_ended_soon_is_too_short_to_time() -> None:
+    assert exclusion(record({AUTO: [1.0]}, n_tokens=15, reason="end")) == "short"
+    assert exclusion(record({AUTO: [1.0]}, n_tokens=16, reason="end")) is None
+    assert exclusion(record({AUTO: [1.0]}, n_tokens=8, reason="length")) is None
+
+
+def test_sets_and_temperatures_are_kept_apart() -> None:
+    records = [
+        record({AUTO: [2.0]}, set_name="grounded"),
+        record({AUTO: [1.0]}, set_name="chat"),
+        record({AUTO: [0.5]}, set_name="chat", temperature=0.7),
+    ]
+    summaries = summarise(records, [AUTO])
+    assert [summary.label for summary in summaries] == ["grounded at 0", "chat at 0", "chat at 0.7"]
+    assert [summary.policies[0].mean for summary in summaries] == pytest.approx([2.0, 1.0, 0.5])
+
+
+def test_a_prompt_that_failed_is_told_and_counts_nowhere() -> None:
+    failed = PromptRecord("grounded", "two", 0.0, failure="the context is full")
+    (summary,) = summarise([record({AUTO: [1.5]}), failed], [AUTO])
+    assert summary.n_prompts == 1
+    assert summary.failures == (("two", "the context is full"),)
+    assert summary.policies[0].mean == pytest.approx(1.5)
+
+
+def test_texts_that_part_are_counted_with_the_first_place() -> None:
+    one = record({AUTO: [1.0, 1.0, 1.0]})
+    places = iter([None, 40, 12])
+    runs = tuple(
+        each if each.is_plain else replace(each, parts_at=next(places)) for each in one.runs
+    )
+    (summary,) = summarise([replace(one, runs=runs)], [AUTO])
+    policy = summary.policies[0]
+    assert (policy.n_same, policy.n_runs, policy.parts_at) == (1, 3, 12)
+
+
+def test_acceptance_and_tokens_per_round_are_of_all_runs_together() -> None:
+    runs = (
+        run("plain", 100.0), run(AUTO, 100.0, verified=10, accepted=9),
+        run("plain", 100.0, pair=1), run(AUTO, 100.0, pair=1, verified=30, accepted=1),
+    )  # fmt: skip
+    (summary,) = summarise([PromptRecord("grounded", "one", 0.0, runs=runs)], [AUTO])
+    policy = summary.policies[0]
+    assert policy.acceptance == pytest.approx(0.25)
+    assert policy.tokens_per_round == pytest.approx(2.0)
+    assert policy.by_source == {"lookup": (40, 10)}
+
+
+def test_the_noise_is_what_plain_runs_of_one_pair_differ_by() -> None:
+    runs = (
+        run("plain", 100.0, group=0), run(AUTO, 100.0, group=0),
+        run("plain", 110.0, group=1), run(FIXED, 100.0, group=1),
+    )  # fmt: skip
+    (summary,) = summarise([PromptRecord("grounded", "one", 0.0, runs=runs)], [AUTO, FIXED])
+    assert summary.plain_spread == pytest.approx(0.1)
+
+
+def test_a_single_plain_run_tells_nothing_about_noise() -> None:
+    (summary,) = summarise([record({AUTO: [1.0]})], [AUTO])
+    assert summary.plain_spread is None
+    assert geometric_mean([]) is None
+
+
+def test_the_curve_is_the_median_over_prompts_in_plain_steps() -> None:
+    def costs(*batches: BatchCost) -> PromptRecord:
+        return PromptRecord("grounded", "one", 0.0, batches=batches)
+
+    points = batch_curve(
+        [
+            costs(BatchCost(1, 10, 0.010), BatchCost(2, 5, 0.014)),
+            costs(BatchCost(1, 10, 0.010), BatchCost(2, 20, 0.015), BatchCost(9, 7, 0.05)),
+        ]
+    )
+    assert [(point.n_rows, point.n_rounds) for point in points] == [(1, 20), (2, 25)]
+    assert [point.steps for point in points] == pytest.approx([1.0, 1.5])
+
+
+def test_without_plain_rounds_there_is_no_curve() -> None:
+    assert batch_curve([PromptRecord("s", "p", 0.0, batches=(BatchCost(2, 50, 0.1),))]) == ()
+
+
+def test_a_weighted_median_is_the_value_in_the_middle_of_the_weight() -> None:
+    assert weighted_median([(3.0, 1), (1.0, 1), (2.0, 1)]) == 2.0
+    assert weighted_median([(1.0, 1), (2.0, 10), (3.0, 1)]) == 2.0
+    assert weighted_median([(1.0, 5), (9.0, 1)]) == 1.0
