@@ -26,6 +26,15 @@ class Speed:
         """The ratio in the middle."""
         return median(self.ratios)
 
+    @property
+    def is_clear(self) -> bool:
+        """The pairs agree which side is faster, but for one in five that may not."""
+        middle = self.median
+        if abs(middle - 1) <= NEAR_ONE:
+            return False
+        n_against = sum((ratio - 1) * (middle - 1) < 0 for ratio in self.ratios)
+        return n_against <= len(self.ratios) // 5
+
 
 @dataclass(frozen=True, slots=True)
 class Parting:
@@ -49,7 +58,7 @@ class Identity:
     n_pairs: int
     n_same: int
     n_tokens: int
-    """Tokens of the first side's last reply."""
+    """Tokens of the first side's last reply, the one that ends it included."""
     parting: Parting | None
     """In the newest pair that is not the same."""
 
@@ -69,7 +78,7 @@ def identity_of(pairs: Sequence[Pair]) -> Identity | None:
     return Identity(
         n_pairs=len(pairs),
         n_same=partings.count(None),
-        n_tokens=len(_ids(pairs[-1].first.finished)),
+        n_tokens=pairs[-1].first.tally.n_emitted,
         parting=told[-1] if told else None,
     )
 

@@ -107,14 +107,16 @@ def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     if speed is None:
         return (Run("not known before both have answered", "muted"),)
     ratio = speed.median
-    if abs(ratio - 1) <= NEAR_ONE:
-        said: Line = (Run("the same speed", "strong"), Run(f" ({ratio:.2f}x)"))
-    else:
+    if speed.is_clear:
         style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
-        said = (
+        said: Line = (
             Run(f"{ratio:.2f}x", f"strong {style}"),
             Run(f": {second.label} is {word} than {first.label}"),
         )
+    elif abs(ratio - 1) <= NEAR_ONE:
+        said = (Run("the same speed", "strong"), Run(f" ({ratio:.2f}x)"))
+    else:
+        said = (Run("no clear difference", "strong"), Run(f" ({ratio:.2f}x): the pairs disagree"))
     return (*said, Run(f"  {_spelled(speed.ratios)}", "muted"))
 
 

@@ -63,6 +63,11 @@ def clipped(runs: Line, width: int) -> Line:
     return tuple(kept) if width > 0 else EMPTY
 
 
+def indented(lines: list[Line], n_cells: int) -> list[Line]:
+    """The lines moved to the right."""
+    return [(Run(" " * n_cells), *runs) for runs in lines]
+
+
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two lines as one, the second at the right edge; the first is clipped if they do not fit."""
     room = width - width_of(right)

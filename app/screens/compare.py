@@ -15,6 +15,7 @@ from app.compare.comparison import Comparison
 from app.compare.from_chat import obstacle
 from app.compare.side import Side, plain_side, speculative_side
 from app.render.compare import figure_lines, question_line, report, verdict_lines
+from app.render.lines import indented
 from app.render.tint import TINT_MODES, TintMode
 from app.widgets.answer_pane import AnswerPane
 from app.widgets.ink import InkLines
@@ -118,7 +119,7 @@ class CompareScreen(Screen[None]):
             running = self.comparison.running_side == place
             pane.set_frame(title=side.label, hint="answers now" if running else "")
             figures = self.query_one(f"#figures-{place}", InkLines)
-            figures.show(figure_lines(answer, figures.size.width))
+            figures.show(indented(figure_lines(answer, figures.size.width - 4), 2))
         verdict = self.query_one("#compare-verdict", InkLines)
         verdict.show(verdict_lines(self.comparison, verdict.size.width))
 

@@ -152,6 +152,15 @@ def test_no_costs_are_told_where_none_were_measured() -> None:
     assert not any(isinstance(event, CostsMeasured) for event in run(make_session(OFF), request()))
 
 
+def test_the_text_of_a_round_is_shared_out_to_its_tokens() -> None:
+    events = run(make_session(DRAFT), request())
+    told = [event for event in events if isinstance(event, TokensCommitted) and event.tokens]
+    assert any(len(event.tokens) > 2 for event in told)
+    for event in told:
+        assert sum(event.lengths) == len(event.text)
+        assert len(event.tokens) - 1 <= len(event.lengths) <= len(event.tokens)
+
+
 def test_the_second_turn_prefills_only_what_is_new() -> None:
     backend = FakeBackend(LETTERS)
     session = make_session(OFF, target=backend)

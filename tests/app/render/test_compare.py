@@ -63,9 +63,15 @@ def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
         assert style in {run.style for line in verdict_lines(comparison, 100) for run in line}
 
 
+def test_pairs_that_disagree_make_no_claim() -> None:
+    assert "no clear difference (0.92x): the pairs disagree" in said(compared(tps=(105.0, 79.0)))
+    assert "1.20x: lookup" in said(compared(tps=(130.0, 120.0, 95.0, 125.0, 110.0)))
+
+
 def test_several_pairs_are_listed_beside_their_median() -> None:
-    assert "median of 3 pairs: 1.40 0.90 1.20" in said(compared(tps=(140.0, 90.0, 120.0)))
-    assert "1.20x" in said(compared(tps=(140.0, 90.0, 120.0)))
+    shown = said(compared(tps=(140.0, 110.0, 120.0)))
+    assert "1.20x: lookup" in shown
+    assert "median of 3 pairs: 1.40 1.10 1.20" in shown
 
 
 def test_identical_texts_are_called_so_with_their_length() -> None:
