@@ -22,6 +22,7 @@ A peer that is not named or cannot run is a row that says so. kvchat itself alwa
 """
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ WARM_UP_TOKENS = 24
 
 def main() -> None:
     options = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended: the same command goes on from here"))
     sampling = Sampling(options.temperature, options.tokens, options.seed)
     prompts = [
         prompt
