@@ -57,7 +57,7 @@ class ChatDialogs(Screen[None]):
             self.notify("Another kvchat writes this chat: it is read-only here.", title="Read-only")
 
     def action_chat_settings(self) -> None:
-        """Ask for system prompt and sampling."""
+        """Ask for system prompt and sampling, and how drafts are judged."""
         from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 
         history = self.controller.history
@@ -74,8 +74,10 @@ class ChatDialogs(Screen[None]):
                 )
             except StoreError as error:
                 self.report(error)
+            if settings.speculation != now.speculation:
+                self.controller.set_speculation(settings.speculation)
 
-        now = ChatSettings(history.system_prompt, history.sampling)
+        now = ChatSettings(history.system_prompt, history.sampling, self.controller.speculation)
         self.app.push_screen(ChatSettingsScreen(now), changed)
 
     # --- models ---

@@ -1,23 +1,27 @@
-"""System prompt and sampling of one chat."""
+"""System prompt and sampling of one chat, and how drafts are judged."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, Static, TextArea
+from textual.widgets import Input, Label, Select, Static, TextArea
 
-from engine.configuration import SamplingSettings
+from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+
+Choice = TypeVar("Choice", bound=Verification | bool)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a chat says to the model at its start, and how replies are drawn."""
+    """What a chat says to the model at its start, how replies are drawn and drafts judged."""
 
     system_prompt: str
     sampling: SamplingSettings
+    speculation: SpeculationSettings
+    """Of the whole session, not of this chat: how drafts are judged is changed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,16 @@ _KNOBS = (
     _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off",
           0.01, 10.0),
 )  # fmt: skip
+
+
+_JUDGED: dict[Verification, str] = {
+    "coupled": "coupled: the text of no drafts",
+    "match": "match: the same, fewer accepted",
+    "rejection": "rejection: more accepted, another text",
+    "block": "block: most accepted, another text",
+}
+_BONUS = {True: "on: one behind a draft accepted whole", False: "off: saves a row of each batch"}
+_STRICT = {False: "off", True: "on: near ties are decoded again alone"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -70,8 +84,19 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                     yield Label(knob.label, classes="label")
                     yield Input(f"{value:g}", id=knob.name, compact=True)
                     yield Label(knob.hint, classes="hint")
+            yield from self._judging()
             yield Static("", id="problem", markup=False)
             yield Static("ctrl+s or enter saves · esc leaves it", classes="hint", markup=False)
+
+    def _judging(self) -> ComposeResult:
+        speculation = self._settings.speculation
+        with Grid(id="judging"):
+            yield Label("drafts judged by", classes="label")
+            yield _choice("verification", _JUDGED, speculation.verification)
+            yield Label("bonus token", classes="label")
+            yield _choice("bonus_token", _BONUS, speculation.bonus_token)
+            yield Label("strict", classes="label")
+            yield _choice("strict", _STRICT, speculation.strict)
 
     def on_mount(self) -> None:
         self.query_one("#system-prompt").focus()
@@ -101,7 +126,21 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             repetition_window=sampling.repetition_window,
         )
         prompt = self.query_one("#system-prompt", TextArea).text
-        self.dismiss(ChatSettings(prompt, changed))
+        self.dismiss(ChatSettings(prompt, changed, self._judged()))
+
+    def _judged(self) -> SpeculationSettings:
+        verification = self.query_one("#verification", Select).value
+        return replace(
+            self._settings.speculation,
+            verification=next(name for name in _JUDGED if name == verification),
+            bonus_token=self.query_one("#bonus_token", Select).value is True,
+            strict=self.query_one("#strict", Select).value is True,
+        )
+
+
+def _choice(name: str, options: dict[Choice, str], value: Choice) -> Select[Choice]:
+    pairs = [(text, option) for option, text in options.items()]
+    return Select(pairs, value=value, allow_blank=False, compact=True, id=name)
 
 
 def _read(knob: _Knob, text: str) -> float | int:

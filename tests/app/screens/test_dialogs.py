@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from textual.widgets import Input, OptionList, TextArea
+from textual.widgets import Input, OptionList, Select, TextArea
 
 from app.application import KvchatApp
 from app.render.lines import plain
@@ -13,6 +13,7 @@ from app.screens.first_run import FirstRunScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelsScreen
 from app.widgets.pager import Pager
+from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.fakes_app import (
@@ -185,3 +186,25 @@ async def test_every_binding_has_an_id_a_description_and_a_tooltip(tmp_path: Pat
         bindings = [b for node in (*own_nodes(screen), app) for b in own_bindings(node, {})]
     assert len(bindings) > 20
     assert all(b.id and b.description and b.tooltip for b in bindings)
+
+
+async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        before = screen.controller.speculation
+        await pilot.press("ctrl+s", "ctrl+s")
+        assert client.speculation == SpeculationSettings(), "nothing is sent where nothing changed"
+        await pilot.press("ctrl+s")
+        dialog = app.screen
+        dialog.query_one("#verification", Select).value = "block"
+        dialog.query_one("#bonus_token", Select).value = False
+        dialog.query_one("#strict", Select).value = True
+        await pilot.press("ctrl+s")
+        judged = replace(before, verification="block", bonus_token=False, strict=True)
+        await wait_until(pilot, lambda: client.speculation == judged)
+        assert screen.controller.speculation == judged
+        await pilot.press("ctrl+s")
+        assert app.screen.query_one("#verification", Select).value == "block"
+        assert not app.screen.query_one("#bonus_token", Select).value
+        assert app.screen.query_one("#strict", Select).value
