@@ -1,4 +1,4 @@
-"""The benchmarks are scripts that import each other by name; their pure parts are tested so, too."""
+"""The benchmarks are scripts that import each other by name; so do the tests of their pure parts."""
 
 import sys
 from pathlib import Path
