@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from app.chat.judging import judging
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.tally import Tally, tally_of
 from app.render.format import share
@@ -83,6 +84,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
+            judging=judging(settings),
         )
 
     def asked(self) -> None:
@@ -108,6 +110,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
+            judging=judging(settings),
         )
 
     def planned(self, nbytes: int | None) -> None:
@@ -157,6 +160,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
+            judging=judging(settings),
             buffers=event.buffers,
             cache=None,
         )

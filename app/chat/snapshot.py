@@ -31,6 +31,8 @@ class CockpitSnapshot:
     controller: str = ""
     n_draft: int | None = None
     """Draft length that the user set."""
+    judging: tuple[str, ...] = ()
+    """How drafts are judged, where it is not the usual way."""
     next_length: int | None = None
     """Draft length that the controller chose for the next round."""
     reason: str = ""

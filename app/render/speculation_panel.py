@@ -145,12 +145,13 @@ def _side_by_side(left: list[Line], right: list[Line]) -> list[Line]:
 
 
 def speculation_title(snapshot: CockpitSnapshot) -> str:
-    """Which predictor and controller are on."""
+    """Which predictor and controller are on, and what is unusual in how drafts are judged."""
     if not snapshot.predictor:
         return "speculation"
     if snapshot.predictor == "off":
         return "speculation · off"
-    return f"speculation · {snapshot.predictor} · {snapshot.controller}"
+    names = ("speculation", snapshot.predictor, snapshot.controller, *snapshot.judging)
+    return " · ".join(names)
 
 
 def _both(reply: Tally, session: Tally, figure: Callable[[Tally], str]) -> tuple[str, str]:

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from app.chat.meters import BIN_S, Meters
 from app.chat.snapshot import Phase
 from app.render.format import share
+from engine.configuration import SpeculationSettings
 from engine.events import (
     CommittedToken,
     CostsMeasured,
@@ -150,3 +153,16 @@ def test_measured_costs_and_a_fault_reach_the_panel_and_a_fault_goes_again() -> 
     assert meters.snapshot().fault == "the draft predictor failed and is off"
     meters.feed(SpeculationChanged("lookup", "auto"))
     assert meters.snapshot().fault is None
+
+
+def test_an_unusual_way_to_judge_drafts_is_shown_from_the_load_on_and_at_each_change() -> None:
+    meters = Meters()
+    strict = SpeculationSettings(strict=True)
+    meters.loading(replace(CONFIGURATION, speculation=strict))
+    assert meters.snapshot().judging == ("strict",)
+    meters.feed(loaded(CONFIGURATION))
+    assert meters.snapshot().judging == ()
+    meters.speculation(replace(strict, verification="block", bonus_token=False))
+    assert meters.snapshot().judging == ("block", "no bonus")
+    meters.speculation(replace(strict, verification="match"))
+    assert meters.snapshot().judging == ("match", "strict")

@@ -136,6 +136,8 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
 
 def test_the_title_says_which_predictor_is_on() -> None:
     assert speculation_title(BUSY) == "speculation · lookup · band"
+    judged = replace(BUSY, judging=("match", "strict"))
+    assert speculation_title(judged) == "speculation · lookup · band · match · strict"
 
 
 def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:
