@@ -8,6 +8,8 @@ from html import escape
 WIDTH = 720
 LEFT, RIGHT, TOP, BOTTOM = 190, 16, 26, 30
 ROW = 18
+MARK, MAIN_MARK = 3.5, 6.0
+"""Radius of a mark."""
 N_COLOURS = 8
 """Colours `--c0` to `--c7` of the page; further series begin again with another shape."""
 
@@ -18,6 +20,8 @@ class Series:
 
     name: str
     values: dict[str, float]
+    is_main: bool = False
+    """Drawn larger and above the others."""
 
 
 def ratio_chart(labels: Sequence[str], series: Sequence[Series], title: str) -> str:
@@ -37,10 +41,12 @@ def ratio_chart(labels: Sequence[str], series: Sequence[Series], title: str) -> 
     for row, label in enumerate(labels):
         y = TOP + ROW * row + ROW / 2
         parts.append(_label(label, y))
-        for index, each in enumerate(series):
+        for index, each in sorted(enumerate(series), key=lambda pair: pair[1].is_main):
             value = each.values.get(label)
             if value is not None:
-                parts.append(_mark(x(value), y, index, f"{each.name} on {label}: {value:.3f}"))
+                said = f"{each.name} on {label}: {value:.3f}"
+                size = MAIN_MARK if each.is_main else MARK
+                parts.append(_mark(x(value), y, index, said, size))
     return _svg(height, title, parts)
 
 
@@ -86,12 +92,13 @@ def curve_chart(points: Sequence[tuple[int, float]], title: str) -> str:
     return _svg(height, title, parts)
 
 
-def legend(names: Sequence[str]) -> str:
+def legend(series: Sequence[Series]) -> str:
     """Give the mark and the name of each series."""
     entries = [
-        f'<span><svg width="14" height="14" aria-hidden="true">{_mark(7, 7, index, name)}</svg>'
-        f"{escape(name)}</span>"
-        for index, name in enumerate(names)
+        f'<span><svg width="14" height="14" aria-hidden="true">'
+        f"{_mark(7, 7, index, each.name, MAIN_MARK if each.is_main else MARK)}</svg>"
+        f"{escape(each.name)}</span>"
+        for index, each in enumerate(series)
     ]
     return f'<p class="legend">{" ".join(entries)}</p>'
 
@@ -111,16 +118,17 @@ def _round_steps(most: float) -> list[float]:
     return [] if math.isinf(size) else [size * k for k in range(int(most / size) + 1)]
 
 
-def _mark(x: float, y: float, index: int, title: str) -> str:
+def _mark(x: float, y: float, index: int, title: str, size: float = MARK) -> str:
     """Give a dot, ring or square, so that more series than colours stay apart."""
     shape = index // N_COLOURS % 3
     style = f"s{index % N_COLOURS}"
     said = f"<title>{escape(title)}</title>"
     if shape == 2:
-        corner = f'x="{x - 4:.1f}" y="{y - 4:.1f}"'
-        return f'<rect class="{style}" {corner} width="8" height="8">{said}</rect>'
+        corner = f'x="{x - size:.1f}" y="{y - size:.1f}"'
+        side = f'width="{2 * size:g}" height="{2 * size:g}"'
+        return f'<rect class="{style}" {corner} {side}>{said}</rect>'
     ring = " ring" if shape == 1 else ""
-    return f'<circle class="{style}{ring}" cx="{x:.1f}" cy="{y:.1f}" r="4.5">{said}</circle>'
+    return f'<circle class="{style}{ring}" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}">{said}</circle>'
 
 
 def _axis(x: float, text: str, height: float, *, is_one: bool) -> str:

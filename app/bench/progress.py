@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from app.bench.job import Unit
 from app.bench.numbers import median
+from app.bench.policies import parse_policy
 from app.bench.records import PromptRecord
 from app.bench.summary import exclusion, pair_ratios
 from app.render import format as fmt
@@ -18,13 +19,19 @@ def time_left(elapsed_s: float, n_done: int, n_total: int) -> float | None:
     return elapsed_s / n_done * (n_total - n_done) if n_done else None
 
 
+def policy_order(name: str) -> tuple[bool, str, int]:
+    """Give what sorts policies by name, `auto` first and short drafts before long ones."""
+    policy = parse_policy(name)
+    return not policy.is_auto, f"{policy.predictor}:{policy.controller}", policy.n_draft or 0
+
+
 def prompt_line(record: PromptRecord) -> str:
     """Give a prompt's result in one line: its ratio under every policy, or why there is none."""
     where = f"{record.set_name} at {record.temperature:g}  {record.prompt}"
     if record.failure is not None:
         return f"{where}: failed: {record.failure}"
-    names = dict.fromkeys(run.policy for run in record.runs if not run.is_plain)
-    ratios = " ".join(f"{name} {median(pair_ratios(record, name)):.2f}" for name in sorted(names))
+    names = sorted({run.policy for run in record.runs if not run.is_plain}, key=policy_order)
+    ratios = " ".join(f"{name} {median(pair_ratios(record, name)):.2f}" for name in names)
     reason = exclusion(record)
     return f"{where}: {ratios}" + (f" ({reason}, not in the means)" if reason else "")
 

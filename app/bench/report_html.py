@@ -5,10 +5,17 @@ from html import escape
 
 from app.bench.charts import Series, bar_chart, curve_chart, legend, ratio_chart
 from app.bench.curve import batch_curve
+from app.bench.policies import parse_policy
 from app.bench.records import PromptRecord, Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
 from app.bench.table import against_line, against_overall, interval, ratio, set_facts
-from app.bench.verdict import auto_against_best, overall_of, recommend, slow_prompts
+from app.bench.verdict import (
+    auto_against_best,
+    noise_warning,
+    overall_of,
+    recommend,
+    slow_prompts,
+)
 from app.render import format as fmt
 
 STYLE = (
@@ -86,6 +93,8 @@ def _head(results: Results, summaries: Sequence[SetSummary]) -> Iterable[str]:
     )
     yield f'<p class="verdict"><strong>Recommended: {escape(name)}</strong>: '
     yield f"{escape(advice.reason)}.</p>"
+    if (noise := noise_warning(summaries)) is not None:
+        yield f"<p><strong>{escape(noise)}</strong></p>"
 
 
 def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterable[str]:
@@ -146,10 +155,14 @@ def _set(summary: SetSummary, records: Sequence[PromptRecord]) -> Iterable[str]:
         and record.failure is None
     ]
     series = [
-        Series(policy.policy, {each.prompt: each.ratio for each in policy.ratios})
+        Series(
+            policy.policy,
+            {each.prompt: each.ratio for each in policy.ratios},
+            is_main=parse_policy(policy.policy).is_auto,
+        )
         for policy in summary.policies
     ]
-    yield legend([each.name for each in series])
+    yield legend(series)
     yield ratio_chart(prompts, series, f"{summary.label}: speed over plain, prompt by prompt")
     accepted = [
         (policy.policy, 100 * policy.acceptance)

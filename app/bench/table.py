@@ -14,6 +14,7 @@ from app.bench.verdict import (
     Recommendation,
     auto_against_best,
     best_fixed,
+    noise_warning,
     overall,
     overall_of,
     recommend,
@@ -39,6 +40,8 @@ def report(results: Results) -> Iterator[RenderableType]:
     yield from _curve(batch_curve(results.prompts))
     yield Text()
     yield recommendation_text(recommend(summaries, policies))
+    if (noise := noise_warning(summaries)) is not None:
+        yield Text(noise, style=BAD)
 
 
 def recommendation_text(advice: Recommendation) -> Text:

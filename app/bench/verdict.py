@@ -16,6 +16,8 @@ AUTO_MAY_COST = 0.02
 WORTH = 1.02
 """Gain from which a setting that does not adapt is recommended."""
 MAY_COST_A_SET = 0.98
+NOISY = 0.1
+"""Median difference of two plain runs from which the machine was not quiet enough to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,17 @@ def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
         if parse_policy(policy.policy).is_auto
         for prompt in policy.ratios
         if prompt.ratio < SLOW
+    )
+
+
+def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
+    """Give why the numbers are not to be trusted, None where the machine was quiet."""
+    worst = max((each.plain_spread or 0.0 for each in summaries), default=0.0)
+    if worst < NOISY:
+        return None
+    return (
+        f"Two plain runs beside each other differ by {worst:.0%}, so something else used this "
+        "machine: measure again when it is quiet, or with more pairs."
     )
 
 

@@ -275,10 +275,14 @@ def _write(
 ) -> None:
     from app.bench.preset_writing import write_policy
     from app.bench.summary import summarise
-    from app.bench.verdict import recommend
+    from app.bench.verdict import noise_warning, recommend
 
     policies = results.subject.policies
-    advice = recommend(summarise(results.prompts, policies), policies)
+    summaries = summarise(results.prompts, policies)
+    if noise_warning(summaries) is not None:
+        click.echo(f"kvchat: {target} is left as it is, for the numbers are too noisy", err=True)
+        return
+    advice = recommend(summaries, policies)
     draft = configuration.draft
     write_policy(
         target,

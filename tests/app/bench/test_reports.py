@@ -1,0 +1,135 @@
+"""The table on the terminal and the HTML file."""
+
+import io
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from app.bench.charts import Series, bar_chart, curve_chart, ratio_chart, ticks
+from app.bench.records import PromptRecord, Results
+from app.bench.report_html import html_report
+from app.bench.table import report
+from tests.app.bench.made_results import record, results
+
+AUTO, FIXED = "combined:auto", "lookup:fixed:4"
+EVIL = "</pre><script>alert('x')</script> & \"more\""
+VOID = {"meta", "line", "rect", "circle", "polyline"}
+
+
+class Checker(HTMLParser):
+    """Follows which elements are open, and collects what would load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "onload")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def made() -> Results:
+    return results(
+        record({AUTO: [1.5], FIXED: [2.0]}, prompt="one", text=EVIL),
+        record({AUTO: [0.9], FIXED: [0.5]}, prompt="<b>two</b>"),
+        record({AUTO: [4.0], FIXED: [5.0]}, prompt="three", is_loop=True),
+        PromptRecord("grounded", "four", 0.0, failure="context < full"),
+        record({AUTO: [1.0], FIXED: [0.9]}, set_name="chat", temperature=0.7),
+        policies=[AUTO, FIXED],
+    )
+
+
+def printed(made: Results) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=160, highlight=False)
+    for part in report(made):
+        console.print(part)
+    return file.getvalue()
+
+
+def test_the_table_tells_everything_that_was_found() -> None:
+    text = printed(made())
+    for part in (
+        "grounded at 0  3 prompts",
+        "1 end in a loop and are in no mean",
+        "1.162",  # the square root of 1.5 * 0.9
+        "0.90 <b>two</b>",
+        "four failed: context < full",
+        "best fixed, chosen afterwards: lookup:fixed:4",
+        "chat at 0.7",
+        "Prompts on which auto is below 0.95 of plain",
+        "Rounds by the tokens in their batch",
+        "Recommended: combined:auto",
+    ):
+        assert part in text, part
+
+
+def test_a_benchmark_without_results_has_a_report() -> None:
+    assert "Recommended: no speculation" in printed(results(policies=[AUTO]))
+    assert "Recommended" in html_report(results(policies=[AUTO]))
+
+
+def test_noise_is_told() -> None:
+    noisy = results(record({AUTO: [1.5], FIXED: [1.0]}), policies=[AUTO, FIXED])
+    runs = list(noisy.prompts[0].runs)
+    assert "measure again" not in printed(noisy)
+    object.__setattr__(runs[0], "decode_tps", 80.0)
+    assert "differ by 25%" in printed(noisy)
+    assert "differ by 25%" in html_report(noisy)
+
+
+def test_the_page_is_one_file_of_balanced_html_that_loads_nothing() -> None:
+    checker = Checker()
+    text = html_report(made())
+    checker.feed(text)
+    checker.close()
+    assert checker.open == []
+    assert checker.links == []
+    assert not checker.tags & {"script", "link", "img", "iframe", "b"}
+    assert "svg" in checker.tags
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_text_of_the_model_is_escaped() -> None:
+    text = html_report(made())
+    assert EVIL not in text
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;more&quot;" in text
+    assert "&lt;b&gt;two&lt;/b&gt;" in text
+
+
+def test_the_page_has_colours_for_light_and_dark() -> None:
+    assert "prefers-color-scheme: dark" in html_report(made())
+
+
+def test_twice_and_half_as_fast_are_equally_far_from_one() -> None:
+    chart = ratio_chart(["a", "b", "c"], [Series("s", {"a": 0.5, "b": 1.0, "c": 2.0})], "title")
+    xs = [float(part.split('"')[0]) for part in chart.split('cx="')[1:]]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
+
+
+@pytest.mark.parametrize("span", [(0.95, 1.05), (0.6, 1.4), (0.4, 3.0), (0.05, 20.0)])
+def test_the_axis_has_one_and_few_other_ticks(span: tuple[float, float]) -> None:
+    assert 1.0 in ticks(*span)
+    assert len(ticks(*span)) <= 9
+
+
+def test_charts_of_nothing_are_drawn() -> None:
+    for chart in (ratio_chart([], [], "t"), bar_chart([], "t"), curve_chart([], "t")):
+        assert chart.startswith("<svg")
+
+
+def test_a_value_that_is_missing_has_no_mark() -> None:
+    chart = ratio_chart(["a", "b"], [Series("s", {"a": 1.2})], "t")
+    assert chart.count("<circle") == 1

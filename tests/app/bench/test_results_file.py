@@ -1,0 +1,64 @@
+"""The JSON file: what is written is read again, and what is not one is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.bench.errors import BenchError
+from app.bench.records import PromptRecord
+from app.bench.results_file import check_same_subject, read_results, write_results
+from tests.app.bench.made_results import record, results
+
+AUTO = "combined:auto"
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    made = results(
+        record({AUTO: [1.5, 1.25]}, text='Ünïcode "quotes" \u2028 </script>'),
+        PromptRecord("chat", "two", 0.7, failure="refused", notes=("a note",)),
+        policies=[AUTO],
+    )
+    path = tmp_path / "new" / "all.json"
+    write_results(path, made)
+    assert read_results(path) == made
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    write_results(path, results(record({AUTO: [1.0]}), policies=[AUTO]))
+    write_results(path, results(policies=[AUTO]))
+    assert read_results(path).prompts == ()
+    assert [each.name for each in tmp_path.iterdir()] == ["all.json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 99}', "[" * 100_000])
+def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "all.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(BenchError):
+        read_results(path)
+
+
+def test_a_damaged_file_is_told_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    write_results(path, results(record({AUTO: [1.0]}), policies=[AUTO]))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["prompts"][0]["runs"][1]["decode_tps"] = "fast"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(BenchError, match=r"prompts\.0\.runs\.1\.decode_tps"):
+        read_results(path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(BenchError, match="cannot be written"):
+        write_results(tmp_path / "file" / "all.json", results(policies=[AUTO]))
+
+
+def test_only_the_same_measurement_is_gone_on_with() -> None:
+    subject = results(policies=[AUTO]).subject
+    check_same_subject(subject, replace(subject))
+    with pytest.raises(BenchError, match="n_tokens was 64 and is 128"):
+        check_same_subject(subject, replace(subject, n_tokens=128))
