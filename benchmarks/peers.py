@@ -39,6 +39,7 @@ from speed_peers.records import Head, PeerError, Run, append, open_results
 from speed_peers.schedule import planned
 from speed_peers.server import LlamaServer
 
+from app.bench.errors import BenchError
 from app.bench.prompt_sets import Prompt, choose, read_set
 
 WARM_UP = Prompt("warm-up", "warm-up", "Count from one to thirty in words.")
@@ -48,7 +49,14 @@ WARM_UP_TOKENS = 24
 def main() -> None:
     options = read_options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended: the same command goes on from here"))
-    sampling = Sampling(options.temperature, options.tokens, options.seed)
+    try:
+        run(options)
+    except (BenchError, PeerError) as error:
+        sys.exit(str(error))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Read the prompts, and compare."""
     prompts = [
         prompt
         for name in options.sets.split(",")
@@ -56,20 +64,19 @@ def main() -> None:
     ]
     (warm_up, *questions), ends = make_questions(options.model, [WARM_UP, *prompts])
     setup = Setup(options.model, options.draft, options.ctx, options.threads, ends)
+    has_draft = options.draft is not None
     modes = chosen_modes(
-        options.kvchat.split(","), only=options.only, skip=options.skip,
-        has_draft=options.draft is not None,
-    )  # fmt: skip
+        options.kvchat.split(","), only=options.only, skip=options.skip, has_draft=has_draft
+    )
+    configurations = [asdict(mode) | {"key": mode.key} for mode in modes]
     head = Head(
         settings_of(options),
         describe_machine(),
-        configurations=[asdict(mode) | {"key": mode.key} for mode in modes],
+        configurations=configurations,
         command=command_of(options),
     )
-    try:
-        compare(options, setup, sampling, modes, warm_up, questions, head)
-    except PeerError as error:
-        sys.exit(str(error))
+    sampling = Sampling(options.temperature, options.tokens, options.seed)
+    compare(options, setup, sampling, modes, warm_up, questions, head)
 
 
 def compare(
