@@ -32,9 +32,10 @@ READING = """\
   transport counts. kvchat's spans the whole decoding as its screen shows it, the first token too.
 - **Ratios** are taken prompt by prompt within a pair, so that a machine that slows down in between
   does not count; the table has their geometric mean. 1.00 is kvchat's plain decoding.
-- **Same text** counts replies with the very tokens of the same program's plain decoding. A batch
-  of several rows is summed in another order than a single row, so a near tie may fall the other
-  way in every program here; `strict` in kvchat decodes near ties again.
+- **Same text** counts replies with the very tokens of the same program's plain decoding, and for
+  that one itself, with those of kvchat's. A batch of several rows is summed in another order than a
+  single row, so a near tie may fall the other way in every program here; `strict` in kvchat decodes
+  near ties again.
 - **Accepted** is the share of drafted tokens that the model confirmed, where the program tells it;
   **per pass** is how many tokens a pass through the model brought.
 - Modes with two numbers (4/4) look for runs of up to the first length and draft the second, which
@@ -147,7 +148,7 @@ def row_line(row: Row) -> str:
     """Give one line of a set's table."""
     if not row.n_prompts:
         return f"| {row.configuration} | no speed | | | | | | 0 |"
-    same = f"{row.n_same} of {row.n_replies}" if row.to_own_plain is not None else ""
+    same = f"{row.n_same} of {row.n_replies}"
     accepted = "" if row.acceptance is None else f"{row.acceptance:.0%}".replace("%", " %")
     return (
         f"| {row.configuration} | {number(row.to_kvchat_plain)} | {number(row.to_own_plain)} | "

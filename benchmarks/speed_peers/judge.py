@@ -26,7 +26,8 @@ class Row:
     """Geometric mean over prompts of the speed over kvchat's plain one, median of pairs."""
     to_own_plain: float | None
     n_same: int
-    """Replies with the very tokens of the peer's own plain decoding; of `n_replies`."""
+    """Replies with the very tokens of the peer's own plain decoding, of `n_replies`; for that one
+    itself, with those of kvchat's plain decoding."""
     n_replies: int
     acceptance: float | None
     tokens_per_round: float | None
@@ -86,11 +87,12 @@ def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
     own_plain = f"{configuration.split(' ', 1)[0]} {PLAIN}"
     to_plain, n_prompts = mean_ratio(prompts, configuration, BASE)
     to_own, _ = mean_ratio(prompts, configuration, own_plain)
+    model_text = BASE if configuration == own_plain else own_plain
     pairs = [
-        (reply, replies[own_plain][pair])
+        (reply, replies[model_text][pair])
         for replies in prompts
         for pair, reply in replies.get(configuration, {}).items()
-        if pair in replies.get(own_plain, {})
+        if pair in replies.get(model_text, {})
     ]
     own = [reply for replies in prompts for reply in replies.get(configuration, {}).values()]
     speeds = [speed for reply in own if (speed := reply.tokens_per_second) is not None]

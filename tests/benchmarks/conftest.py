@@ -1,4 +1,4 @@
-"""The benchmarks are scripts that import each other by name; so do the tests of their pure parts."""
+"""The benchmarks are scripts that import each other by name, so their tests find them by name."""
 
 import sys
 from pathlib import Path

@@ -111,6 +111,13 @@ def test_text_is_compared_with_the_same_programs_plain_text() -> None:
     assert (row.n_same, row.n_replies) == (1, 2)
 
 
+def test_the_plain_text_of_a_peer_is_compared_with_kvchats() -> None:
+    runs = runs_at({"kvchat plain": (1, 1), "node-llama-cpp plain": (1,)})
+    runs.append(run("p1", "node-llama-cpp plain", reply(1, tokens=(9, 9, 9))))
+    row = row_of(runs, "chat", "node-llama-cpp plain")
+    assert (row.n_same, row.n_replies) == (1, 2)
+
+
 def test_acceptance_is_told_only_where_the_peer_tells_it() -> None:
     told = run("p", "llama-server x", reply(1, n_drafted=8, n_accepted=6, n_rounds=10))
     untold = run("p", "transformers x", reply(1))
