@@ -69,6 +69,11 @@ class Comparison:
         return self._running
 
     @property
+    def was_stopped(self) -> bool:
+        """The user ended it."""
+        return self._is_stopping
+
+    @property
     def n_wanted(self) -> int:
         """Pairs there will be when all is done."""
         return self._n_wanted

@@ -84,6 +84,25 @@ def read_side(text: str, settings: SpeculationSettings) -> Side:
     return side
 
 
+def check_available(sides: tuple[Side, ...], predictors: tuple[str, ...]) -> None:
+    """Refuse a predictor that the loaded model cannot use.
+
+    Args:
+        sides: What is to be compared.
+        predictors: Those that the model can use (`Loaded.predictors`).
+
+    Raises:
+        SideError: If one of the sides drafts with another.
+    """
+    for side in sides:
+        name = side.settings.predictor.value
+        if name not in predictors:
+            needs = "; name a draft model with --draft" if name == "draft" else ""
+            raise SideError(
+                f"the {name} predictor cannot be used here, only {', '.join(predictors)}{needs}"
+            )
+
+
 PREDICTORS = tuple(name.value for name in PredictorName)
 CONTROLLERS = tuple(name.value for name in ControllerName)
 

@@ -1,0 +1,191 @@
+"""`kvchat compare`: one prompt answered in two ways, by turns, with a verdict; no screen."""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from app.compare.comparison import Comparison
+    from app.compare.side import Side
+    from engine.configuration import Configuration
+    from engine.events import Loaded
+    from engine.requests import GenerationRequest
+    from engine.worker_client import WorkerClient
+
+POLL_S = 0.25
+EXIT_INTERRUPTED = 130
+SEED_BITS = 31
+
+
+@click.command(name="compare")
+@click.argument("model")
+@click.argument("prompt", required=False)
+@click.option("--first", default="off", show_default=True, metavar="SIDE", help="The first side.")
+@click.option("--second", metavar="SIDE", help="The second side. [as the chat drafts]")
+@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1), help="Of replies.")
+@click.option(
+    "--tokens", default=256, show_default=True, type=click.IntRange(2), help="Of a reply."
+)
+@click.option("--temperature", type=click.FloatRange(0.0, 5.0), help="0 is greedy. [as set]")
+@click.option("--seed", type=click.IntRange(0), help="Of every reply; drawn without it.")
+@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
+@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
+@click.option("--ctx", "n_ctx", type=click.IntRange(1), help="Tokens of context.")
+@click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
+@click.option("--system", default="", help="System prompt.")
+@click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
+@click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")
+def command(
+    model: str,
+    prompt: str | None,
+    first: str,
+    second: str | None,
+    pairs: int,
+    tokens: int,
+    temperature: float | None,
+    seed: int | None,
+    draft: str | None,
+    preset: str | None,
+    n_ctx: int | None,
+    n_threads: int | None,
+    system: str,
+    shows_text: bool,
+    as_json: bool,
+) -> int:
+    """Answer PROMPT in two ways, by turns, and say which is faster and whether the texts part.
+
+    A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input.
+
+    \b
+    kvchat compare smollm2 "Repeat this list: ..."
+    kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < question.txt
+    kvchat compare smollm2 "..." --first lookup:band --second combined:auto --pairs 5
+    """  # noqa: D301  click wants the backspace character itself
+    from app.bench.opening import open_configuration
+    from app.compare.side import read_side, speculative_side
+
+    text = _prompt_text(prompt)
+    configuration = open_configuration(
+        model, draft=draft, preset=preset, n_ctx=n_ctx, n_threads=n_threads
+    )
+    settings = configuration.speculation
+    other = speculative_side(settings) if second is None else read_side(second, settings)
+    sides = (read_side(first, settings), other)
+    request = _request(text, system, configuration, tokens, temperature, seed)
+    comparison = _compare(configuration, request, sides, pairs)
+    if as_json:
+        from app.compare.as_json import as_values
+
+        click.echo(json.dumps(as_values(comparison), ensure_ascii=False, indent=2))
+    else:
+        _show(comparison, shows_text=shows_text)
+    return EXIT_INTERRUPTED if comparison.problem is not None else 0
+
+
+def _prompt_text(prompt: str | None) -> str:
+    if prompt not in (None, "-"):
+        return str(prompt)
+    if prompt is None and sys.stdin.isatty():
+        raise click.UsageError('no prompt: write kvchat compare MODEL "...", or pipe one in')
+    return sys.stdin.read()
+
+
+def _request(
+    text: str,
+    system: str,
+    configuration: "Configuration",
+    n_tokens: int,
+    temperature: float | None,
+    seed: int | None,
+) -> "GenerationRequest":
+    import secrets
+    from dataclasses import replace
+
+    from engine.requests import GenerationRequest, Message
+
+    user = Message("user", text)
+    sampling = configuration.sampling
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    return GenerationRequest(
+        messages=(Message("system", system), user) if system else (user,),
+        sampling=sampling,
+        max_tokens=n_tokens,
+        seed=secrets.randbits(SEED_BITS) if seed is None else seed,
+    )
+
+
+def _compare(
+    configuration: "Configuration",
+    request: "GenerationRequest",
+    sides: "tuple[Side, Side]",
+    n_pairs: int,
+) -> "Comparison":
+    from app import locations
+    from app.compare.comparison import Comparison
+    from app.compare.side import check_available
+    from engine.worker_client import WorkerClient
+
+    client = WorkerClient(
+        log_path=locations.worker_log_path(), memory_path=locations.build_memory_path()
+    )
+    try:
+        client.load(configuration)
+        loaded = _loaded(client)
+        check_available(sides, loaded.predictors)
+        comparison = Comparison(client, request, sides, restore=configuration.speculation)
+        comparison.add_pairs(n_pairs)
+        _follow(client, comparison)
+        return comparison
+    finally:
+        client.close()
+
+
+def _loaded(client: "WorkerClient") -> "Loaded":
+    from engine.errors import WorkerError
+    from engine.events import Failed, Loaded, WorkerStopped
+
+    while True:
+        for event in client.poll(POLL_S):
+            match event:
+                case Loaded():
+                    for note in event.notes:
+                        click.echo(f"kvchat: {note}", err=True)
+                    return event
+                case Failed(title, message) | WorkerStopped(title, message, will_restart=False):
+                    raise WorkerError(f"{title}: {message}")
+                case _:
+                    pass
+
+
+def _follow(client: "WorkerClient", comparison: "Comparison") -> None:
+    """Take events until nothing runs; Ctrl+C ends it and keeps the whole pairs."""
+    from engine.errors import WorkerError
+
+    said = None
+    while comparison.is_running:
+        try:
+            for event in client.poll(POLL_S):
+                comparison.take(event)
+        except KeyboardInterrupt:
+            comparison.stop()
+        now = (len(comparison.pairs), comparison.running_side)
+        if now != said and comparison.running_side is not None:
+            label = comparison.sides[comparison.running_side].label
+            pair = f"pair {now[0] + 1} of {comparison.n_wanted}"
+            click.echo(f"kvchat: {pair}, {label}", err=True)
+            said = now
+    if comparison.problem is not None and not comparison.was_stopped:
+        raise WorkerError(comparison.problem)
+
+
+def _show(comparison: "Comparison", *, shows_text: bool) -> None:
+    from app.render.compare import report
+
+    for side, answer in zip(comparison.sides, comparison.shown, strict=True):
+        if shows_text and answer is not None:
+            click.secho(f"{side.label}:", bold=True)
+            click.echo(answer.text.rstrip() + "\n")
+    click.echo(report(comparison))

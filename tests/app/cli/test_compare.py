@@ -1,0 +1,50 @@
+"""`kvchat compare` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.cli.conftest import kvchat
+
+PROMPT = "Write this line three times: the quick brown fox jumps over the lazy dog"
+
+
+@pytest.mark.model
+def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> None:
+    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "1", "--tokens", "12"]
+    done = kvchat(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
+    assert done.returncode == 0, done.stderr
+    assert "lookup · fixed 2" in done.stdout
+    assert "identical, all" in done.stdout
+    assert "one pair: more pairs tell more" in done.stdout
+    assert "pair 1 of 1, plain" in done.stderr
+
+
+@pytest.mark.model
+def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
+    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "2", "--tokens", "8"]
+    done = kvchat(*arguments, "--temperature", "0", "--seed", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["seed"] == 3
+    assert len(told["pairs"]) == 2
+    assert told["speed"]["median"] > 0
+    assert len(told["speed"]["ratios"]) == 2
+    first, second = (told["pairs"][0][name] for name in ("first", "second"))
+    assert (first["text"] == second["text"]) == (told["pairs"][0]["parting"] is None)
+    assert first["stats"]["n_drafted"] == 0
+
+
+@pytest.mark.model
+def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
+    done = kvchat("compare", str(starter_path), "Hello", "--second", "draft")
+    assert done.returncode == 1
+    assert "the draft predictor cannot be used here, only off, lookup" in done.stderr
+    assert "--draft" in done.stderr
+
+
+def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
+    done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
+    assert done.returncode == 1
+    assert "lookop is none of off, lookup" in done.stderr
