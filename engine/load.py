@@ -10,6 +10,7 @@ from engine.errors import EngineError
 from engine.events import Loaded
 from engine.model.chat_template import ChatTemplate
 from engine.session import Session
+from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
 
 TRIAL_TOKENS = 8
@@ -23,8 +24,12 @@ class LoadedSession:
     loaded: Loaded
 
 
-def load_session(configuration: Configuration, log: NativeLog) -> LoadedSession:
+def load_session(
+    configuration: Configuration, log: NativeLog, barred: Barred | None = None
+) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
+
+    A `barred` predictor is left off, whatever is asked for.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -45,12 +50,21 @@ def load_session(configuration: Configuration, log: NativeLog) -> LoadedSession:
             opened.append(draft)
         for backend in opened:
             _try_decode(backend)
-        session = Session(target, _template(target), configuration.speculation, draft_backend=draft)
+        session = Session(
+            target,
+            _template(target),
+            configuration.speculation,
+            draft_backend=draft,
+            barred=barred,
+        )
     except EngineError:
         for backend in opened:
             backend.close()
         raise
-    return LoadedSession(session, _loaded(configuration, session, target, draft, watch))
+    loaded = _loaded(configuration, session, target, draft, watch)
+    if barred is not None:
+        loaded = replace(loaded, notes=(*loaded.notes, barred.reason))
+    return LoadedSession(session, loaded)
 
 
 def target_settings(configuration: Configuration) -> ContextSettings:

@@ -32,11 +32,12 @@ from engine.model.chat_template import ChatTemplate
 from engine.prompt import Prompt, chat_prompt, raw_prompt
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
+from engine.speculation.barred import Barred, Busy
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
 from engine.speculation.experience import Experience
-from engine.speculation.roster import Barred, Roster
+from engine.speculation.roster import Roster
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
@@ -104,6 +105,10 @@ class Session:
     def predictors(self) -> tuple[str, ...]:
         """Names of the predictors that can be switched on."""
         return self._roster.names(self._wanted)
+
+    def busy_predictor(self) -> Busy | None:
+        """Give the predictor that is at work now, None while none is; from any thread."""
+        return self._roster.busy()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor and controller from the next round on."""

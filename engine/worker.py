@@ -70,8 +70,8 @@ class Worker:
 
     def _do(self, task: Load | Generate, cancellation: Cancellation) -> None:
         match task:
-            case Load(configuration):
-                loaded = load_session(configuration, self._log)
+            case Load(configuration, barred):
+                loaded = load_session(configuration, self._log, barred)
                 self._session = loaded.session
                 self._send((loaded.loaded,))
             case Generate(request):
@@ -113,7 +113,8 @@ class Worker:
                 if self._session is not None:
                     self._session.set_speculation(settings)
             case Ping():
-                self._send(Pong())
+                session = self._session
+                self._send(Pong(None if session is None else session.busy_predictor()))
 
     def _send(self, answer: Answer) -> None:
         with self._send_lock:

@@ -3,7 +3,8 @@
 The process is started by exec in a session of its own, with its output going to a log. A thread of
 the client starts it and reads it, so that the caller's own priority is not inherited and no event
 waits for the screen. A process that dies becomes a `WorkerStopped` event; one that dies while
-loading is tried again without extra buffer types, and that is remembered.
+loading is tried again without extra buffer types, and that is remembered; one that hangs is started
+again, without the predictor that made it hang.
 """
 
 import contextlib
@@ -25,8 +26,18 @@ from engine.build_memory import BuildMemory
 from engine.configuration import Configuration, SpeculationSettings
 from engine.crash import describe_exit, is_native_crash
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
+from engine.hang import Hang, hang_in_silence, hang_of
 from engine.requests import GenerationRequest
-from engine.worker_protocol import Answer, Command, Generate, Load, Ping, SetSpeculation, Stop
+from engine.worker_protocol import (
+    Answer,
+    Command,
+    Generate,
+    Load,
+    Ping,
+    Pong,
+    SetSpeculation,
+    Stop,
+)
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
@@ -41,8 +52,9 @@ FALLBACK_NOTE = (
 class WorkerClient:
     """An `EngineClient` whose engine is a process.
 
-    `silence_limit_s` is how long the process may leave a ping unanswered; it answers from a thread
-    of its own, so only a hung process is silent that long.
+    `silence_limit_s` is how long the process may leave a ping unanswered, and how long one call of
+    a predictor may take; pings are answered from a thread of its own, so only a hung process is
+    silent that long.
     """
 
     def __init__(
@@ -58,7 +70,7 @@ class WorkerClient:
         self._command = tuple(command)
         self._silence_limit_s = silence_limit_s
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._jobs: SimpleQueue[Configuration | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Load | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Command, Answer] | None = None
@@ -67,6 +79,7 @@ class WorkerClient:
         self._is_loaded = False
         self._is_closed = False
         self._heard_at = 0.0
+        self._speculation = SpeculationSettings()
         self._thread = threading.Thread(target=self._serve, name="engine-client", daemon=True)
         self._thread.start()
 
@@ -81,7 +94,8 @@ class WorkerClient:
     def load(self, configuration: Configuration) -> None:
         self._is_busy = True
         self._is_loaded = False
-        self._jobs.put(configuration)
+        self._speculation = configuration.speculation
+        self._jobs.put(Load(configuration))
         self._end_process()
 
     def generate(self, request: GenerationRequest) -> None:
@@ -99,6 +113,7 @@ class WorkerClient:
         self._send(Stop())
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
+        self._speculation = settings
         self._send(SetSpeculation(settings))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
@@ -128,25 +143,25 @@ class WorkerClient:
     def _serve(self) -> None:
         """Start a process for each configuration and read it until it ends; the client's thread."""
         while True:
-            configuration = self._jobs.get()
-            while configuration is not None:
-                configuration = self._serve_one(configuration)
+            job = self._jobs.get()
+            while job is not None:
+                job = self._serve_one(job)
             if self._is_closed:
                 return
 
-    def _serve_one(self, configuration: Configuration) -> Configuration | None:
-        """Run one process to its end; gives the configuration to try instead, if there is one."""
-        remembered = configuration.use_extra_buffers and self._memory.extra_buffers_crash
+    def _serve_one(self, job: Load) -> Load | None:
+        """Run one process to its end; gives what to load instead, if there is something."""
+        remembered = job.configuration.use_extra_buffers and self._memory.extra_buffers_crash
         if remembered:
-            configuration = replace(configuration, use_extra_buffers=False)
+            job = replace(job, configuration=replace(job.configuration, use_extra_buffers=False))
         try:
             process, connection = self._start()
         except OSError as error:
             self._stopped("The engine could not be started", f"{error}: check the installation", 1)
             return None
-        self._send(Load(configuration))
-        hung = self._read_until_end(process, connection, is_fallback=remembered)
-        return self._after_end(process, configuration, hung=hung)
+        self._send(job)
+        hang = self._read_until_end(process, connection, is_fallback=remembered)
+        return self._after_end(process, job, hang)
 
     def _start(self) -> "tuple[subprocess.Popen[bytes], Connection[Command, Answer]]":
         ours, theirs = socket.socketpair()
@@ -174,21 +189,28 @@ class WorkerClient:
         connection: "Connection[Command, Answer]",
         *,
         is_fallback: bool,
-    ) -> bool:
-        """Pass events on until the pipe closes; True when the process had to be killed as hung."""
+    ) -> Hang | None:
+        """Pass events on until the pipe closes; tells how the process hung if it was killed."""
         self._heard_at = time.monotonic()
         while True:
             try:
                 if connection.poll(1.0):
-                    self._take(connection.recv(), is_fallback=is_fallback)
+                    answer = connection.recv()
+                    self._take(answer, is_fallback=is_fallback)
                     self._heard_at = time.monotonic()
+                    if (hang := self._hang_told_by(answer)) is not None:
+                        process.kill()
+                        return hang
                     continue
             except (EOFError, OSError):
-                return False
+                return None
             if time.monotonic() - self._heard_at > self._silence_limit_s:
                 process.kill()
-                return True
+                return hang_in_silence(self._speculation, self._silence_limit_s)
             self._send(Ping())
+
+    def _hang_told_by(self, answer: Answer) -> Hang | None:
+        return hang_of(answer.busy, self._silence_limit_s) if isinstance(answer, Pong) else None
 
     def _take(self, answer: Answer, *, is_fallback: bool) -> None:
         if not isinstance(answer, tuple):
@@ -206,24 +228,23 @@ class WorkerClient:
     def _after_end(
         self,
         process: "subprocess.Popen[bytes]",
-        configuration: Configuration,
-        *,
-        hung: bool,
-    ) -> Configuration | None:
+        job: Load,
+        hang: Hang | None,
+    ) -> Load | None:
         exit_code = process.wait()
         was_loaded, self._is_loaded = self._is_loaded, False
         self._forget_process()
         if self._is_closed or not self._jobs.empty():
             return None
-        if hung:
+        if hang is not None:
             self._stopped(
                 "The engine stopped answering",
-                f"it was silent for {self._silence_limit_s:g} s and is restarted",
+                f"{hang.message}; the engine is restarted" if was_loaded else hang.message,
                 exit_code,
                 will_restart=was_loaded,
             )
-            return configuration if was_loaded else None
-        if not was_loaded and is_native_crash(exit_code) and configuration.use_extra_buffers:
+            return self._again(job, hang) if was_loaded else None
+        if not was_loaded and is_native_crash(exit_code) and job.configuration.use_extra_buffers:
             self._memory.remember_crash()
             self._stopped(
                 "llama.cpp crashed while loading",
@@ -231,7 +252,7 @@ class WorkerClient:
                 exit_code,
                 will_restart=True,
             )
-            return configuration
+            return job
         self._stopped(
             "The engine stopped",
             f"{describe_exit(exit_code)}. Your chat is saved. Restart the engine to go on; "
@@ -239,6 +260,11 @@ class WorkerClient:
             exit_code,
         )
         return None
+
+    def _again(self, job: Load, hang: Hang) -> Load:
+        """Give what to load in the place of a hung process: as it was set last, without culprit."""
+        configuration = replace(job.configuration, speculation=self._speculation)
+        return Load(configuration, hang.barred or job.barred)
 
     def _stopped(
         self, title: str, message: str, exit_code: int, *, will_restart: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
 from engine.requests import GenerationRequest
+from engine.speculation.barred import Barred, Busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,8 @@ class Load:
     """Open this configuration; the first message, once a process."""
 
     configuration: Configuration
+    barred: Barred | None = None
+    """A predictor that hung before and must not be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,9 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Pong:
     """It does."""
+
+    busy: Busy | None = None
+    """The predictor that is at work, None while none is."""
 
 
 Command = Load | Generate | Stop | SetSpeculation | Ping

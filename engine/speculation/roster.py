@@ -8,21 +8,13 @@ from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import PredictorError
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
-from engine.speculation.cost import PlainStep
+from engine.speculation.barred import Barred, Busy
+from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.custom import CustomPredictors
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.guarded import GuardedPredictor
 from engine.speculation.predictors.readers import Readers
-
-
-@dataclass(frozen=True, slots=True)
-class Barred:
-    """A predictor that must not be used, and why, in words for the user."""
-
-    title: str
-    """As `SpeculationSettings.predictor_title` spells it."""
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,8 @@ class Roster:
         self._custom = CustomPredictors(target.vocabulary, n_ctx=target.n_ctx)
         self._barred = barred
         self._failed: tuple[SpeculationSettings, str] | None = None
-        self.engaged: Engaged | None = None
+        self._engaged: Engaged | None = None
+        self._making: tuple[str, Stopwatch] | None = None
 
     def names(self, settings: SpeculationSettings) -> tuple[PredictorName, ...]:
         """Give the predictors that can be switched on."""
@@ -81,24 +74,17 @@ class Roster:
         Raises:
             PresetError: a setting of the predictor is out of its range.
         """
-        name = settings.predictor
-        note = self._objection(settings)
-        if note is None and name is not PredictorName.OFF:
-            try:
-                made = self._make(settings, request, sampler)
-                guarded = GuardedPredictor(
-                    made,
-                    name=settings.predictor_title,
-                    n_vocab=self._target.vocabulary.n_tokens,
-                    plain_step=plain_step,
-                )
-                self.engaged = Engaged(name, guarded, None)
-                return self.engaged
-            except PredictorError as error:
-                note = f"the {settings.predictor_title} predictor is off: {error}"
-                self.give_up(settings, note)
-        self.engaged = Engaged(PredictorName.OFF, None, note)
-        return self.engaged
+        self._engaged = self._engage(settings, request, sampler, plain_step)
+        return self._engaged
+
+    def busy(self) -> Busy | None:
+        """Give the predictor that is at work now, None while none is; from any thread."""
+        making, engaged = self._making, self._engaged
+        if making is not None:
+            return Busy(making[0], making[1].total())
+        predictor = None if engaged is None else engaged.predictor
+        busy_s = None if predictor is None else predictor.busy_s
+        return None if predictor is None or busy_s is None else Busy(predictor.name, busy_s)
 
     def close(self) -> None:
         """Let go what a plugin holds.
@@ -107,6 +93,30 @@ class Roster:
             PredictorError: the plugin raised.
         """
         self._custom.close()
+
+    def _engage(
+        self,
+        settings: SpeculationSettings,
+        request: GenerationRequest,
+        sampler: Sampler,
+        plain_step: PlainStep,
+    ) -> Engaged:
+        objection = self._objection(settings)
+        if objection is not None or settings.predictor is PredictorName.OFF:
+            return Engaged(PredictorName.OFF, None, objection)
+        title = settings.predictor_title
+        self._making = (title, Stopwatch())
+        try:
+            made = self._make(settings, request, sampler)
+        except PredictorError as error:
+            fault = f"the {title} predictor is off: {error}"
+            self.give_up(settings, fault)
+            return Engaged(PredictorName.OFF, None, fault)
+        finally:
+            self._making = None
+        n_vocab = self._target.vocabulary.n_tokens
+        guarded = GuardedPredictor(made, name=title, n_vocab=n_vocab, plain_step=plain_step)
+        return Engaged(settings.predictor, guarded, None)
 
     def _objection(self, settings: SpeculationSettings) -> str | None:
         if self._failed is not None and self._failed[0] is settings:

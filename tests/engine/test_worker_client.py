@@ -27,6 +27,7 @@ from engine.events import (
 )
 from engine.requests import GenerationRequest, Message
 from engine.worker_client import FALLBACK_NOTE, WorkerClient
+from tests.plugins import install_predictor
 
 pytestmark = pytest.mark.model
 ANSWER_LIMIT_S = 60.0
@@ -224,10 +225,10 @@ CRASHING_WORKER = """
     from multiprocessing.connection import Connection
     from engine import worker
     load = worker.load_session
-    def crashing(configuration, log):
+    def crashing(configuration, *rest):
         if configuration.use_extra_buffers:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return load(configuration, log)
+        return load(configuration, *rest)
     worker.load_session = crashing
     worker.Worker(Connection(int(sys.argv[1]))).run()
 """
@@ -288,3 +289,68 @@ def test_the_engine_ends_when_its_front_end_is_killed(
     front_end.stdout.close()
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+HANGING = """
+import time
+
+
+class Hanging:
+    name = "stuck"
+
+    def __init__(self, setup):
+        pass
+
+    def reset(self, history):
+        pass
+
+    def commit(self, tokens):
+        pass
+
+    def propose(self):
+        {hang}
+        yield
+
+    def close(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        "time.sleep(1000)",
+        "__import__('ctypes').PyDLL(None).sleep(1000)",
+    ],
+    ids=["interpreter free", "interpreter held"],
+)
+def test_a_predictor_that_hangs_is_left_out_by_the_next_process(
+    hang: str, tmp_path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_predictor(
+        tmp_path, monkeypatch, "stuck", HANGING.format(hang=hang), attribute="Hanging"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    client = WorkerClient(log_path=tmp_path / "engine.log", silence_limit_s=2.0)
+    client.load(configuration)
+    collect(client, lambda event: isinstance(event, Loaded))
+    client.set_speculation(
+        SpeculationSettings(predictor=PredictorName.CUSTOM, custom_predictor="stuck")
+    )
+    client.generate(ask("Name three colours."))
+    events = collect(client, lambda event: isinstance(event, Loaded))
+    stopped = next(event for event in events if isinstance(event, WorkerStopped))
+    assert stopped.will_restart
+    assert "custom:stuck predictor" in stopped.message
+    loaded = events[-1]
+    assert isinstance(loaded, Loaded)
+    assert "custom" not in loaded.predictors
+    assert any("custom:stuck predictor" in note for note in loaded.notes)
+    client.generate(ask("Name three colours."))
+    events = collect(client, is_end)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].text
+    change = next(event for event in events if isinstance(event, SpeculationChanged))
+    assert change.predictor is PredictorName.OFF
+    assert "load the model again" in (change.note or "")
+    client.close()

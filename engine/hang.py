@@ -1,0 +1,55 @@
+"""What is to blame when the engine's process hangs, and what it must do without."""
+
+from dataclasses import dataclass
+
+from engine.configuration import PredictorName, SpeculationSettings
+from engine.speculation.barred import Barred, Busy
+
+SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
+PATIENCE_WITH_A_DRAFT = 20.0
+"""A draft model reads the whole chat before its first guess, on a processor for minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A process that had to be ended."""
+
+    message: str
+    barred: Barred | None = None
+    """What the next process must not use, None where nothing is under suspicion."""
+
+
+def hang_of(busy: Busy | None, limit_s: float) -> Hang | None:
+    """Give the hang of a predictor that has been at work for too long, None while it may go on.
+
+    `limit_s` is the time for one call of a predictor; one with a draft model has
+    `PATIENCE_WITH_A_DRAFT` times as long.
+    """
+    if busy is None:
+        return None
+    if busy.title in SLOW_READERS:
+        limit_s *= PATIENCE_WITH_A_DRAFT
+    if busy.elapsed_s <= limit_s:
+        return None
+    said = f"the {busy.title} predictor has not answered for {busy.elapsed_s:.0f} s"
+    return Hang(f"{said} and is left out", _barred(busy.title, f"{said}, so it is off"))
+
+
+def hang_in_silence(speculation: SpeculationSettings, limit_s: float) -> Hang:
+    """Give the hang of a process that left a ping unanswered for `limit_s`.
+
+    Only code that holds Python's interpreter can do that, so a plugin's predictor is suspected
+    where one is in use: kvchat's own ones and llama.cpp let the thread that answers pings run.
+    """
+    said = f"it was silent for {limit_s:g} s"
+    if speculation.predictor is not PredictorName.CUSTOM:
+        return Hang(said)
+    title = speculation.predictor_title
+    return Hang(
+        f"{said}; the {title} predictor is left out, because it may have done that",
+        _barred(title, f"the engine hung while the {title} predictor was in use, so it is off"),
+    )
+
+
+def _barred(title: str, reason: str) -> Barred:
+    return Barred(title, f"{reason}: load the model again to try it again")
