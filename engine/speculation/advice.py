@@ -150,5 +150,6 @@ def _cost(costs: CostRange) -> str:
 def _size(target: TokenReads, draft: TokenReads | None) -> str:
     if draft is None or draft.nbytes() < target.nbytes():
         return ""
-    times = draft.nbytes() / max(1, target.nbytes())
-    return f"the draft reads {times:.1f} times as much a token as its target; "
+    times = f"{draft.nbytes() / max(1, target.nbytes()):.1f}"
+    much = "as much" if times == "1.0" else f"{times} times as much"
+    return f"the draft reads {much} a token as its target; "

@@ -1,0 +1,119 @@
+"""`kvchat pairs`, as text and as JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from engine.model import header_cache
+from tests.app.cli.conftest import kvchat
+from tests.drafting_models import TOKENS, drafting_model
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "models"
+    drafting_model(folder / "target.gguf", 40)
+    drafting_model(folder / "small.gguf", 1)
+    drafting_model(folder / "large.gguf", 80)
+    drafting_model(folder / "other.gguf", 1, (*TOKENS[:77], "odd", *TOKENS[78:]))
+    monkeypatch.setenv("KVCHAT_MODELS", str(folder))
+    return folder
+
+
+def test_text_names_the_best_with_its_arguments_and_why_others_are_not(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pairs", "target", "--on", "gpu"]) == 0
+    text = capsys.readouterr().out
+    assert "never load it" in text
+    assert "large: the draft reads 2.0 times as much a token as its target" in text
+    assert "other: token 77 is 'token 77' in the target and 'odd' in the draft" in text
+    assert "kvchat target --draft small" in text
+    server = next(line for line in text.splitlines() if "llama-server" in line)
+    assert f"-m {models / 'target.gguf'} --spec-type draft-simple" in server
+    assert f"--model-draft {models / 'small.gguf'}" in server
+
+
+def test_json_has_every_candidate_with_its_figures(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pairs", "target", "--on", "gpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["target"], found["problem"], found["best"]) == ("target", None, "small")
+    assert [each["name"] for each in found["drafts"]] == ["small", "large"]
+    small = found["drafts"][0]
+    assert small["path"] == str(models / "small.gguf")
+    assert 1 < small["gain_low"] < small["gain_high"] < small["gain_ceiling"]
+    assert small["n_draft"] > 0
+    assert [each["verdict"] for each in found["misfits"]] == ["cannot draft"]
+    assert found["misfits"][0]["gain_low"] is None
+    assert found["look_up"]["gain_high"] > 1
+    assert found["llama_server"][:2] == ["--spec-type", "draft-simple"]
+
+
+def test_folders_that_are_named_are_searched_and_no_others(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    drafting_model(elsewhere / "alone.gguf", 1)
+    target = str(models / "target.gguf")
+    assert run(["pairs", target, "--folder", str(elsewhere), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["drafts"]] == ["alone"]
+    assert found["misfits"] == []
+
+
+def test_a_model_is_found_in_a_folder_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafting_model(tmp_path / "mine" / "big.gguf", 40)
+    assert run(["pairs", "big", "--folder", str(tmp_path / "mine"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "big"
+
+
+def test_a_second_look_reads_no_header_again(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pairs", "target", "--json"]) == 0
+    first = capsys.readouterr().out
+    monkeypatch.setattr(header_cache, "read_facts", None)
+    assert run(["pairs", "target", "--json"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_long_lists_end_with_how_many_more_there_are(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(20):
+        tokens = (*TOKENS[:9], f"odd {number}", *TOKENS[10:])
+        drafting_model(models / f"other-{number}.gguf", 1, tokens)
+    assert run(["pairs", "target"]) == 0
+    assert "and 9 more: --json names all" in capsys.readouterr().out
+
+
+def test_a_model_of_the_catalogue_has_drafts_to_fetch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["pairs", "llama-3.1-70b", "--on", "gpu"]) == 0
+    text = capsys.readouterr().out
+    assert "No model here can draft for llama-3.1-70b" in text
+    assert "meta-llama/Llama-3.2-1B" in text
+
+
+def test_a_recurrent_target_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pairs", "falcon-mamba-7b"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "recurrent" in line
+
+
+def test_an_unknown_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pairs", "nonsense"]) == 1
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_it_runs_in_a_process_of_its_own(models: Path) -> None:
+    done = kvchat("pairs", "target", "--on", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "small" in done.stdout
