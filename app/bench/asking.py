@@ -52,6 +52,7 @@ class Asker:
         self._client = client
         self._configuration = configuration
         self._is_gone = False
+        self._events = self._poll()
         self._load()
 
     def _load(self) -> None:
@@ -75,7 +76,7 @@ class Asker:
         rounds: list[tuple[int, float]] = []
         notes: list[str] = []
         is_first = True
-        for event in self._events():
+        for event in self._events:
             match event:
                 case RoundFinished(n_verified=n_verified, verify_s=verify_s):
                     if not is_first:
@@ -88,8 +89,10 @@ class Asker:
                 case Failed(title, message, fatal):
                     self._is_gone = fatal
                     raise PromptError(f"{title}: {message}")
-                case WorkerStopped(title, message):
-                    self._is_gone = True
+                case WorkerStopped(title, message, will_restart=will_restart):
+                    self._is_gone = not will_restart
+                    if will_restart:
+                        self.loaded = self._loaded()
                     raise EngineStoppedError(f"{title}: {message}")
                 case _:
                     pass
@@ -100,7 +103,7 @@ class Asker:
         self._client.close()
 
     def _loaded(self) -> Loaded:
-        for event in self._events():
+        for event in self._events:
             match event:
                 case Loaded():
                     return event
@@ -110,7 +113,7 @@ class Asker:
                     pass
         raise AssertionError("events never end")
 
-    def _events(self) -> Iterator[Event]:
+    def _poll(self) -> Iterator[Event]:
         while True:
             yield from self._client.poll(POLL_S)
 

@@ -1,0 +1,150 @@
+"""A whole benchmark through failures, crashes and resumption."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.bench.asking import Asker
+from app.bench.job import make_units, run_units, still_to_do, without_failures
+from app.bench.measure import Plan
+from app.bench.policies import parse_policy
+from app.bench.prompt_sets import Prompt
+from app.bench.records import PromptRecord, Results
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.errors import WorkerError
+from engine.events import Event, Failed, WorkerStopped
+from engine.requests import GenerationRequest
+from tests.app.bench.answering_client import CONFIGURATION, AnsweringClient, steady
+from tests.app.bench.made_results import results
+
+POLICY = parse_policy("lookup:fixed:2")
+PLAN = Plan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
+PROMPTS = [Prompt("chat", name, name) for name in ("one", "two", "three", "four")]
+EMPTY = results(policies=[POLICY.name])
+
+
+class Told:
+    """Collects what a progress is told."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.prompts: list[tuple[str, int]] = []
+
+    def run_done(self, unit: object, policy: str) -> None:
+        self.runs.append(policy)
+
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
+        self.prompts.append((record.prompt, n_done))
+
+
+class Failing(AnsweringClient):
+    """Answers certain prompts with certain events."""
+
+    def __init__(self, **instead: Event) -> None:
+        super().__init__(self._answer)
+        self.instead = instead
+
+    def _answer(self, request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+        event = self.instead.get(request.messages[0].content)
+        return steady(request, settings) if event is None else [event]
+
+
+DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)
+
+
+def run(client: AnsweringClient, done: Results = EMPTY) -> tuple[Results, list[Results], Told]:
+    kept: list[Results] = []
+    told = Told()
+    asker = Asker(client, CONFIGURATION)
+    units = still_to_do(make_units([PROMPTS], [0.0]), done)
+    final = run_units(asker, units, PLAN, done, progress=told, keep=kept.append)
+    return final, kept, told
+
+
+def test_results_are_kept_after_every_prompt() -> None:
+    final, kept, told = run(AnsweringClient())
+    assert [len(each.prompts) for each in kept] == [1, 2, 3, 4]
+    assert final == kept[-1]
+    assert told.prompts == [("one", 2), ("two", 4), ("three", 6), ("four", 8)]
+    assert len(told.runs) == 8
+
+
+def test_one_engine_serves_the_whole_benchmark() -> None:
+    client = AnsweringClient()
+    run(client)
+    assert client.n_loads == 1
+
+
+def test_a_failing_prompt_does_not_end_the_benchmark() -> None:
+    client = Failing(two=Failed("The context is full", "raise --ctx"))
+    final, _, _ = run(client)
+    assert [each.failure is None for each in final.prompts] == [True, False, True, True]
+    assert client.n_loads == 1
+
+
+def test_an_engine_that_dies_is_started_again_for_the_next_prompt() -> None:
+    client = Failing(two=DIED)
+    final, _, _ = run(client)
+    assert [each.failure for each in final.prompts] == [
+        None, "The engine stopped: killed by signal 9", None, None,
+    ]  # fmt: skip
+    assert client.n_loads == 2
+
+
+def test_an_engine_that_keeps_dying_ends_the_benchmark_and_what_was_done_is_kept() -> None:
+    client = Failing(two=DIED, three=DIED, four=DIED)
+    kept: list[Results] = []
+    with pytest.raises(WorkerError, match="died on 3 prompts in a row"):
+        run_units(
+            Asker(client, CONFIGURATION),
+            make_units([PROMPTS], [0.0]),
+            PLAN,
+            EMPTY,
+            progress=Told(),
+            keep=kept.append,
+        )
+    assert [each.failure is None for each in kept[-1].prompts] == [True, False, False, False]
+
+
+def test_a_hung_engine_that_the_watchdog_restarts_is_waited_for() -> None:
+    class Restarting(Failing):
+        """Comes back by itself, as the client does with a hung engine."""
+
+        def _answer(
+            self, request: GenerationRequest, settings: SpeculationSettings
+        ) -> Sequence[Event]:
+            events = super()._answer(request, settings)
+            return [*events, self.loaded(CONFIGURATION)] if len(events) == 1 else events
+
+    client = Restarting(two=replace(DIED, will_restart=True))
+    final, _, _ = run(client)
+    assert [each.failure is None for each in final.prompts] == [True, False, True, True]
+    assert client.n_loads == 1
+
+
+def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
+    class Broken(AnsweringClient):
+        def load(self, configuration: Configuration) -> None:
+            self._events = [Failed("No model", "it is broken", fatal=True)]
+
+    with pytest.raises(WorkerError, match="No model: it is broken"):
+        Asker(Broken(), CONFIGURATION)
+
+
+def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> None:
+    first, _, _ = run(Failing(two=Failed("No", "not now")))
+    done = without_failures(replace(first, prompts=first.prompts[:3]))
+    final, _, told = run(AnsweringClient(), done)
+    assert [name for name, _ in told.prompts] == ["two", "four"]
+    assert [each.prompt for each in final.prompts] == ["one", "three", "two", "four"]
+    assert final.elapsed_s > done.elapsed_s
+
+
+def test_sets_come_one_after_the_other_at_each_temperature() -> None:
+    sets = [[Prompt("a", "1", ""), Prompt("a", "2", "")], [Prompt("b", "1", "")]]
+    keys = [(unit.key, unit.index) for unit in make_units(sets, [0.0, 0.7, 0.0])]
+    assert keys == [
+        (("a", "1", 0.0), 0), (("a", "2", 0.0), 1), (("b", "1", 0.0), 0),
+        (("a", "1", 0.7), 0), (("a", "2", 0.7), 1), (("b", "1", 0.7), 0),
+    ]  # fmt: skip

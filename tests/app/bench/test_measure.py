@@ -1,0 +1,145 @@
+"""The runs of one prompt, on an engine that answers as the test says."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.bench.asking import Asker
+from app.bench.measure import OTHER_PROMPT, Plan, measure_prompt
+from app.bench.policies import Policy, parse_policy
+from app.bench.prompt_sets import Prompt
+from app.bench.records import PromptRecord
+from app.bench.summary import pair_ratios
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import Event, Failed, SpeculationChanged
+from engine.requests import GenerationRequest
+from tests.app.bench.answering_client import (
+    CONFIGURATION,
+    AnsweringClient,
+    finished,
+    steady,
+)
+
+PROMPT = Prompt("chat", "one", "Hello?")
+LOOKUP, AUTO, DRAFT = map(parse_policy, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
+
+
+def plan(*policies: Policy, **changes: object) -> Plan:
+    made = Plan(
+        policies=policies, n_pairs=2, n_tokens=40, seed=7, speculation=SpeculationSettings(),
+        sampling=SamplingSettings(top_k=5), has_draft=False, has_template=True,
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def measured(client: AnsweringClient, made: Plan, temperature: float = 0.0) -> PromptRecord:
+    return measure_prompt(
+        Asker(client, CONFIGURATION),
+        PROMPT,
+        made,
+        temperature=temperature,
+        index=0,
+        tell=lambda policy: None,
+    )
+
+
+def test_every_policy_runs_in_every_pair_beside_a_plain_run() -> None:
+    record = measured(AnsweringClient(), plan(LOOKUP, AUTO))
+    assert [run.policy for run in record.runs] == [
+        "lookup:fixed:2", "plain", "combined:auto", "combined:auto", "plain", "lookup:fixed:2",
+    ]  # fmt: skip
+    assert pair_ratios(record, AUTO.name) == [1.5, 1.5]
+
+
+def test_plain_and_speculative_runs_of_a_pair_draw_with_one_seed_and_pairs_with_others() -> None:
+    client = AnsweringClient()
+    record = measured(client, plan(LOOKUP), temperature=0.7)
+    assert [(run.pair, run.seed) for run in record.runs] == [(0, 7), (0, 7), (1, 8), (1, 8)]
+    assert {request.sampling for request, _ in client.asked} == {
+        SamplingSettings(temperature=0.7, top_k=5)
+    }
+
+
+def test_the_prompt_is_in_the_cache_before_anything_is_timed() -> None:
+    client = AnsweringClient()
+    measured(client, plan(LOOKUP))
+    request, settings = client.asked[0]
+    assert settings.predictor is PredictorName.OFF
+    assert request.messages[0].content == "Hello?"
+    assert request.max_tokens == 2
+
+
+def test_every_run_is_told() -> None:
+    told: list[str] = []
+    asker = Asker(AnsweringClient(), CONFIGURATION)
+    measure_prompt(asker, PROMPT, plan(LOOKUP), temperature=0, index=0, tell=told.append)
+    assert told == ["lookup:fixed:2", "plain", "plain", "lookup:fixed:2"]
+
+
+def test_where_texts_part_is_written_down_with_what_came_instead() -> None:
+    def parting(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+        tokens = list(range(40))
+        if settings.predictor is not PredictorName.OFF:
+            tokens[5:] = [25] * 35
+        return [finished(tokens, 100.0, seed=request.seed)]
+
+    record = measured(AnsweringClient(parting), plan(LOOKUP))
+    by_policy = {run.policy: run for run in record.runs}
+    assert (by_policy["plain"].parts_at, by_policy["plain"].parts_as) == (None, "")
+    assert by_policy[LOOKUP.name].parts_at == 5
+    assert by_policy[LOOKUP.name].parts_as == "z" * 35
+
+
+def test_rounds_are_counted_by_their_size_without_the_first_one() -> None:
+    record = measured(AnsweringClient(), plan(LOOKUP))
+    costs = [(cost.n_rows, cost.n_rounds, cost.median_s) for cost in record.batches]
+    assert costs == [(1, 4, 0.01), (3, 4, 0.015)]
+
+
+def test_a_prompt_that_the_engine_refuses_is_a_record_of_why() -> None:
+    client = AnsweringClient(lambda *_: [Failed("The context is full", "raise --ctx")])
+    record = measured(client, plan(LOOKUP))
+    assert record.failure == "The context is full: raise --ctx"
+    assert record.runs == ()
+
+
+def test_an_empty_reply_has_no_speed() -> None:
+    client = AnsweringClient(lambda request, _: [finished([], None, seed=request.seed)])
+    assert "the reply is empty" in str(measured(client, plan(LOOKUP)).failure)
+
+
+def test_what_the_engine_notes_is_kept_once() -> None:
+    def noting(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+        note = None if settings.predictor is PredictorName.OFF else "lookup failed and is off"
+        changed = SpeculationChanged(settings.predictor, settings.controller, note)
+        return [changed, *steady(request, settings)]
+
+    record = measured(AnsweringClient(noting), plan(LOOKUP))
+    assert record.notes == ("lookup failed and is off",)
+
+
+def test_a_reply_that_repeats_itself_is_marked() -> None:
+    client = AnsweringClient(lambda request, _: [finished([3] * 40, 9.0, seed=request.seed)])
+    assert measured(client, plan(LOOKUP)).is_loop
+    assert not measured(AnsweringClient(), plan(LOOKUP)).is_loop
+
+
+@pytest.mark.parametrize(("policy", "reads_anew"), [(DRAFT, True), (AUTO, True), (LOOKUP, False)])
+def test_a_draft_model_reads_the_prompt_anew_in_every_run(policy: Policy, reads_anew: bool) -> None:
+    client = AnsweringClient()
+    measured(client, plan(policy, has_draft=True))
+    for (other, forgetting), (request, settings) in zip(
+        client.asked, client.asked[1:], strict=False
+    ):
+        if settings.predictor is policy.predictor and request.raw_prompt is None:
+            assert (other.raw_prompt == OTHER_PROMPT) is reads_anew
+            assert (forgetting.predictor is PredictorName.DRAFT) is reads_anew
+
+
+def test_a_model_without_a_template_gets_the_bare_text() -> None:
+    client = AnsweringClient()
+    measured(client, plan(LOOKUP, has_template=False))
+    assert {(request.raw_prompt, request.messages) for request, _ in client.asked} == {
+        ("Hello?", ())
+    }
