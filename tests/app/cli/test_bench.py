@@ -1,0 +1,155 @@
+"""`kvchat bench` as a user meets it, on the starter model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.bench.results_file import read_results
+from engine.presets.preset import read_preset
+from tests.app.cli.conftest import kvchat
+from tests.app.cli.test_imports import imported
+
+KVCHAT = str(Path(sys.executable).with_name("kvchat"))
+FEW = ("--tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.jsonl"
+    lines = ["Count: one two one two one", "Name three colours.", "Name three rivers."]
+    text = "\n".join(json.dumps({"prompt": line}) for line in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.model
+def test_two_prompts_are_measured_kept_and_reported(
+    starter_path: Path, prompts: Path, tmp_path: Path
+) -> None:
+    json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"
+    arguments = (
+        "bench",
+        str(starter_path),
+        *FEW,
+        "--set",
+        str(prompts),
+        "--policy",
+        "lookup:fixed:2",
+    )
+    arguments += ("--policy", "combined:auto", "--json", str(json_path), "--html", str(html_path))
+    done = kvchat(*arguments, "--prompts", "2")
+    assert done.returncode == 0, done.stderr
+    assert "mine at 0  2 prompts" in done.stdout
+    assert "Recommended: " in done.stdout
+    assert len([line for line in done.stderr.splitlines() if line.startswith("mine at 0")]) == 2
+    results = read_results(json_path)
+    assert [run.policy for run in results.prompts[0].runs] == [
+        "lookup:fixed:2", "plain", "combined:auto",
+    ]  # fmt: skip
+    assert all(run.n_tokens == 8 and run.decode_tps > 0 for run in results.prompts[0].runs)
+    assert "0.3.36" in results.machine.llama_cpp
+    assert html_path.read_text(encoding="utf-8").endswith("</html>\n")
+
+    more = kvchat(*arguments, "--prompts", "3", "--resume", str(json_path))
+    assert more.returncode == 0, more.stderr
+    resumed = read_results(json_path)
+    assert resumed.prompts[:2] == results.prompts
+    assert len(resumed.prompts) == 3
+    other = kvchat(*arguments, "--seed", "9", "--resume", str(json_path))
+    assert "seed was 1 and is 9" in other.stderr
+
+
+@pytest.mark.model
+def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
+    starter_path: Path, prompts: Path, tmp_path: Path
+) -> None:
+    with prompts.open("a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps({"prompt": "word " * 2000}))
+    done = kvchat(
+        "bench", str(starter_path), "--draft", str(starter_path), *FEW, "--set", str(prompts),
+        "--policy", "draft:fixed:2", "--json", str(tmp_path / "all.json"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "failed" in done.stdout
+    assert "raise the context" in done.stdout
+    records = read_results(tmp_path / "all.json").prompts
+    assert [record.failure is None for record in records] == [True, True, True, False]
+    run = next(run for run in records[0].runs if not run.is_plain)
+    assert run.by_source["draft"][0] > 0
+
+
+@pytest.mark.model
+def test_interrupting_gives_the_table_of_what_was_measured(
+    starter_path: Path, prompts: Path, tmp_path: Path
+) -> None:
+    json_path = tmp_path / "all.json"
+    command = [KVCHAT, "bench", str(starter_path), "--set", str(prompts), "--policy", "lookup:auto"]
+    command += ["--json", str(json_path), "--tokens", "8", "--pairs", "40", "--threads", "1"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline_s = time.monotonic() + 100
+    while time.monotonic() < deadline_s:
+        if json_path.is_file() and read_results(json_path).prompts:
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "stopped; this is what was measured" in stderr
+    assert "mine at 0" in stdout
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "nothing"), "there is no prompt set and no file 'nothing'"),
+        (("--predictors", "luck"), "'luck' is none of"),
+        (("--lengths", "2,99"), "'99' is none of"),
+        (("--write", "balanced"), "comes with kvchat"),
+        (("--resume", "nothing.json"), "nothing.json"),
+        (("no-such-model",), "no-such-model"),
+    ],
+)
+def test_bad_input_is_one_clear_message_before_a_model_loads(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    done = kvchat("bench", *arguments)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.model
+def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
+    done = kvchat("bench", str(starter_path), *FEW, "--predictors", "draft")
+    assert done.returncode == 1
+    assert "draft cannot be used with this model" in done.stderr
+    assert "--draft names a draft model" in done.stderr
+
+
+@pytest.mark.model
+def test_the_recommendation_is_written(starter_path: Path, prompts: Path, tmp_path: Path) -> None:
+    target = tmp_path / "mine.toml"
+    done = kvchat(
+        "bench", str(starter_path), *FEW, "--set", str(prompts), "--prompts", "2",
+        "--policy", "lookup:auto", "--write", str(target),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"Written to {target}" in done.stdout
+    assert read_preset(target).model == str(starter_path)
+
+
+def test_help_imports_neither_the_screen_nor_an_engine() -> None:
+    assert imported("bench", "--help") == []
