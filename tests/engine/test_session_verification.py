@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.cancellation import Cancellation
@@ -347,3 +349,29 @@ def test_no_margin_is_told_where_none_is_compared(verification: Verification) ->
     told = [t.margin for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
     assert set(told) == {None}
     assert finished(events).stats.n_near_ties == 0
+
+
+def no_neighbours(history: Sequence[int], /) -> NDArray[np.bool_]:
+    """A toy automaton: of every three letters, the one that the last is of may not follow."""
+    tokens = np.arange(LETTERS.n_tokens)
+    return (tokens % 3 != history[-1] % 3) & (tokens < LETTERS.n_plain)
+
+
+@pytest.mark.parametrize("verification", MODES)
+@pytest.mark.parametrize("settings", [COPYING, DRAFT, replace(DRAFT, strict=True)])
+def test_a_mask_binds_every_reply_whoever_drafts(
+    monkeypatch: pytest.MonkeyPatch, settings: SpeculationSettings, verification: Verification
+) -> None:
+    monkeypatch.setattr("engine.session.Sampler", partial(Sampler, mask=no_neighbours))
+    for sampling in (GREEDY, WARM, PENALISED):
+        wanted = request("aaabbbccc", sampling=sampling)
+        masked = finished(run(make_session(OFF), wanted))
+        reply = finished(run(make_session(judged(settings, verification)), wanted))
+        tokens = reply.token_ids
+        assert len(tokens) == 60
+        assert all(no_neighbours((one,))[next_] for one, next_ in pairwise(tokens))
+        assert reply.stats.n_drafted > 0
+        if verification in ("coupled", "match") or sampling is GREEDY:
+            assert tokens == masked.token_ids
+        if settings is not COPYING:
+            assert reply.stats.n_accepted > 0

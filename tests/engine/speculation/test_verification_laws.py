@@ -230,6 +230,30 @@ def test_a_mask_binds_draft_and_target_and_keeps_the_law(name: str, mode: Verifi
             assert brackets((*LINE, *text[:index]))[token]
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_chosen_draft_that_the_mask_forbids_is_refuted(name: str, mode: Verification) -> None:
+    """Behind the 1 at the end of the line only 2 and 0 may stand."""
+    settings = SAMPLINGS[name]
+    for tokens in ((3,), (1, 2), (2, 2), (2, 3), (0, 3, 3)):
+
+        def program(chances: Chances, tokens: tuple[int, ...] = tokens) -> tuple[int, ...]:
+            return one_round(
+                chances,
+                settings,
+                mode,
+                lambda _: (tokens, (None,) * len(tokens)),
+                bonus=True,
+                mask=brackets,
+            )
+
+        law = law_of(program)
+        assert error(law, settings, len(tokens) + 1, brackets) < 1e-12
+        for text in law:
+            for index, token in enumerate(text):
+                assert brackets((*LINE, *text[:index]))[token]
+
+
 @pytest.mark.parametrize("mode", ["rejection", "block"])
 def test_a_rule_that_drops_what_was_drawn_would_be_caught(mode: Verification) -> None:
     """Why a drawn token is never withdrawn: the law of the next two tokens would be another."""

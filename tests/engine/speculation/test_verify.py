@@ -1,6 +1,7 @@
 """The drawn text is the target's: by equality, and by enumerating the law."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -128,3 +129,20 @@ def test_an_open_row_is_decided_by_the_row_decoded_alone() -> None:
     assert settle(first, (0,), CLEAR, greedy, [3]) == Verdict(1, 1, None, n_near_ties=1)
     assert settle(first, (1,), CLEAR, greedy, [3]) == Verdict(0, 1, 0, n_near_ties=1)
     assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == Verdict(1, 1, 0, n_near_ties=1)
+
+
+def test_an_open_row_is_decided_with_the_noise_penalty_and_mask_of_its_place() -> None:
+    def no_second_in_a_row(history: Sequence[int], /) -> np.ndarray:
+        return np.arange(N_VOCAB) != history[-1]
+
+    settings = SamplingSettings(temperature=1.3, repetition_penalty=3.0, repetition_window=2)
+    line = [3, 1, 2]
+    for seed in range(40):
+        sampler = Sampler(settings, seed, mask=no_second_in_a_row)
+        for row in ROWS:
+            own = sampler.sample(row, line, len(line))
+            first = settle(Verdict(0, 0, None, is_open=True), (0,), row, sampler, line)
+            assert first == (Verdict(1, 1, None) if own == 0 else Verdict(0, 1, own))
+            whole = settle(Verdict(2, 2, None, is_open=True), (1, 2), row, sampler, line)
+            assert whole == Verdict(2, 2, own)
+            assert first.margins == whole.margins == (sampler.choose(row, line, 3).margin,)
