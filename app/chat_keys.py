@@ -37,6 +37,8 @@ CHAT_KEYS: list[BindingType] = [
          "Draft one token less a round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
          "Draft one token more a round"),
+    _key("ctrl+t", "next_tint", "Token colours", "transcript-colours",
+         "Colour replies by who drafted each token, by what became of the draft, or not"),
     _key("f9", "next_tab", "Next tab", "screen-tab", "Chat, speculation, memory when narrow"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
          "Answer once more and keep the old reply as a variant"),

@@ -8,6 +8,7 @@ from textual.app import SystemCommand
 from textual.screen import Screen
 
 from app.live_keys import own_bindings, own_nodes
+from app.render.tint import TINT_MEANINGS, TINT_MODES
 from app.screens.chat_actions import ChatActions
 from engine.configuration import ControllerName, PredictorName
 
@@ -20,6 +21,7 @@ def chat_commands(app: "KvchatApp", screen: Screen[object]) -> Iterator[SystemCo
     yield from _bound(app, screen)
     if isinstance(screen, ChatActions):
         yield from _speculation(screen)
+        yield from _tints(screen)
     for name in sorted(app.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
         yield SystemCommand(f"theme: {name}", "Use this theme", partial(app.use_theme, name))
     yield SystemCommand("screen: Save picture", "Write the screen to an SVG file", app.save_picture)
@@ -40,6 +42,15 @@ def _bound(app: "KvchatApp", screen: Screen[object]) -> Iterator[SystemCommand]:
                 f"{binding.tooltip or binding.description}  ({key})",
                 partial(app.run_action, binding.action, node),
             )
+
+
+def _tints(screen: ChatActions) -> Iterator[SystemCommand]:
+    for mode in TINT_MODES:
+        yield SystemCommand(
+            f"transcript: Token colours {mode}",
+            TINT_MEANINGS[mode].capitalize(),
+            partial(screen.set_tint, mode),
+        )
 
 
 def _speculation(screen: ChatActions) -> Iterator[SystemCommand]:

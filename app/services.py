@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.render.tint import TintMode
 from engine.configuration import Configuration
 from engine.model.library import ModelEntry
 
@@ -25,5 +26,9 @@ class Services:
     presets_dir: Path
     save_theme: Callable[[str], None]
     """Remembers the theme; raises `EngineError`."""
+    save_tint: Callable[[TintMode], None]
+    """Remembers how tokens are coloured; raises `EngineError`."""
+    tint: TintMode = "off"
+    """How tokens are coloured at the start."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The user's keys by binding id."""

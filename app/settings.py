@@ -40,6 +40,8 @@ class UISettings(_Section):
     """Name of the theme; the command palette lists them."""
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
     """What graphs are drawn with; `ascii` suits screen readers and poor fonts."""
+    tint: Literal["off", "source", "verdict"] = "off"
+    """Colours of a reply's tokens: by who drafted them, by what became of the draft, or none."""
     animation: Literal["full", "basic", "none"] = "basic"
     """How much moves on the screen."""
 
@@ -77,7 +79,9 @@ class SpeculationDefaults(_Section):
     """Who drafts when a model is opened without a preset."""
 
     predictor: PredictorName = Field(default=PredictorName.LOOKUP, strict=False)
-    """`off`, `lookup`, `suffix`, `combined`, or `draft` (with a draft model)."""
+    """`off`, `lookup`, `suffix`, `combined`, `draft` (with a draft model), or `custom`."""
+    custom_predictor: str = ""
+    """Name of the plugin's predictor that `custom` is."""
     controller: ControllerName = Field(default=ControllerName.BAND, strict=False)
     """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance, `auto` what
     measured costs and acceptance promise."""

@@ -86,6 +86,8 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
         install_starter=lambda progress: install_starter(locations.models_dir(), progress),
         presets_dir=locations.presets_dir(),
         save_theme=lambda name: save_setting("ui", "theme", name),
+        save_tint=lambda mode: save_setting("ui", "tint", mode),
+        tint=settings.ui.tint,
         keymap=keymap.keys,
     )
     problems = filter(None, (loaded.problem, no_default))

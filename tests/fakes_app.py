@@ -38,6 +38,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
         install_starter=install,
         presets_dir=tmp_path / "presets",
         save_theme=lambda _: None,
+        save_tint=lambda _: None,
     )
 
 

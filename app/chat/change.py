@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from app.chat.pieces import Piece
 from engine.events import Loaded
 
 Severity = Literal["information", "warning", "error"]
@@ -29,3 +30,5 @@ class Change:
     draft: str | None = None
     """A text that was sent and comes back, because the engine refused it."""
     loaded: Loaded | None = None
+    pieces: tuple[Piece, ...] = ()
+    """The text by where its tokens came from."""

@@ -13,6 +13,8 @@ from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
 from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
+from app.chat.pieces import Piece
+from app.chat.remembered import RememberedPieces
 from app.chat.reply import RunningReply
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
@@ -69,6 +71,8 @@ class ChatController:
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._text: list[str] = []
+        self._pieces: list[Piece] = []
+        self._remembered = RememberedPieces()
         self._notices: list[Notice] = []
         self._is_rebuilt = True
         self._draft: str | None = None
@@ -108,8 +112,10 @@ class ChatController:
         """What the transcript shows, oldest first."""
         reply = self._reply
         if reply is None:
-            return self.history.entries()
-        return self.history.entries(live_id=reply.message_id, live_text=reply.text)
+            return self._remembered.on(self.history.entries())
+        self._remembered.keep(reply.message_id, reply.pieces, reply.text)
+        entries = self.history.entries(live_id=reply.message_id, live_text=reply.text)
+        return self._remembered.on(entries)
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
@@ -283,8 +289,9 @@ class ChatController:
             tuple(self._notices),
             self._draft,
             self._just_loaded,
+            () if self._is_rebuilt else tuple(self._pieces),
         )
-        self._text, self._notices, self._is_rebuilt = [], [], False
+        self._text, self._pieces, self._notices, self._is_rebuilt = [], [], [], False
         self._draft = self._just_loaded = None
         return change
 
@@ -296,7 +303,7 @@ class ChatController:
             case TokensCommitted():
                 self._take_tokens(event)
             case Finished():
-                self._take_finished(event)
+                self._end_reply(event.reason, event)
             case SpeculationChanged(note=str(note)):
                 self._notices.append(Notice(note, "Speculation"))
             case Failed():
@@ -309,12 +316,11 @@ class ChatController:
     def _take_tokens(self, event: TokensCommitted) -> None:
         if self._reply is None:
             return
+        n_pieces = len(self._reply.pieces)
         self._reply.add(event)
         if self.history.is_shown(self._reply.chat_id):
             self._text.append(event.text)
-
-    def _take_finished(self, event: Finished) -> None:
-        self._end_reply(event.reason, event)
+            self._pieces += self._reply.pieces[n_pieces:]
 
     def _take_failed(self, event: Failed) -> None:
         self._notices.append(Notice(event.message, event.title, "error"))
@@ -353,10 +359,12 @@ class ChatController:
         if reply is None:
             return
         vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
+        text = event.text if event else reply.text
+        self._remembered.keep(reply.message_id, reply.pieces, text)
         try:
             self._store.finish_message(
                 reply.message_id,
-                content=event.text if event else reply.text,
+                content=text,
                 token_ids=event.token_ids if event else reply.token_ids,
                 vocabulary_id=event.vocabulary_id if event else vocabulary_id,
                 seed=event.seed if event else None,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.chat.pieces import Piece
 from app.render import format as fmt
 from app.store.records import StoredMessage
 from engine.events import FinishReason
@@ -35,6 +36,8 @@ class Entry:
     note: str = ""
     """How the reply ended and how fast it was."""
     is_live: bool = False
+    pieces: tuple[Piece, ...] = ()
+    """The content by where its tokens came from; empty where that is not known any more."""
 
 
 def entry_of(message: StoredMessage, variants: list[int], *, is_live: bool = False) -> Entry:

@@ -1,5 +1,6 @@
 """A reply while it streams: its text so far and when it was last handed to the store."""
 
+from app.chat.pieces import Piece, pieces_of
 from app.store.locks import ChatLock
 from engine.events import TokensCommitted
 
@@ -20,7 +21,9 @@ class RunningReply:
         self.lock: ChatLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
-        self._pieces: list[str] = []
+        self.pieces: list[Piece] = []
+        """The text so far by where its tokens came from."""
+        self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._saved_at = 0.0
         self._has_unsaved = False
@@ -28,9 +31,9 @@ class RunningReply:
     @property
     def text(self) -> str:
         """The text so far."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0] if self._texts else ""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -44,7 +47,8 @@ class RunningReply:
 
     def add(self, event: TokensCommitted) -> None:
         """Take in the tokens of a round."""
-        self._pieces.append(event.text)
+        self._texts.append(event.text)
+        self.pieces += pieces_of(event)
         self._token_ids += [token.token for token in event.tokens]
         self._has_unsaved = True
 

@@ -10,6 +10,11 @@ from engine.events import TokenKind
 
 TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)
+TINT_MEANINGS: dict[TintMode, str] = {
+    "off": "off, replies are Markdown",
+    "source": "who drafted each token, in plain text",
+    "verdict": "what became of each draft, in plain text",
+}
 
 SOURCE_STYLES = ("source-lookup", "source-suffix", "source-draft", "source-other")
 VERDICT_STYLES = ("kind-draft", "kind-bonus", "kind-correction", "kind-plain")
@@ -45,16 +50,6 @@ def piece_style(piece: Piece, mode: TintMode) -> str:
             return ""
 
 
-def legend(pieces: Iterable[Piece], mode: TintMode) -> Line:
-    """Give what the colours of these pieces mean, each in its colour."""
-    runs: list[Run] = []
-    for name, style in dict.fromkeys(_named(piece, mode) for piece in pieces):
-        if style:
-            runs += [Run(" · ", "muted")] if runs else []
-            runs.append(Run(f"▪ {name}", style))
-    return tuple(runs)
-
-
 def _named(piece: Piece, mode: TintMode) -> tuple[str, str]:
     style = piece_style(piece, mode)
     if mode == "source":
@@ -72,6 +67,8 @@ class TintedText:
         """The rows as the model broke them, not yet wrapped."""
         self._width = 0
         self._lines: list[Line] = []
+        self._named: dict[tuple[str, str], None] = {}
+        """Names and styles of what is there, in the order in which they came."""
         self._n_wrapped = 0
         """Rows that `_lines` holds; the last row is never among them."""
         self.append(pieces)
@@ -80,12 +77,23 @@ class TintedText:
         """Add pieces at the end."""
         for piece in pieces:
             self.pieces.append(piece)
-            style = piece_style(piece, self.mode)
+            name, style = _named(piece, self.mode)
+            if style:
+                self._named[name, style] = None
             for i, part in enumerate(visible(piece.text).split("\n")):
                 if i:
                     self._rows.append([])
                 if part:
                     _add(self._rows[-1], Run(part, style))
+
+    @property
+    def legend(self) -> Line:
+        """What the colours mean that are there, each in its colour; empty where there is none."""
+        runs: list[Run] = []
+        for name, style in self._named:
+            runs += [Run(" · ", "muted")] if runs else [Run("colours  ", "note")]
+            runs.append(Run(f"▪ {name}", style))
+        return tuple(runs)
 
     def lines(self, width: int) -> list[Line]:
         """Every line of the text at a width."""

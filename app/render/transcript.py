@@ -1,9 +1,13 @@
 """One message as lines: its text, and below it how the reply went."""
 
+from collections.abc import Iterable
+
 from app.chat.entries import Entry, Speaker
+from app.chat.pieces import Piece
 from app.render.lines import EMPTY, Line, Run, wrapped
 from app.render.markdown.document import MarkdownDocument
 from app.render.sanitize import visible
+from app.render.tint import TintedText, TintMode
 
 GUTTER = 8
 """Cells left of the text, for the marker of the selection and the speaker."""
@@ -16,10 +20,17 @@ _SPEAKERS = {Speaker.USER: "you", Speaker.MODEL: "model", Speaker.ASIDE: "note"}
 
 
 class EntryLines:
-    """The lines of one entry at a width; a live reply only lays out its last block again."""
+    """The lines of one entry at a width; a live reply only lays out its last block again.
 
-    def __init__(self, entry: Entry) -> None:
+    With a tint a reply whose tokens are known is plain text in colours instead of Markdown, whose
+    marks take tokens of their own.
+    """
+
+    def __init__(self, entry: Entry, tint: TintMode = "off") -> None:
         self.entry = entry
+        self._tint: TintMode = tint
+        self._pieces = list(entry.pieces)
+        self._tinted = self._tinted_text()
         self._document = MarkdownDocument(entry.content) if _is_markdown(entry) else None
         self._width = 0
         self._lines: list[Line] | None = None
@@ -34,13 +45,32 @@ class EntryLines:
             # The whole text once at the end: an append only reads from its last block on.
             self._document.replace(entry.content)
         self.entry = entry
+        self._pieces = list(entry.pieces)
+        self._tinted = self._tinted_text()
         self._lines = None
 
-    def append(self, text: str) -> None:
-        """Add text to a reply that streams."""
-        if self._document is not None:
-            self._document.append(text)
-            self._lines = None
+    def append(self, text: str, pieces: Iterable[Piece] = ()) -> None:
+        """Add text to a reply that streams, and the same by where its tokens came from."""
+        if self._document is None:
+            return
+        self._document.append(text)
+        added = list(pieces)
+        self._pieces += added
+        if self._tinted is not None:
+            self._tinted.append(added)
+        else:
+            self._tinted = self._tinted_text()
+        self._lines = None
+
+    def set_tint(self, tint: TintMode) -> None:
+        """Colour the tokens in another way."""
+        self._tint = tint
+        self._tinted = self._tinted_text()
+        self._lines = None
+
+    def _tinted_text(self) -> TintedText | None:
+        is_known = self._tint != "off" and bool(self._pieces)
+        return TintedText(self._tint, self._pieces) if is_known else None
 
     def lines(self, width: int) -> list[Line]:
         """The lines without the gutter, an empty one at the end."""
@@ -51,6 +81,9 @@ class EntryLines:
         return self._lines
 
     def _body(self, width: int) -> list[Line]:
+        if self._tinted is not None:
+            colours = self._tinted.legend
+            return [*self._tinted.lines(width), *(wrapped(colours, width) if colours else [])]
         if self._document is not None:
             return self._document.lines(width) or [(Run("…", "muted"),)]
         style = "aside" if self.entry.speaker is Speaker.ASIDE else ""

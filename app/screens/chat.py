@@ -11,6 +11,7 @@ from textual.widgets import Static
 from app.chat.change import Change
 from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
+from app.chat.pieces import Piece
 from app.render.gauges import GraphSymbols
 from app.render.sanitize import visible
 from app.screens.chat_actions import ChatActions
@@ -53,6 +54,7 @@ class ChatScreen(ChatActions):
         super().__init__(controller, services)
         self._symbols = symbols
         self._pending = ""
+        self._pending_pieces: list[Piece] = []
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
         self._memory_pacer = Pacer(MEMORY_S)
@@ -78,6 +80,7 @@ class ChatScreen(ChatActions):
 
     def on_mount(self) -> None:
         self.composer.focus()
+        self.transcript.set_tint(self.services.tint)
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
 
@@ -88,8 +91,8 @@ class ChatScreen(ChatActions):
         had_text = bool(self._pending) and self._text_pacer.is_due()
         if had_text:
             with self._text_pacer.work():
-                self.transcript.append(self._pending)
-                self._pending = ""
+                self.transcript.append(self._pending, self._pending_pieces)
+                self._pending, self._pending_pieces = "", []
         if self._memory_pacer.is_due():
             self._read_memory()
         # Together with text, so that both are painted in one frame.
@@ -108,11 +111,12 @@ class ChatScreen(ChatActions):
     def take(self, change: Change) -> None:
         """Show what a poll changed."""
         if change.is_rebuilt:
-            self._pending = ""
+            self._pending, self._pending_pieces = "", []
             self.transcript.show(self.controller.entries())
             self._present_chat()
             self.present()
         self._pending += change.text
+        self._pending_pieces += change.pieces
         for notice in change.notices:
             self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
         if change.draft is not None:

@@ -12,6 +12,7 @@ from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
 from app.render.reply_stats import reply_stats_text
+from app.render.tint import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_dialogs import ChatDialogs
 from app.services import Services
 from app.store.errors import StoreError
@@ -20,6 +21,7 @@ from app.widgets.composer import Composer
 from app.widgets.tab_strip import TabStrip
 from app.widgets.transcript import Transcript
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.errors import EngineError
 
 
 class ChatActions(ChatDialogs):
@@ -192,7 +194,8 @@ class ChatActions(ChatDialogs):
             self.notify("There is nothing to answer: write a question, or open a chat with one.")
             return
         question = prompt_of(self.controller, composed)
-        self.app.push_screen(CompareScreen(self.controller, request, question))
+        tint = self.transcript.tint
+        self.app.push_screen(CompareScreen(self.controller, request, question, tint=tint))
 
     def set_speculation(
         self,
@@ -260,6 +263,20 @@ class ChatActions(ChatDialogs):
         """Go to the next tab of a narrow screen."""
         self.query_one(TabStrip).next()
 
+    def action_next_tint(self) -> None:
+        """Colour tokens in the next way, and remember it."""
+        mode = TINT_MODES[(TINT_MODES.index(self.transcript.tint) + 1) % len(TINT_MODES)]
+        self.set_tint(mode)
+
+    def set_tint(self, mode: TintMode) -> None:
+        """Colour tokens in this way, and remember it."""
+        self.transcript.set_tint(mode)
+        try:
+            self.services.save_tint(mode)
+        except EngineError as error:
+            self.report(error)
+        self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
+
     def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
         self.transcript.selected = message.key
 
@@ -274,4 +291,4 @@ def _spelled(settings: SpeculationSettings) -> str:
             rule = f"band from {settings.n_draft} tokens"
         case ControllerName.AUTO:
             rule = "as many tokens as pay"
-    return f"{settings.predictor.value}, {rule}"
+    return f"{settings.predictor_title}, {rule}"

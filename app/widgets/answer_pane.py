@@ -6,8 +6,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.compare.answer import Answer
-from app.render.lines import Line, Run, wrapped
-from app.render.tint import TINT_STYLES, TintedText, TintMode, legend
+from app.render.lines import Line, wrapped
+from app.render.tint import TINT_STYLES, TintedText, TintMode
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
 
 
@@ -51,9 +51,8 @@ class AnswerPane(ScrollView, Ink, can_focus=True):
             return
         was_at_end = self.is_vertical_scroll_end
         self._lines = self._text.lines(width) if self._answer is not None else []
-        colours = legend(self._text.pieces, self.tint)
-        if colours:
-            self._lines = [*self._lines, (), *wrapped((Run("colours  ", "note"), *colours), width)]
+        if self._text.legend:
+            self._lines = [*self._lines, (), *wrapped(self._text.legend, width)]
         self.virtual_size = Size(width, len(self._lines))
         if was_at_end:
             self.scroll_end(animate=False, immediate=True, x_axis=False)

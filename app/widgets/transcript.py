@@ -5,6 +5,7 @@ a widget per message or per Markdown block costs more than a small model's decod
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,8 +19,10 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from app.chat.entries import Entry, Speaker
+from app.chat.pieces import Piece
 from app.chat_keys import MESSAGE_KEYS
 from app.render.lines import Line, Run, plain
+from app.render.tint import TINT_STYLES, TintMode
 from app.render.transcript import GUTTER, EntryLines, gutter
 from app.widgets.highlight import highlighted
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
@@ -32,7 +35,7 @@ INKS = (
     "muted", "strong", "accent", "warn", "you", "model", "aside", "note", "emphasis", "struck",
     "link", "heading", "heading-minor", "quote", "quote-bar", "rule", "marker", "code",
     "code-inline", "code-label", "code-comment", "code-keyword", "code-string", "code-number",
-    "code-name", "code-builtin", "accepted", "refuted", "selected",
+    "code-name", "code-builtin", "accepted", "refuted", "selected", *TINT_STYLES,
 )  # fmt: skip
 
 
@@ -67,6 +70,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         """The same with the frame beside it, by line, edge and focus."""
         self._thumb = (0, 0)
         self._n_window = WINDOW
+        self.tint: TintMode = "off"
+        """How the tokens of replies are coloured; `set_tint` changes it."""
         self.is_following = True
         """New text scrolls into sight; ends when the user scrolls up."""
 
@@ -79,16 +84,24 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._all = entries
         known = {shown.entry.key: shown for shown in self._shown}
         first = max(len(entries) - self._n_window, 0)
-        self._shown = [_updated(known.get(e.key), e) for e in entries[first:]]
+        self._shown = [self._updated(known.get(e.key), e) for e in entries[first:]]
         if self.selected not in {entry.key for entry in entries}:
             self.selected = None
         self._lay_out_from(0)
 
-    def append(self, text: str) -> None:
-        """Add text to the entry that is live."""
+    def append(self, text: str, pieces: Sequence[Piece] = ()) -> None:
+        """Add text to the entry that is live, and the same by where its tokens came from."""
         if self._shown and self._shown[-1].entry.is_live:
-            self._shown[-1].append(text)
+            self._shown[-1].append(text, pieces)
             self._lay_out_from(len(self._shown) - 1)
+
+    def set_tint(self, tint: TintMode) -> None:
+        """Colour tokens in another way."""
+        self.tint = tint
+        for shown in self._shown:
+            shown.set_tint(tint)
+        self.forget_strips()
+        self._lay_out_from(0)
 
     @property
     def n_hidden(self) -> int:
@@ -99,6 +112,12 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def text(self) -> str:
         """Everything that is laid out, as plain text."""
         return "\n".join(plain(line) for line in self._lines)
+
+    def _updated(self, known: EntryLines | None, entry: Entry) -> EntryLines:
+        if known is None:
+            return EntryLines(entry, self.tint)
+        known.update(entry)
+        return known
 
     # --- layout ---
 
@@ -279,13 +298,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def _place_of(self, y: int) -> int:
         """Which shown entry the line belongs to; -1 above the first."""
         return bisect_right(self._tops, y) - 1
-
-
-def _updated(known: EntryLines | None, entry: Entry) -> EntryLines:
-    if known is None:
-        return EntryLines(entry)
-    known.update(entry)
-    return known
 
 
 def _n_equal(old: list[Line], new: list[Line]) -> int:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from app.chat.pieces import Piece
 from app.render.lines import Run, plain, wrapped
 from app.render.sanitize import visible
-from app.render.tint import TintedText, legend, source_style
+from app.render.tint import TintedText, source_style
 from engine.events import TokenKind
 
 PIECES = [
@@ -39,9 +39,11 @@ def test_verdicts_have_a_colour_for_each_way_a_token_can_come() -> None:
 
 
 def test_the_legend_names_each_colour_that_is_there_once() -> None:
-    assert plain(legend(PIECES, "source")) == "▪ lookup · ▪ suffix · ▪ my-own"
-    assert plain(legend(PIECES[:2], "verdict")) == "▪ no draft · ▪ accepted draft"
-    assert legend([Piece("The ")], "verdict") == ()
+    assert plain(TintedText("source", PIECES).legend) == "colours  ▪ lookup · ▪ suffix · ▪ my-own"
+    assert (
+        plain(TintedText("verdict", PIECES[:2]).legend) == "colours  ▪ no draft · ▪ accepted draft"
+    )
+    assert TintedText("verdict", [Piece("The ")]).legend == ()
 
 
 def test_a_predictor_of_the_users_own_has_a_colour_too() -> None:

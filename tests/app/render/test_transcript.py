@@ -1,6 +1,8 @@
 from app.chat.entries import Entry, Speaker
+from app.chat.pieces import Piece
 from app.render.lines import plain
 from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
+from engine.events import TokenKind
 
 
 def shown(entry: EntryLines, width: int = 40) -> list[str]:
@@ -36,3 +38,40 @@ def test_the_selected_message_has_a_bar() -> None:
     entry = Entry(2, Speaker.MODEL, "x")
     assert plain(gutter(entry, is_first=True, is_selected=True)) == "▌model  "
     assert plain(gutter(entry, is_first=False, is_selected=False)) == "        "
+
+
+FOX = (
+    Piece("The *red* ", TokenKind.PLAIN),
+    Piece("fox\n", TokenKind.DRAFT, "lookup"),
+    Piece("ran", TokenKind.CORRECTION, "lookup"),
+)
+
+
+def reply(pieces: tuple[Piece, ...]) -> Entry:
+    return Entry(2, Speaker.MODEL, "".join(piece.text for piece in pieces), pieces=pieces)
+
+
+def test_a_tinted_reply_is_plain_text_in_colours_with_a_legend() -> None:
+    entry = EntryLines(reply(FOX), "source")
+    assert shown(entry) == ["The *red* fox", "ran", "colours  ▪ lookup", ""]
+    styles = {run.text: run.style for line in entry.lines(40) for run in line}
+    assert styles["fox"] == "source-lookup"
+    entry.set_tint("off")
+    assert shown(entry) == ["The red fox", "ran", ""]
+
+
+def test_a_reply_of_an_earlier_day_stays_markdown_with_any_tint() -> None:
+    assert shown(EntryLines(Entry(2, Speaker.MODEL, "The *red* fox"), "source"))[0] == "The red fox"
+
+
+def test_colours_come_while_a_reply_streams_and_wherever_they_are_switched_on() -> None:
+    entry = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
+    entry.append(FOX[0].text, FOX[:1])
+    entry.set_tint("verdict")
+    for piece in FOX[1:]:
+        entry.append(piece.text, [piece])
+    assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
+    styles = {run.text: run.style for line in entry.lines(80) for run in line}
+    assert styles["ran"] == "kind-correction"
+    entry.update(reply(FOX))
+    assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
