@@ -20,7 +20,12 @@ from engine.model.library import find_model
 from engine.presets.library import find_preset
 
 DEFAULT_SETS = ("grounded", "chat")
-DEFAULT_PREDICTORS = (PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED)
+USUAL = (
+    PredictorName.LOOKUP,
+    PredictorName.SUFFIX,
+    PredictorName.COMBINED,
+    PredictorName.DRAFT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Asked:
     n_tokens: int
     temperatures: tuple[float, ...]
     seed: int
-    predictors: tuple[PredictorName, ...]
+    predictors: tuple[str, ...]
     """Empty is what the model can do of the usual ones."""
     controllers: tuple[ControllerName, ...]
     lengths: tuple[int, ...]
@@ -86,6 +91,15 @@ def read_prompts(asked: Asked) -> tuple[list[Prompt], ...]:
     return tuple(choose(prompts, asked.n_prompts, seed=asked.seed) for prompts in sets)
 
 
+def check_policies(asked: Asked) -> None:
+    """Make sure that the policies can be read, before a model is loaded for them.
+
+    Raises:
+        BenchError: one cannot, or there is none.
+    """
+    _policies(asked, USUAL)
+
+
 def chosen_policies(asked: Asked, available: Sequence[str]) -> tuple[Policy, ...]:
     """Give what is compared with plain decoding.
 
@@ -96,14 +110,9 @@ def chosen_policies(asked: Asked, available: Sequence[str]) -> tuple[Policy, ...
     Raises:
         BenchError: a policy is unknown, or its predictor not available here.
     """
-    usual = (*DEFAULT_PREDICTORS, PredictorName.DRAFT)
-    predictors = asked.predictors or tuple(name for name in usual if name in available)
-    policies = (
-        unique(map(parse_policy, asked.policies))
-        if asked.policies
-        else make_policies(predictors, asked.controllers, asked.lengths)
-    )
-    missing = sorted({each.predictor for each in policies if each.predictor not in available})
+    policies = _policies(asked, tuple(name for name in USUAL if name in available))
+    asked_for = {each.predictor for each in policies} - {PredictorName.CUSTOM}
+    missing = sorted(asked_for - set(available))
     if missing:
         raise BenchError(
             f"{', '.join(missing)} cannot be used with this model: it can use "
@@ -111,6 +120,12 @@ def chosen_policies(asked: Asked, available: Sequence[str]) -> tuple[Policy, ...
             f"{'; --draft names a draft model' if PredictorName.DRAFT in missing else ''}"
         )
     return policies
+
+
+def _policies(asked: Asked, usual: Sequence[PredictorName]) -> tuple[Policy, ...]:
+    if asked.policies:
+        return unique(map(parse_policy, asked.policies))
+    return make_policies(asked.predictors or usual, asked.controllers, asked.lengths)
 
 
 def make_plan(

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from app.bench.errors import BenchError
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.errors import PresetError
+from engine.speculation.spelling import with_predictor
 
 PLAIN = "plain"
 """Name of the runs that draft nothing."""
-DEFAULT_LENGTHS = (2, 4, 8)
-DEFAULT_CONTROLLERS = (ControllerName.AUTO, ControllerName.FIXED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,13 @@ class Policy:
     predictor: PredictorName
     controller: ControllerName
     n_draft: int | None = None
+    custom: str = ""
+    """Name of the plugin's predictor, where the predictor is `custom`."""
 
     @property
     def name(self) -> str:
         """Name in tables and files, which `parse_policy` reads again: `lookup:fixed:4`."""
-        parts = [self.predictor.value, self.controller.value]
+        parts = [self.settings(SpeculationSettings()).predictor_title, self.controller.value]
         return ":".join(parts if self.n_draft is None else [*parts, str(self.n_draft)])
 
     @property
@@ -38,8 +40,13 @@ class Policy:
 
     def settings(self, base: SpeculationSettings) -> SpeculationSettings:
         """Give the settings of a session; what a policy does not name is taken from `base`."""
-        chosen = replace(base, predictor=self.predictor, controller=self.controller)
-        return chosen if self.n_draft is None else replace(chosen, n_draft=self.n_draft)
+        return replace(
+            base,
+            predictor=self.predictor,
+            custom_predictor=self.custom,
+            controller=self.controller,
+            n_draft=base.n_draft if self.n_draft is None else self.n_draft,
+        )
 
 
 def parse_policy(text: str) -> Policy:
@@ -48,46 +55,59 @@ def parse_policy(text: str) -> Policy:
     Raises:
         BenchError: a part is unknown, or the length is missing, too many or out of range.
     """
-    predictor, _, rest = text.partition(":")
-    controller, _, length = rest.partition(":")
-    try:
-        policy = Policy(PredictorName(predictor), ControllerName(controller))
-    except ValueError as error:
+    n_parts = 2 if text.startswith(f"{PredictorName.CUSTOM}:") else 1
+    parts = text.split(":")
+    predictor = ":".join(parts[:n_parts])
+    controller, *lengths = parts[n_parts:] or [""]
+    if controller not in list(ControllerName):
         raise BenchError(
-            f"{text!r} is no policy ({error}): write PREDICTOR:CONTROLLER, as combined:auto, or "
-            "PREDICTOR:fixed:LENGTH, as lookup:fixed:4"
-        ) from error
-    if policy.predictor is PredictorName.OFF:
-        raise BenchError("plain decoding is always measured: leave the predictor off out")
-    if policy.is_fixed != bool(length):
+            f"{text!r} is no policy, for its rule {controller!r} is none of "
+            f"{', '.join(ControllerName)}: write PREDICTOR:auto, PREDICTOR:band or, with a length, "
+            "PREDICTOR:fixed:4"
+        )
+    policy = drafting(predictor, ControllerName(controller))
+    if len(lengths) != policy.is_fixed:
         raise BenchError(
             f"{text!r}: the fixed rule needs a length and the others take none: write "
             f"{predictor}:fixed:4 or {predictor}:auto"
         )
-    return replace(policy, n_draft=_length(length)) if length else policy
+    return replace(policy, n_draft=_length(lengths[0])) if lengths else policy
+
+
+def drafting(predictor: str, controller: ControllerName) -> Policy:
+    """Give a policy of a predictor that is spelled as everywhere, `custom:NAME` too.
+
+    Raises:
+        BenchError: it spells none, or none at all.
+    """
+    try:
+        settings = with_predictor(SpeculationSettings(), predictor)
+    except PresetError as error:
+        raise BenchError(str(error)) from error
+    if settings.predictor is PredictorName.OFF:
+        raise BenchError("plain decoding is always measured: leave `off` out")
+    return Policy(settings.predictor, controller, custom=settings.custom_predictor)
 
 
 def make_policies(
-    predictors: Sequence[PredictorName],
-    controllers: Sequence[ControllerName],
-    lengths: Sequence[int],
+    predictors: Sequence[str], controllers: Sequence[ControllerName], lengths: Sequence[int]
 ) -> tuple[Policy, ...]:
     """Give every predictor under every controller, with every length where it is fixed.
 
     Under `auto` the sources compete by themselves, so that `combined` stands for all where it is
-    among the predictors.
+    among the predictors; a plugin's own one is not in it and runs besides.
 
     Raises:
-        BenchError: nothing is left to compare, or a length is out of range.
+        BenchError: nothing is left to compare, a predictor is unknown, or a length out of range.
     """
     fixed = [_length(str(length)) for length in dict.fromkeys(lengths)]
     policies: list[Policy] = []
     for controller in dict.fromkeys(controllers):
-        for predictor in _under(controller, predictors):
+        for policy in _under(controller, predictors):
             if controller is ControllerName.FIXED:
-                policies += [Policy(predictor, controller, length) for length in fixed]
+                policies += [replace(policy, n_draft=length) for length in fixed]
             else:
-                policies.append(Policy(predictor, controller))
+                policies.append(policy)
     return unique(policies)
 
 
@@ -106,13 +126,13 @@ def unique(policies: Iterable[Policy]) -> tuple[Policy, ...]:
     return kept
 
 
-def _under(controller: ControllerName, predictors: Sequence[PredictorName]) -> list[PredictorName]:
-    drafting: list[PredictorName] = [
-        name for name in dict.fromkeys(predictors) if name is not PredictorName.OFF
-    ]
-    if controller is ControllerName.AUTO and PredictorName.COMBINED in drafting:
-        return [PredictorName.COMBINED]
-    return drafting
+def _under(controller: ControllerName, predictors: Sequence[str]) -> list[Policy]:
+    found = [drafting(predictor, controller) for predictor in dict.fromkeys(predictors)]
+    names = {policy.predictor for policy in found}
+    if controller is ControllerName.AUTO and PredictorName.COMBINED in names:
+        kept = (PredictorName.COMBINED, PredictorName.CUSTOM)
+        return [policy for policy in found if policy.predictor in kept]
+    return found
 
 
 def _length(text: str) -> int:

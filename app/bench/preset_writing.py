@@ -79,7 +79,11 @@ def _keys(policy: Policy | None) -> dict[str, str | int]:
         "predictor": policy.predictor.value,
         "controller": policy.controller.value,
     }
-    return keys if policy.n_draft is None else {**keys, "n_draft": policy.n_draft}
+    if policy.custom:
+        keys["custom_predictor"] = policy.custom
+    if policy.n_draft is not None:
+        keys["n_draft"] = policy.n_draft
+    return keys
 
 
 def _takes_part(policy: Policy | None) -> bool:

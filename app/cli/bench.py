@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.configuration import MAX_DRAFT, ControllerName, PredictorName
+from engine.configuration import MAX_DRAFT, ControllerName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 LENGTHS = "2,4,8"
-PREDICTORS = [name.value for name in PredictorName if name is not PredictorName.OFF]
 CONTROLLERS = [name.value for name in ControllerName]
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def listed(allowed: list[str]) -> Callable[..., tuple[str, ...]]:
-    """Give a check of names with commas between them."""
+def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
+    """Give a reader of names with commas between them; None allows all."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:  # noqa: ARG001  click's signature
         names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
-        unknown = [name for name in names if name not in allowed]
-        if unknown:
+        unknown = [name for name in names if allowed is not None and name not in allowed]
+        if unknown and allowed:
             raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(allowed)}")
         return names
 
@@ -66,8 +65,9 @@ def listed(allowed: list[str]) -> Callable[..., tuple[str, ...]]:
 @click.option("--seed", default=1, show_default=True, help="Draws the prompts, and the tokens.")
 @click.option(
     "--predictors",
-    callback=listed(PREDICTORS),
-    help=f"With commas between: {', '.join(PREDICTORS)}. [all that the model can use]",
+    callback=listed(None),
+    help="With commas between: lookup, suffix, combined, draft, custom:NAME. [all that the model "
+    "can use, without custom ones]",
 )
 @click.option(
     "--controllers",
@@ -119,11 +119,12 @@ def command(
     Ctrl+C ends it with the table of what was measured.
     """  # noqa: D301  click wants the backspace character itself
     from app import locations
-    from app.bench.opening import open_configuration, read_prompts
+    from app.bench.opening import check_policies, open_configuration, read_prompts
     from app.bench.preset_writing import find_target
     from app.bench.results_file import read_results
 
     asked = _asked(options)
+    check_policies(asked)
     prompts = read_prompts(asked)
     old = read_results(resume_path) if resume_path else None
     target = find_target(preset_name, locations.presets_dir()) if preset_name else None
@@ -237,7 +238,7 @@ def _asked(options: dict[str, Any]) -> "Asked":
         n_tokens=options["tokens"],
         temperatures=options["temperatures"] or (0.0,),
         seed=options["seed"],
-        predictors=tuple(map(PredictorName, options["predictors"])),
+        predictors=options["predictors"],
         controllers=tuple(map(ControllerName, options["controllers"])),
         lengths=tuple(map(int, options["lengths"])),
         policies=options["policies"],

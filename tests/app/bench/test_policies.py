@@ -34,11 +34,14 @@ def test_what_is_named_twice_runs_once() -> None:
 def test_nothing_to_compare_is_an_error() -> None:
     with pytest.raises(BenchError, match="nothing to compare"):
         make_policies([LOOKUP], [FIXED], [])
-    with pytest.raises(BenchError, match="nothing to compare"):
+    with pytest.raises(BenchError, match="always measured"):
         make_policies([PredictorName.OFF], [AUTO], [])
 
 
-@pytest.mark.parametrize("text", ["combined:auto", "lookup:fixed:4", "suffix:band"])
+@pytest.mark.parametrize(
+    "text",
+    ["combined:auto", "lookup:fixed:4", "suffix:band", "custom:mine:fixed:2", "custom:mine:auto"],
+)
 def test_a_policy_is_read_from_its_own_name(text: str) -> None:
     assert parse_policy(text).name == text
 
@@ -46,7 +49,8 @@ def test_a_policy_is_read_from_its_own_name(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "lookup", "lookup:fixed", "lookup:auto:3", "lookup:fixed:17", "lookup:fixed:0",
-     "lookup:fixed:x", "luck:auto", "off:auto", "lookup:fixed:3:4"],
+     "lookup:fixed:x", "luck:auto", "off:auto", "lookup:fixed:3:4",
+     "custom:auto", "custom::auto", "mtp:auto"],
 )  # fmt: skip
 def test_what_is_no_policy_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(BenchError):
@@ -59,3 +63,10 @@ def test_a_policy_changes_only_what_it_names() -> None:
     assert (fixed.predictor, fixed.controller, fixed.n_draft) == (SUFFIX, FIXED, 2)
     assert (fixed.lookup_pattern_min, fixed.verification) == (7, "match")
     assert Policy(SUFFIX, AUTO).settings(base).n_draft == 5
+
+
+def test_a_predictor_of_a_plugin_runs_beside_combined_under_auto() -> None:
+    policies = make_policies([LOOKUP, COMBINED, "custom:mine"], [AUTO], [])
+    assert names(policies) == ["combined:auto", "custom:mine:auto"]
+    settings = policies[1].settings(SpeculationSettings())
+    assert (settings.predictor, settings.custom_predictor) == (PredictorName.CUSTOM, "mine")
