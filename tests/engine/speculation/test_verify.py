@@ -31,10 +31,11 @@ def own_tokens(sampler: Sampler, rows: np.ndarray, line: list[int]) -> list[int]
         SamplingSettings(temperature=0.7),
         SamplingSettings(temperature=1.0, top_k=3, top_p=0.9),
         SamplingSettings(temperature=1.0, repetition_penalty=6.0, repetition_window=8),
+        SamplingSettings(temperature=1.0, repetition_penalty=6.0, repetition_window=2),
     ],
 )
 def test_every_draft_gives_the_target_s_own_tokens(settings: SamplingSettings) -> None:
-    line = [1, 2, 1]
+    line = [3, 2, 1]
     for seed in range(20):
         sampler = Sampler(settings, seed)
         own = own_tokens(sampler, ROWS, line)
