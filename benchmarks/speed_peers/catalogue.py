@@ -82,7 +82,7 @@ NODE_MODES = (
 )
 TRANSFORMERS_MODES = (
     Mode(TRANSFORMERS, PLAIN),
-    *(Mode(TRANSFORMERS, f"look-up {n}", {"prompt_lookup_num_tokens": n}) for n in (3, 10)),
+    Mode(TRANSFORMERS, "look-up 10", {"prompt_lookup_num_tokens": 10}),
     Mode(TRANSFORMERS, "assisted", {"assisted": True}, needs_draft=True),
 )
 PEER_MODES = (*SERVER_MODES, *BINDING_MODES, *NODE_MODES, *TRANSFORMERS_MODES)
