@@ -53,6 +53,16 @@ def seconds(value: float | None) -> str:
     return f"{sign}{int(magnitude) // 60} min {int(magnitude) % 60:02d} s"
 
 
+def gain(value: float | None) -> str:
+    """A time won or lost with its sign, in at most nine characters: `+1.4 s`, `-2.2 min`."""
+    if value is None:
+        return NO_VALUE
+    if abs(value) < 60:
+        return f"{value:+.2f} s" if abs(value) < 1 else f"{value:+.1f} s"
+    minutes = value / 60
+    return f"{minutes:+.1f} min" if abs(minutes) < 60 else f"{minutes / 60:+.1f} h"
+
+
 def rate(value: float | None) -> str:
     """A decode speed in tokens per second."""
     if value is None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from app.render import format as fmt
 from app.render.gauges import GraphSymbols, history
 from app.render.lines import EMPTY, Line, Run, width_of
+from app.render.tint import source_style
 from engine.events import PositionCounts, SourceCounts
 
 _BETWEEN = Run(" · ", "muted")
@@ -17,9 +18,9 @@ def source_shares(by_source: Mapping[str, SourceCounts], width: int) -> list[Lin
     """
     lines: list[Line] = [EMPTY]
     for name, counts in sorted(by_source.items(), key=lambda item: -item[1].n_accepted):
-        figures = f"{name} {fmt.count(counts.n_accepted)}/{fmt.count(counts.n_verified)} "
+        figures = f" {fmt.count(counts.n_accepted)}/{fmt.count(counts.n_verified)} "
         rate = fmt.percent(fmt.share(counts.n_accepted, counts.n_verified))
-        part = (Run(figures), Run(rate, "strong"))
+        part = (Run(name, source_style(name)), Run(figures), Run(rate, "strong"))
         joined = (*lines[-1], _BETWEEN, *part) if lines[-1] else part
         if lines[-1] and width_of(joined) > width:
             lines.append(part)

@@ -134,6 +134,10 @@ def _reason(snapshot: CockpitSnapshot) -> Run:
 def _chart(snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols) -> list[Line]:
     length = snapshot.next_length
     chosen = None if length is None or snapshot.predictor == "off" else 1 + length
+    if snapshot.costs is None and snapshot.controller not in ("", "auto") and height > 0:
+        return wrapped(
+            (Run("under the rule auto, costs are measured and drawn here", "muted"),), width
+        )
     return cost_chart(snapshot.costs, width, height, symbols, chosen=chosen)
 
 
@@ -168,9 +172,7 @@ def _tokens_per_round(tally: Tally) -> str:
 
 
 def _saved(tally: Tally) -> str:
-    if tally.saved_s is None or not tally.n_verified:
-        return fmt.NO_VALUE
-    return ("+" if tally.saved_s >= 0 else "") + fmt.seconds(tally.saved_s)
+    return fmt.gain(tally.saved_s if tally.n_verified else None)
 
 
 def _saved_style(tally: Tally) -> str:

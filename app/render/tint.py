@@ -22,8 +22,8 @@ TINT_STYLES = (*SOURCE_STYLES, *VERDICT_STYLES)
 
 _KINDS = {
     TokenKind.DRAFT: ("kind-draft", "accepted draft"),
-    TokenKind.BONUS: ("kind-bonus", "behind a whole draft"),
-    TokenKind.CORRECTION: ("kind-correction", "in place of a refuted token"),
+    TokenKind.BONUS: ("kind-bonus", "bonus"),
+    TokenKind.CORRECTION: ("kind-correction", "correction"),
     TokenKind.PLAIN: ("kind-plain", "no draft"),
 }
 

@@ -15,11 +15,12 @@ from textual.widget import Widget
 
 from app.render.frame import frame_bottom, frame_top
 from app.render.lines import Line, clipped, width_of
+from app.render.tint import SOURCE_STYLES
 
 FRAME_INKS = ("frame", "frame-focus", "frame-title", "frame-hint")
 PANEL_INKS = (
     *FRAME_INKS, "muted", "strong", "accent", "good", "warn", "bad", "accepted", "refuted",
-    "history", "bar-used", "bar-free",
+    "history", "bar-used", "bar-free", *SOURCE_STYLES,
 )  # fmt: skip
 """Styles that panels and the status line use."""
 

@@ -114,6 +114,8 @@ def test_sources_and_places_have_shares_and_the_best_source_comes_first() -> Non
     shown = text(speculation_lines(FULL, 60))
     assert "by source    suffix 80/100 80% · lookup 40/80 50%" in shown
     assert "by position  █▅  90 50 %" in shown
+    styles = {run.text: run.style for line in speculation_lines(FULL, 60) for run in line}
+    assert styles["suffix"] == "source-suffix"
 
 
 def test_a_loss_of_time_has_its_sign_and_another_colour() -> None:
@@ -121,6 +123,13 @@ def test_a_loss_of_time_has_its_sign_and_another_colour() -> None:
     row = next(r for r in speculation_lines(losing, 44) if "time saved" in plain(r))
     assert "-0.42 s" in plain(row)
     assert [run.style for run in row if "0.42" in run.text] == ["bad"]
+
+
+def test_a_rule_that_measures_no_batches_says_which_one_does() -> None:
+    assert "under the rule auto, costs are measured" in text(speculation_lines(BUSY, 60))
+    assert "no batch was measured yet" in text(
+        speculation_lines(replace(BUSY, controller="auto"), 60)
+    )
 
 
 def test_the_chart_stands_beside_the_figures_where_the_panel_is_wide() -> None:
