@@ -38,6 +38,8 @@ class Reply:
     finished: Finished
     rounds: tuple[tuple[int, float], ...]
     """Rows of each round behind the first one, and its seconds without the drafting."""
+    last_reason: str
+    """What the rule of the draft length said behind the last round."""
     notes: tuple[str, ...]
 
 
@@ -75,17 +77,17 @@ class Asker:
         self._client.generate(request)
         rounds: list[tuple[int, float]] = []
         notes: list[str] = []
-        is_first = True
+        is_first, reason = True, ""
         for event in self._events:
             match event:
-                case RoundFinished(n_verified=n_verified, verify_s=verify_s):
+                case RoundFinished(n_verified=n_verified, verify_s=verify_s, reason=reason):
                     if not is_first:
                         rounds.append((n_verified + 1, verify_s))
                     is_first = False
                 case SpeculationChanged(note=str(note)):
                     notes.append(note)
                 case Finished():
-                    return Reply(event, tuple(rounds), tuple(notes))
+                    return Reply(event, tuple(rounds), reason, tuple(notes))
                 case Failed(title, message, fatal):
                     self._is_gone = fatal
                     raise PromptError(f"{title}: {message}")

@@ -161,6 +161,8 @@ def _run(slot: Slot, pair: int, reply: Reply, plain: Reply) -> Run:
         by_source={
             name: (counts.n_verified, counts.n_accepted) for name, counts in stats.by_source.items()
         },
+        by_position=tuple((place.n_examined, place.n_accepted) for place in stats.by_position),
+        last_reason=reply.last_reason,
     )
 
 

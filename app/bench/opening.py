@@ -35,6 +35,8 @@ class Asked:
     sets: tuple[str, ...]
     n_prompts: int | None
     """Prompts of a set; None is all."""
+    only: tuple[str, ...]
+    """Names of the prompts to run; empty draws `n_prompts`."""
     n_pairs: int
     n_tokens: int
     temperatures: tuple[float, ...]
@@ -88,7 +90,17 @@ def read_prompts(asked: Asked) -> tuple[list[Prompt], ...]:
     names = [prompts[0].set_name for prompts in sets]
     if len(set(names)) < len(names):
         raise BenchError(f"two of the sets have one name ({', '.join(names)}): rename a file")
+    if asked.only:
+        return _named(sets, asked.only)
     return tuple(choose(prompts, asked.n_prompts, seed=asked.seed) for prompts in sets)
+
+
+def _named(sets: Sequence[list[Prompt]], only: Sequence[str]) -> tuple[list[Prompt], ...]:
+    kept = tuple([prompt for prompt in prompts if prompt.name in only] for prompts in sets)
+    missing = set(only) - {prompt.name for prompts in kept for prompt in prompts}
+    if missing:
+        raise BenchError(f"no set has a prompt {', '.join(sorted(missing))}: look at their names")
+    return kept
 
 
 def check_policies(asked: Asked) -> None:

@@ -33,6 +33,10 @@ class Run:
     """The text from there on, shortened; empty where it does not part."""
     by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Verified and accepted tokens of each predictor."""
+    by_position: tuple[tuple[int, int], ...] = ()
+    """Examined and accepted tokens of the first place of the drafts, the second and so on."""
+    last_reason: str = ""
+    """What the rule of the length said at the end of the reply."""
 
     @property
     def is_plain(self) -> bool:

@@ -8,7 +8,7 @@ from app.bench.curve import batch_curve
 from app.bench.policies import parse_policy
 from app.bench.records import PromptRecord, Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
-from app.bench.table import against_line, against_overall, interval, ratio, set_facts
+from app.bench.table import against_line, against_overall, interval, ratio, set_facts, sources
 from app.bench.verdict import (
     auto_against_best,
     noise_warning,
@@ -49,6 +49,10 @@ svg .bar { fill: var(--c0); } svg .line { fill: none; stroke-width: 1.8; }
     + "".join(f"svg .s{n} {{ fill: var(--c{n}); stroke: var(--c{n}); }}\n" for n in range(8))
     + "svg .ring, svg .line { fill: none; } svg .ring { stroke-width: 2; }"
 )
+
+TITLES = (
+    "policy", "of plain", "95 %", "with loops", "accepted", "by source", "per round", "same text",
+)  # fmt: skip
 
 
 def html_report(results: Results) -> str:
@@ -122,7 +126,7 @@ def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterab
     if slow:
         yield "<p>Prompts on which auto is below 0.95 of plain decoding:</p>"
         yield _table(
-            ("set", "prompt", "policy", "median", "pairs"),
+            ("set", "prompt", "policy", "median", "pairs", "the rule said at last"),
             [
                 (
                     each.set_label,
@@ -130,6 +134,7 @@ def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterab
                     each.policy,
                     ratio(each.prompt.ratio),
                     ", ".join(f"{value:.2f}" for value in each.prompt.pairs),
+                    each.prompt.last_reason,
                 )
                 for each in slow
             ],
@@ -143,7 +148,16 @@ def _set(summary: SetSummary, records: Sequence[PromptRecord]) -> Iterable[str]:
         yield f"<p>{escape(prompt)} failed: {escape(reason)}</p>"
     if not summary.n_prompts:
         return
-    titles = ("policy", "of plain", "95 %", "with loops", "accepted", "per round", "same text")
+    titles = (
+        "policy",
+        "of plain",
+        "95 %",
+        "with loops",
+        "accepted",
+        "by source",
+        "per round",
+        "same text",
+    )
     yield _table(titles, [_row(policy) for policy in summary.policies])
     for comparison in auto_against_best(summary):
         if comparison.ratio is not None:
@@ -184,6 +198,7 @@ def _row(policy: PolicySummary) -> tuple[str, ...]:
         interval(policy.interval),
         ratio(policy.mean_of_all),
         fmt.percent(policy.acceptance),
+        sources(policy),
         fmt.NO_VALUE if rate is None else f"{rate:.2f}",
         same,
     )

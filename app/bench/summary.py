@@ -27,6 +27,8 @@ class PromptRatio:
     """Runs whose text is that of the plain run."""
     parts_at: int | None
     """First token that differs in any run, None where none does."""
+    last_reason: str
+    """What the rule of the length said at the end of the last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class SetSummary:
     plain_tps: float | None
     """Median speed of plain decoding."""
     plain_spread: float | None
-    """Median relative difference of two plain runs of one pair: what is noise here."""
+    """Median relative difference of a plain run to the next one: what is noise here."""
     n_prompts: int
     n_loops: int
     n_short: int
@@ -158,7 +160,8 @@ def _policy_summary(records: Sequence[PromptRecord], policy: str) -> PolicySumma
 
 
 def _prompt_ratio(record: PromptRecord, policy: str, pairs: Sequence[float]) -> PromptRatio:
-    parted = [run.parts_at for run in record.runs if run.policy == policy]
+    runs = [run for run in record.runs if run.policy == policy]
+    parted = [run.parts_at for run in runs]
     middle = median(pairs)
     assert middle is not None
     return PromptRatio(
@@ -168,17 +171,14 @@ def _prompt_ratio(record: PromptRecord, policy: str, pairs: Sequence[float]) -> 
         excluded=exclusion(record),
         n_same=parted.count(None),
         parts_at=min((where for where in parted if where is not None), default=None),
+        last_reason=runs[-1].last_reason,
     )
 
 
 def _plain_spreads(record: PromptRecord) -> Iterable[float]:
-    speeds: dict[int, list[float]] = defaultdict(list)
-    for run in record.runs:
-        if run.is_plain:
-            speeds[run.pair].append(run.decode_tps)
-    for same_pair in speeds.values():
-        for one, two in pairwise(same_pair):
-            yield max(one, two) / min(one, two) - 1
+    speeds = [run.decode_tps for run in record.runs if run.is_plain]
+    for one, two in pairwise(speeds):
+        yield max(one, two) / min(one, two) - 1
 
 
 def _by_source(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.bench.curve import CurvePoint, batch_curve
+from app.bench.numbers import share
 from app.bench.records import Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
 from app.bench.verdict import (
@@ -67,7 +68,8 @@ def _set(summary: SetSummary) -> Iterator[RenderableType]:
 
 def set_facts(summary: SetSummary) -> str:
     """Give how many prompts count, how fast plain decoding was, and what is noise."""
-    facts = [f"{summary.n_prompts} prompts", f"plain {fmt.rate(summary.plain_tps)} tok/s"]
+    prompts = "1 prompt" if summary.n_prompts == 1 else f"{summary.n_prompts} prompts"
+    facts = [prompts, f"plain {fmt.rate(summary.plain_tps)} tok/s"]
     if summary.plain_spread is not None:
         facts.append(f"two plain runs differ by {100 * summary.plain_spread:.1f} %")
     if summary.n_loops:
@@ -112,6 +114,14 @@ def _cells(policy: PolicySummary) -> tuple[Text, ...]:
     )
 
 
+def sources(policy: PolicySummary) -> str:
+    """Give the acceptance of every predictor of a policy, nothing where there is only one."""
+    if len(policy.by_source) < 2:
+        return ""
+    shares = {name: share(accepted, n) for name, (n, accepted) in policy.by_source.items()}
+    return ", ".join(f"{name} {fmt.percent(value)}" for name, value in shares.items())
+
+
 def _style(mean: float | None) -> str:
     if mean is None or 0.98 < mean < 1.02:
         return ""
@@ -154,7 +164,7 @@ def _slow(summaries: Sequence[SetSummary]) -> Iterator[RenderableType]:
         excluded = f" ({each.prompt.excluded})" if each.prompt.excluded else ""
         yield Text(
             f"{each.set_label}  {each.prompt.prompt}  {each.policy}  {each.prompt.ratio:.3f}, "
-            f"pairs {pairs}{excluded}"
+            f"pairs {pairs}{excluded}{f'  {reason}' if (reason := each.prompt.last_reason) else ''}"
         )
 
 

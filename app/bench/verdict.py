@@ -139,9 +139,7 @@ def _auto_reason(auto: str, best: str, scores: dict[str, float]) -> str:
     said = f"{auto} decodes {scores[auto]:.2f} times as fast as plain decoding over all sets"
     if auto == best:
         return f"{said}, more than any other setting, and adapts to other texts"
-    return (
-        f"{said}; {best}, chosen afterwards, is at {scores[best]:.2f} and adapts to no other text"
-    )
+    return f"{said}; {best}, chosen afterwards, is at {scores[best]:.2f} and does not adapt"
 
 
 def _never_costs(summaries: Sequence[SetSummary], policy: str) -> bool:

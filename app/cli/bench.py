@@ -51,6 +51,12 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     help="grounded, chat, humaneval or a JSONL file; may be given again. [grounded and chat]",
 )
 @click.option("--prompts", default=4, show_default=True, help="Prompts of a set; 0 is all.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PROMPT",
+    help="This prompt by its name, instead of drawn ones; may be given again.",
+)
 @click.option("--pairs", default=2, show_default=True, type=click.IntRange(1), help="Runs of each.")
 @click.option(
     "--tokens", default=128, show_default=True, type=click.IntRange(2), help="Of a reply."
@@ -234,6 +240,7 @@ def _asked(options: dict[str, Any]) -> "Asked":
     return Asked(
         sets=options["sets"] or DEFAULT_SETS,
         n_prompts=options["prompts"] or None,
+        only=options["only"],
         n_pairs=options["pairs"],
         n_tokens=options["tokens"],
         temperatures=options["temperatures"] or (0.0,),

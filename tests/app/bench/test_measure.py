@@ -18,6 +18,7 @@ from tests.app.bench.answering_client import (
     CONFIGURATION,
     AnsweringClient,
     finished,
+    round_finished,
     steady,
 )
 
@@ -95,6 +96,15 @@ def test_rounds_are_counted_by_their_size_without_the_first_one() -> None:
     record = measured(AnsweringClient(), plan(LOOKUP))
     costs = [(cost.n_rows, cost.n_rounds, cost.median_s) for cost in record.batches]
     assert costs == [(1, 4, 0.01), (3, 4, 0.015)]
+
+
+def test_what_the_rule_said_at_last_is_kept() -> None:
+    def explaining(request: GenerationRequest, settings: SpeculationSettings) -> Sequence[Event]:
+        said = [replace(round_finished(0, 0.01), reason=reason) for reason in ("up", "off: wrong")]
+        return [*said, finished(range(40), 100.0, seed=request.seed)]
+
+    record = measured(AnsweringClient(explaining), plan(LOOKUP))
+    assert {run.last_reason for run in record.runs} == {"off: wrong"}
 
 
 def test_a_prompt_that_the_engine_refuses_is_a_record_of_why() -> None:

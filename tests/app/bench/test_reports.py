@@ -133,3 +133,10 @@ def test_charts_of_nothing_are_drawn() -> None:
 def test_a_value_that_is_missing_has_no_mark() -> None:
     chart = ratio_chart(["a", "b"], [Series("s", {"a": 1.2})], "t")
     assert chart.count("<circle") == 1
+
+
+def test_a_slow_prompt_is_told_with_what_the_rule_said() -> None:
+    slow = results(record({AUTO: [0.9]}), policies=[AUTO])
+    object.__setattr__(slow.prompts[0].runs[1], "last_reason", "off: a drafted token costs 0.61")
+    assert "off: a drafted token costs 0.61" in printed(slow)
+    assert "off: a drafted token costs 0.61" in html_report(slow)

@@ -98,13 +98,14 @@ def test_acceptance_and_tokens_per_round_are_of_all_runs_together() -> None:
     assert policy.by_source == {"lookup": (40, 10)}
 
 
-def test_the_noise_is_what_plain_runs_of_one_pair_differ_by() -> None:
+def test_the_noise_is_what_a_plain_run_differs_from_the_next() -> None:
     runs = (
         run("plain", 100.0, group=0), run(AUTO, 100.0, group=0),
         run("plain", 110.0, group=1), run(FIXED, 100.0, group=1),
+        run("plain", 88.0, group=0, pair=1), run("plain", 110.0, group=1, pair=1),
     )  # fmt: skip
     (summary,) = summarise([PromptRecord("grounded", "one", 0.0, runs=runs)], [AUTO, FIXED])
-    assert summary.plain_spread == pytest.approx(0.1)
+    assert summary.plain_spread == pytest.approx(0.25)  # of 0.1, 0.25 and 0.25
 
 
 def test_a_single_plain_run_tells_nothing_about_noise() -> None:
