@@ -12,6 +12,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.session import Session
 from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
+from engine.speculation.pairing import check_draft
 
 TRIAL_TOKENS = 8
 
@@ -40,6 +41,7 @@ def load_session(
         TemplateError: the model's chat template is not valid.
     """
     watch = Stopwatch()
+    warning = check_draft(configuration)
     opened: list[LlamaCppBackend] = []
     try:
         target = LlamaCppBackend(target_settings(configuration), log)
@@ -62,9 +64,9 @@ def load_session(
             backend.close()
         raise
     loaded = _loaded(configuration, session, target, draft, watch)
-    if barred is not None:
-        loaded = replace(loaded, notes=(*loaded.notes, barred.reason))
-    return LoadedSession(session, loaded)
+    said = (warning, None if barred is None else barred.reason)
+    notes = (*loaded.notes, *(note for note in said if note is not None))
+    return LoadedSession(session, replace(loaded, notes=notes))
 
 
 def target_settings(configuration: Configuration) -> ContextSettings:

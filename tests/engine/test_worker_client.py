@@ -187,7 +187,7 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_difference(
     )
     failed = collect(client, is_end)[-1]
     assert isinstance(failed, Failed)
-    assert "BPE in the target and SPM in the draft" in failed.message
+    assert "gpt2 in the target and llama in the draft" in failed.message
 
 
 def test_the_predictor_is_switched_while_it_answers(loaded: WorkerClient) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import ChatStore
+from tests.plugins import install_predictor
 
 pytestmark = pytest.mark.model
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
@@ -131,3 +132,65 @@ def test_running_leaves_no_chat_behind(
     run(["Hello.", "--model", str(starter_path), "--max-tokens", "2"], environment)
     with ChatStore(tmp_path / "DATA" / "kvchat" / "chats" / "chats.db") as store:
         assert store.list_chats() == []
+
+
+def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
+    starter_path: Path, environment: dict[str, str]
+) -> None:
+    arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
+    done = run([*arguments, "--max-tokens", "4"], environment)
+    assert done.returncode == 0
+    assert "will not make SmolLM2-135M-Instruct.Q4_1.gguf faster" in done.stderr
+    assert "the draft reads as much a token as its target" in done.stderr
+
+
+def test_a_draft_of_another_vocabulary_is_refused_with_what_differs(
+    starter_path: Path, gemma_path: Path, environment: dict[str, str]
+) -> None:
+    arguments = ["Hello.", "--model", str(starter_path), "--draft", str(gemma_path)]
+    done = run(arguments, environment)
+    assert done.returncode == 1
+    assert f"{gemma_path.name} cannot draft for {starter_path.name}" in done.stderr
+    assert "is gpt2 in the target and llama in the draft" in done.stderr
+
+
+def test_a_predictor_of_another_package_drafts(
+    starter_path: Path,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = """
+        from engine.speculation.predictors.base import DraftToken
+
+        class Last:
+            name = "last"
+
+            def __init__(self, setup): ...
+            def reset(self, history): self.line = list(history)
+            def commit(self, tokens): self.line += tokens
+            def propose(self): yield DraftToken(self.line[-1], 0.5)
+            def close(self): ...
+    """
+    install_predictor(tmp_path, monkeypatch, "last", source, attribute="Last")
+    words = ["Count to ten.", "--model", str(starter_path), "--predictor", "custom:last"]
+    words += ["--controller", "fixed", "--max-tokens", "12", "--json"]
+    done = run(words, {**environment, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_drafted"] > 0
+
+
+def test_a_predictor_that_is_not_installed_is_told_and_the_answer_is_plain(
+    starter_path: Path, environment: dict[str, str]
+) -> None:
+    words = ["Count to ten.", "--model", str(starter_path), "--predictor", "custom:nowhere"]
+    done = run([*words, "--max-tokens", "8"], environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "no predictor 'nowhere' is installed" in " ".join(done.stderr.split())
+
+
+def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:
+    done = run(["Count.", "--predictor", "mtp"], environment)
+    assert done.returncode == 2
+    assert "hidden states" in done.stderr
