@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.predictor_type import PredictorType
 from engine.configuration import MAX_DRAFT
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 @click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
 @click.option(
     "--predictor",
-    type=click.Choice(["off", "lookup", "suffix", "combined", "draft"]),
+    type=PredictorType(),
+    metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
     help="Who drafts.",
 )
 @click.option(
@@ -151,16 +153,18 @@ def _configuration(
 
 def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Configuration":
     """Put what was typed over what was resolved."""
-    from engine.configuration import ControllerName, PredictorName
+    from engine.configuration import ControllerName
+    from engine.speculation.spelling import with_predictor
 
     given = {name: value for name, value in typed.items() if value is not None}
+    speculation = configuration.speculation
     if "predictor" in given:
-        given["predictor"] = PredictorName(str(given["predictor"]))
+        speculation = with_predictor(speculation, str(given.pop("predictor")))
     if "controller" in given:
         given["controller"] = ControllerName(str(given["controller"]))
     return replace(
         configuration,
-        speculation=replace(configuration.speculation, **_of(configuration.speculation, given)),
+        speculation=replace(speculation, **_of(speculation, given)),
         sampling=replace(configuration.sampling, **_of(configuration.sampling, given)),
         **_of(configuration, given),
     )

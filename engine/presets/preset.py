@@ -54,7 +54,9 @@ class SpeculationRules(_Strict):
     """Who drafts, and how many tokens a round."""
 
     predictor: PredictorName = PredictorName.LOOKUP
-    """`off`, `lookup`, `suffix`, `combined` or `draft`."""
+    """`off`, `lookup`, `suffix`, `combined`, `draft` or `custom`."""
+    custom_predictor: str = ""
+    """Name of the plugin's predictor that `custom` is."""
     controller: ControllerName = ControllerName.BAND
     """`fixed`, `band` or `auto`."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)

@@ -64,10 +64,12 @@ def no_draft(configuration: Configuration, program: str) -> Iterator[str]:
 
 
 def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
-    """Say that the look-up does not arrive."""
-    if configuration.speculation.drafts_from_text:
+    """Say that the look-up, or a plugin's predictor, does not arrive."""
+    speculation = configuration.speculation
+    is_custom = speculation.predictor is PredictorName.CUSTOM
+    if is_custom or speculation.drafts_from_text:
         yield (
-            f"the predictor is {configuration.speculation.predictor}: {program} has none, and "
+            f"the predictor is {speculation.predictor_title}: {program} has none, and "
             "decodes without speculation"
         )
 

@@ -9,6 +9,7 @@ from engine.presets.export.elsewhere import (
     no_band,
     no_draft,
     no_head,
+    no_lookup,
     no_sampling,
     only_lookup,
 )
@@ -99,6 +100,8 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
     if configuration.speculation.drafts_from_text:
         yield from only_lookup(configuration, PROGRAM)
         yield from no_band(configuration, PROGRAM)
+    else:
+        yield from no_lookup(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)
     yield from no_head(configuration, PROGRAM)
     yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)

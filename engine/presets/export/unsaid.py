@@ -56,6 +56,11 @@ def _head(configuration: Configuration, model: Model | None, flags: FlagSet) -> 
 def _speculation(configuration: Configuration) -> Iterator[str]:
     speculation, draft = configuration.speculation, configuration.draft
     match speculation.predictor:
+        case PredictorName.CUSTOM:
+            yield (
+                f"the predictor is {speculation.predictor_title}: it is a plugin of kvchat, "
+                "llama-server has none and decodes without speculation"
+            )
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(configuration)
         case PredictorName.DRAFT if draft is not None:

@@ -81,6 +81,7 @@ def _speculations(predictor: PredictorName) -> st.SearchStrategy[SpeculationSett
     return st.builds(
         SpeculationSettings,
         predictor=st.just(predictor),
+        custom_predictor=st.just("mine" if predictor is PredictorName.CUSTOM else ""),
         controller=st.sampled_from(ControllerName),
         n_draft=lengths,
         n_draft_max=lengths,

@@ -35,7 +35,7 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
     """Give the configuration without what these flags cannot say; each of it is a remark."""
     usual, said = SpeculationSettings(), configuration.speculation
     match said.predictor:
-        case PredictorName.OFF:
+        case PredictorName.OFF | PredictorName.CUSTOM:
             kept = SpeculationSettings(predictor=PredictorName.OFF)
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             length = min(said.n_draft_of_server, 16)
@@ -120,6 +120,9 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
     said = configuration.speculation
     if has_head(configuration, FLAG_SETS["current"]) and said.predictor is PredictorName.DRAFT:
         assert any("the head drafts" in remark for remark in remarks)
+        return
+    if said.predictor is PredictorName.CUSTOM:
+        assert any(f"the predictor is {said.predictor_title}" in remark for remark in remarks)
         return
     if said.predictor is not PredictorName.OFF and said.controller is not ControllerName.FIXED:
         assert any(f"{said.controller} rule" in remark for remark in remarks)

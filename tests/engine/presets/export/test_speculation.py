@@ -108,3 +108,12 @@ def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
         "has no next-token head" in each for each in remarks(headed, read_model(starter_path))
     )
     assert not any("has no next-token head" in each for each in remarks(headed))
+
+
+@pytest.mark.parametrize("flags", FLAG_SETS)
+def test_a_plugin_stays_behind_and_is_told_by_name(flags: str) -> None:
+    settings = SpeculationSettings(PredictorName.CUSTOM, custom_predictor="mine")
+    configuration = replace(PLAIN, speculation=settings)
+    flag_set = FLAG_SETS[flags]  # type: ignore[index]  # a key of it
+    assert not any("spec" in word or "draft" in word for word in arguments(configuration, flag_set))
+    assert any("custom:mine" in remark for remark in remarks(configuration, flags=flag_set))

@@ -1,0 +1,53 @@
+"""The predictor in docs/predictors.md works as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.speculation.predictors.base import Predictor
+from engine.speculation.predictors.plugins import GROUP, PredictorSetup, make_plugin
+from tests.contracts.predictor import PredictorContract
+from tests.engine.test_session import OFF, finished, make_session, request, rounds, run
+from tests.fakes import FakeBackend, FakeVocabulary
+from tests.plugins import install_predictor
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"
+TEXT = DOCUMENT.read_text()
+SOURCE = re.search(r"```python\n# successor.py\n(.*?)```", TEXT, re.DOTALL)
+SETTINGS = SpeculationSettings(
+    PredictorName.CUSTOM, custom_predictor="successor", controller=ControllerName.FIXED
+)
+FEW_LETTERS = FakeVocabulary(4, ord("a"))
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SOURCE is not None
+    install_predictor(tmp_path, monkeypatch, "successor", SOURCE[1], attribute="Successor")
+
+
+class TestItKeepsTheContract(PredictorContract):
+    @pytest.fixture
+    def predictor(self) -> Predictor:
+        return make_plugin("successor", PredictorSetup(FakeVocabulary(), SETTINGS, n_ctx=64))
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+
+
+def test_its_drafts_are_accepted_and_the_text_is_the_plain_one() -> None:
+    def target() -> FakeBackend:
+        return FakeBackend(FEW_LETTERS, sharpness=3.0, order=2, end_bias=-30.0)
+
+    plain = finished(run(make_session(OFF, target=target()), request("abab")))
+    events = run(make_session(SETTINGS, target=target()), request("abab"))
+    assert finished(events).token_ids == plain.token_ids
+    assert sum(each.n_accepted for each in rounds(events)) > 0
+    assert {each.source for each in rounds(events)} - {None} == {"custom:successor"}
+
+
+def test_the_documented_group_is_the_one_that_is_looked_in() -> None:
+    assert f'[project.entry-points."{GROUP}"]' in TEXT
