@@ -31,11 +31,13 @@ READING = """\
   llama-server's is what it reports itself; the libraries are timed in their own process, so no
   transport counts. kvchat's spans the whole decoding as its screen shows it, the first token too.
 - **Ratios** are taken prompt by prompt within a pair, so that a machine that slows down in between
-  does not count; the table has their geometric mean. 1.00 is kvchat's plain decoding.
+  does not count; the table has their geometric mean. 1.00 is kvchat's plain decoding. In brackets
+  stands where the mean would lie with other prompts like these (95 %, bootstrap over prompts).
 - **Same text** counts replies with the very tokens of the same program's plain decoding, and for
   that one itself, with those of kvchat's. A batch of several rows is summed in another order than a
   single row, so a near tie may fall the other way in every program here; `strict` in kvchat decodes
-  near ties again.
+  near ties again. Programs also cut a prompt into other batches, and transformers computes with
+  other numbers, so that two plain texts may part, too.
 - **Accepted** is the share of drafted tokens that the model confirmed, where the program tells it;
   **per pass** is how many tokens a pass through the model brought.
 - Modes with two numbers (4/4) look for runs of up to the first length and draft the second, which
@@ -103,7 +105,8 @@ def verdict_lines(
             continue
         yield (
             f"| {name} | {verdict.best} | {number(verdict.best_to_plain)} | "
-            f"{number(verdict.auto_to_plain)} | **{number(verdict.auto_to_best)}** | "
+            f"{number(verdict.auto_to_plain)} | "
+            f"**{number(verdict.auto_to_best)}**{span(verdict)} | "
             f"{number(rest and rest.auto_to_best)} |"
         )
     yield (f"| geometric mean | | | | **{number(mean_of(every))}** | {number(mean_of(kept))} |\n")
@@ -113,6 +116,14 @@ def verdict_lines(
         f"{head.settings['tokens']} tokens. Replies that end in a loop, where every "
         f"look-up is at its best: {counts}.\n"
     )
+
+
+def span(verdict: Verdict) -> str:
+    """Give the interval of a verdict behind its mean, nothing where there is none."""
+    if verdict.interval is None:
+        return ""
+    low, high = verdict.interval
+    return f" ({number(low)} to {number(high)})"
 
 
 def n_prompts_of(head: Head) -> object:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.bench.numbers import geometric_mean, loops, parts_at
+from app.bench.numbers import bootstrap_interval, geometric_mean, loops, parts_at
 from speed_peers.catalogue import KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
 from speed_peers.schedule import BASE
@@ -46,6 +46,8 @@ class Verdict:
     auto_to_plain: float
     auto_to_best: float
     """Geometric mean over the prompts that both answered."""
+    interval: tuple[float, float] | None
+    """Where that mean lies with other prompts like these (95 %); None of one prompt."""
     n_prompts: int
 
 
@@ -75,9 +77,14 @@ def ratio(replies: Replies, one: str, other: str) -> float | None:
     return statistics.median(found) if found else None
 
 
+def ratios_of(prompts: Iterable[Replies], one: str, other: str) -> list[float]:
+    """Give the ratios of the prompts that have one."""
+    return [found for replies in prompts if (found := ratio(replies, one, other)) is not None]
+
+
 def mean_ratio(prompts: Iterable[Replies], one: str, other: str) -> tuple[float | None, int]:
     """Give the geometric mean of the ratios, and over how many prompts."""
-    ratios = [found for replies in prompts if (found := ratio(replies, one, other)) is not None]
+    ratios = ratios_of(prompts, one, other)
     return geometric_mean(ratios), len(ratios)
 
 
@@ -158,10 +165,12 @@ def verdict_of(
     auto_ratio, _ = mean_ratio(prompts, auto, BASE)
     if best is None or auto_ratio is None:
         return None
-    to_best, n_prompts = mean_ratio(prompts, auto, best)
+    ratios = ratios_of(prompts, auto, best)
+    to_best = geometric_mean(ratios)
     if to_best is None:
         return None
-    return Verdict(set_name, best, best_ratio, auto_ratio, to_best, n_prompts)
+    interval = bootstrap_interval(ratios)
+    return Verdict(set_name, best, best_ratio, auto_ratio, to_best, interval, len(ratios))
 
 
 def is_loop(replies: Replies) -> bool:

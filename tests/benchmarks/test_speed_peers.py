@@ -67,6 +67,7 @@ def test_the_best_peer_is_chosen_by_its_mean_and_kvchat_is_no_peer() -> None:
     assert verdict is not None
     assert verdict.best == "llama-server ngram-mod"
     assert verdict.auto_to_best == pytest.approx(1.2)
+    assert verdict.interval == pytest.approx((1.2, 1.2))
 
 
 def test_plain_decoding_is_one_of_the_peers_configurations() -> None:
