@@ -66,6 +66,8 @@ class ScriptedClient:
         self.requests: list[GenerationRequest] = []
         self.loads: list[Configuration] = []
         self.speculation = SpeculationSettings()
+        self.settings: list[SpeculationSettings] = []
+        """Every change of the settings, in order."""
         self.n_stops = 0
         self.is_closed = False
         self.is_deaf = False
@@ -115,6 +117,7 @@ class ScriptedClient:
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         self.speculation = settings
+        self.settings.append(settings)
         self._events.append(SpeculationChanged(settings.predictor, settings.controller))
 
     def emit(self, event: Event) -> None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
-from engine.errors import EngineError
+from engine.errors import EngineError, PresetError
+from engine.speculation.spelling import with_predictor
 
 
 class SideError(EngineError):
@@ -32,7 +33,7 @@ class Side:
         rule = settings.controller.value
         if settings.controller is not ControllerName.AUTO:
             rule += f" {settings.n_draft}"
-        return f"{settings.custom_predictor or settings.predictor.value} · {rule}"
+        return f"{settings.title_of(settings.predictor)} · {rule}"
 
     def with_predictor(self, name: PredictorName) -> "Side":
         """The same rule with another source of drafts."""
@@ -63,7 +64,7 @@ def speculative_side(settings: SpeculationSettings) -> Side:
 
 
 def read_side(text: str, settings: SpeculationSettings) -> Side:
-    """Read `PREDICTOR[:CONTROLLER[:LENGTH]]`, such as `off`, `lookup:fixed:4`, `combined:auto`.
+    """Read `PREDICTOR[:CONTROLLER[:LENGTH]]`, such as `off`, `lookup:fixed:4`, `custom:mine:auto`.
 
     Args:
         text: What was typed; `plain` is `off`.
@@ -72,15 +73,20 @@ def read_side(text: str, settings: SpeculationSettings) -> Side:
     Raises:
         SideError: If a part of it is none of the words that it can be.
     """
-    predictor, _, rest = text.strip().lower().partition(":")
-    controller, _, length = rest.partition(":")
-    side = Side(replace(settings, predictor=PredictorName(_word(predictor, text, PREDICTORS))))
-    if controller:
-        side = side.with_controller(ControllerName(_word(controller, text, CONTROLLERS)))
-    if length:
-        if not length.isdecimal() or not 1 <= int(length) <= MAX_DRAFT:
-            raise SideError(f"{text!r}: the length is a number from 1 to {MAX_DRAFT}")
-        side = side.with_length(int(length))
+    first, *rest = text.strip().lower().split(":")
+    if first == PredictorName.CUSTOM and rest:
+        first = f"{first}:{text.strip().split(':')[1]}"
+        rest = rest[1:]
+    try:
+        side = Side(with_predictor(settings, "off" if first == "plain" else first))
+    except PresetError as error:
+        raise SideError(f"{text!r}: {error}") from error
+    if rest:
+        side = side.with_controller(_controller(rest[0], text))
+    if rest[1:]:
+        side = side.with_length(_length(rest[1], text))
+    if rest[2:]:
+        raise SideError(f"{text!r}: a side is PREDICTOR, PREDICTOR:RULE or PREDICTOR:RULE:LENGTH")
     return side
 
 
@@ -103,12 +109,13 @@ def check_available(sides: tuple[Side, ...], predictors: tuple[str, ...]) -> Non
             )
 
 
-PREDICTORS = tuple(name.value for name in PredictorName)
-CONTROLLERS = tuple(name.value for name in ControllerName)
+def _controller(word: str, text: str) -> ControllerName:
+    if word not in list(ControllerName):
+        raise SideError(f"{text!r}: {word or 'nothing'} is none of {', '.join(ControllerName)}")
+    return ControllerName(word)
 
 
-def _word(word: str, text: str, words: tuple[str, ...]) -> str:
-    word = "off" if word == "plain" else word
-    if word not in words:
-        raise SideError(f"{text!r}: {word or 'nothing'} is none of {', '.join(words)}")
-    return word
+def _length(word: str, text: str) -> int:
+    if not word.isdecimal() or not 1 <= int(word) <= MAX_DRAFT:
+        raise SideError(f"{text!r}: the length is a number from 1 to {MAX_DRAFT}")
+    return int(word)

@@ -194,8 +194,14 @@ class ChatActions(ChatDialogs):
             self.notify("There is nothing to answer: write a question, or open a chat with one.")
             return
         question = prompt_of(self.controller, composed)
-        tint = self.transcript.tint
-        self.app.push_screen(CompareScreen(self.controller, request, question, tint=tint))
+        screen = CompareScreen(
+            self.controller,
+            request,
+            question,
+            presets_dir=self.services.presets_dir,
+            tint=self.transcript.tint,
+        )
+        self.app.push_screen(screen)
 
     def set_speculation(
         self,

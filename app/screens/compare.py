@@ -1,7 +1,7 @@
 """Compare: one prompt answered by two ways of drafting, side by side, with a verdict."""
 
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -46,6 +46,8 @@ class CompareScreen(Screen[None]):
         Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Five pairs more"),
         Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Go to the other side: f5 to f8 change the side in focus"),
+        Binding("enter", "choose", "Choose", id="compare-choose",
+                tooltip="Choose predictor and rule of the side in focus, or those of a preset"),
         Binding("f5", "predictor", "Predictor", id="compare-predictor",
                 tooltip="Another source of drafts for the side in focus"),
         Binding("f6", "controller", "Rule", id="compare-rule",
@@ -71,6 +73,7 @@ class CompareScreen(Screen[None]):
         request: GenerationRequest,
         question: str,
         *,
+        presets_dir: Path,
         tint: TintMode = "source",
     ) -> None:
         """Compare plain decoding with what the chat has on.
@@ -79,12 +82,14 @@ class CompareScreen(Screen[None]):
             controller: The chat, whose engine answers; it must be idle.
             request: What both sides answer.
             question: The text that is answered, for the title.
+            presets_dir: Folder of the user's presets, which a side may take its rules from.
             tint: How tokens are coloured.
         """
         super().__init__()
         self._controller = controller
         self._request = request
         self._question = question
+        self._presets_dir = presets_dir
         self._tint: TintMode = tint if tint != "off" else "source"
         settings = controller.speculation
         self.sides = (plain_side(settings), speculative_side(settings))
@@ -148,6 +153,23 @@ class CompareScreen(Screen[None]):
 
     # --- the sides ---
 
+    def action_choose(self) -> None:
+        """Choose how the side in focus drafts."""
+        from app.compare.choices import choices
+        from app.screens.compare_sides import SidesScreen
+
+        loaded = self._controller.loaded
+        if loaded is None or self._is_busy():
+            return
+        now = self._focused_side
+
+        def chosen(side: Side | None) -> None:
+            if side is not None and side != now:
+                self._change(side)
+
+        found = choices(loaded.predictors, self._controller.speculation, self._presets_dir)
+        self.app.push_screen(SidesScreen(found, now), chosen)
+
     def action_predictor(self) -> None:
         """Another source of drafts for the side in focus."""
         loaded = self._controller.loaded
@@ -201,12 +223,16 @@ class CompareScreen(Screen[None]):
         self._begin_anew((sides[0], sides[1]))
 
     def _begin_anew(self, sides: tuple[Side, Side] | None = None) -> None:
-        if self.comparison.is_running:
-            self.notify("A reply is under way: esc stops it.")
+        if self._is_busy():
             return
         self.sides = sides or self.sides
         self.comparison = self._new_comparison()
         self.show_now()
+
+    def _is_busy(self) -> bool:
+        if self.comparison.is_running:
+            self.notify("A reply is under way: esc stops it.")
+        return self.comparison.is_running
 
     def _new_comparison(self) -> Comparison:
         controller = self._controller

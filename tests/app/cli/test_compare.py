@@ -47,4 +47,4 @@ def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) ->
 def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
     done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
-    assert "lookop is none of off, lookup" in done.stderr
+    assert "there is no predictor 'lookop': there are off, lookup" in done.stderr

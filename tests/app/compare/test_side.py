@@ -16,6 +16,7 @@ BASE = SpeculationSettings(n_draft=3, lookup_pattern_min=4)
         ("lookup", "lookup · band 3"),
         ("Combined:Auto", "combined · auto"),
         ("draft:fixed:12", "draft · fixed 12"),
+        ("custom:mine:auto", "custom:mine · auto"),
     ],
 )
 def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
@@ -28,11 +29,13 @@ def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loookup", "loookup is none of off, lookup"),
+        ("loookup", "there is no predictor 'loookup': there are off, lookup"),
         ("lookup:fast", "fast is none of fixed, band, auto"),
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
-        ("", "nothing is none of"),
+        ("", "there is no predictor"),
+        ("lookup:fixed:4:5", "PREDICTOR:RULE:LENGTH"),
+        ("lookup:", "nothing is none of"),
     ],
 )
 def test_a_wrong_word_is_told_with_those_that_are_right(text: str, words: str) -> None:

@@ -7,6 +7,7 @@ from textual.pilot import Pilot
 
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
+from app.screens.compare_sides import SidesScreen
 from app.widgets.answer_pane import AnswerPane
 from app.widgets.ink import InkLines
 from engine.configuration import ControllerName, PredictorName
@@ -154,6 +155,28 @@ async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
         await pilot.press("r")
         await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
         assert client.requests[-1].seed == client.requests[0].seed
+
+
+async def test_a_side_is_chosen_from_a_list_with_the_rules_of_presets(tmp_path: Path) -> None:
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    (presets / "mine.toml").write_text(
+        'name = "mine"\n[speculation]\npredictor = "lookup"\ncontroller = "fixed"\nn_draft = 9\n'
+    )
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, SidesScreen))
+        await pilot.press(*"mine", "enter")
+        await wait_until(pilot, lambda: app.screen is screen)
+        assert screen.sides[1].label == "lookup · fixed 9"
+        assert screen.comparison.pairs == []
+        await pilot.press("r")
+        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
+        assert any(settings.n_draft == 9 for settings in client.settings)
 
 
 async def test_an_engine_that_dies_is_told_here_and_in_the_chat(tmp_path: Path) -> None:
