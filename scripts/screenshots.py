@@ -46,7 +46,7 @@ def main() -> None:
 
 
 async def paint(model: Path, folder: Path) -> None:
-    """Ask the question, wait for the reply, and paint chat and planner."""
+    """Ask the question, wait for the reply, and paint chat, comparison and planner."""
     from app.application import KvchatApp, every_binding_id
     from app.startup import Request, prepare
 
@@ -70,11 +70,29 @@ async def paint(model: Path, folder: Path) -> None:
             await pilot.pause(0.2)
         await pilot.pause(1.5)
         app.save_screenshot("chat.svg", str(folder))
+        await compare(app, pilot)
+        app.save_screenshot("compare.svg", str(folder))
+        await pilot.press("escape")
+        await pilot.pause(0.5)
         await pilot.press("f2")
         await pilot.pause(2.0)
         await show_plan(app, pilot)
         app.save_screenshot("planner.svg", str(folder))
     opened.close()
+
+
+async def compare(app: "KvchatApp", pilot: "Pilot[None]") -> None:
+    """Answer the question in two ways, three times each."""
+    from app.screens.compare import CompareScreen
+
+    await pilot.press("f4")
+    await pilot.pause(0.5)
+    screen = app.screen
+    assert isinstance(screen, CompareScreen)
+    await pilot.press("r", "r")
+    while screen.comparison.is_running:
+        await pilot.pause(0.2)
+    await pilot.pause(0.5)
 
 
 async def show_plan(app: "KvchatApp", pilot: "Pilot[None]") -> None:

@@ -49,6 +49,13 @@ GLOSSARY = (
     ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "
                 "seed and place only, so the text is the same with and without speculation."),
     ("time saved", "Against the plain speed measured in the same run; a dash before there is one."),
+    ("by position", "How often the first, second, third token of a draft is right, of the drafts "
+                    "that were right up to there."),
+    ("steps", "The chart's unit: the time of one token alone. Bars are measured, dashes guessed; "
+              "three tokens at once, two of them drafted, that take 1.8 steps pay as soon as one "
+              "draft is right."),
+    ("correction", "The model's own token in the place of the first refuted one."),
+    ("bonus", "The model's own token behind a draft that was right as a whole."),
     ("prefill", "Reading the prompt into the cache before the first token can come."),
     ("first token", "Time from sending a message to the first token of the reply."),
     ("KV cache", "What the model keeps of every token it has read: keys and values."),
