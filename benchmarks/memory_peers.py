@@ -1,6 +1,7 @@
 """What other estimators say on the same files and configurations, beside kvchat.
 
-    ../.venv/bin/python memory_peers.py rows.jsonl --gguf-parser BINARY --oldiron PYTHON --out peers.jsonl
+    ../.venv/bin/python memory_peers.py rows.jsonl --gguf-parser BINARY --oldiron PYTHON
+        --out peers.jsonl
 
 `rows.jsonl` is what `accuracy.py` wrote; `--oldiron` is the Python of an environment with it. Only
 what an estimator can express is asked: gguf-parser knows no unified cache, oldiron no slots and no

@@ -6,6 +6,7 @@ Several files are several measurements, each with a section of its own: other mo
 """
 
 import argparse
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,16 +107,21 @@ def verdict_lines(
         yield (
             f"| {name} | {verdict.best} | {number(verdict.best_to_plain)} | "
             f"{number(verdict.auto_to_plain)} | "
-            f"**{number(verdict.auto_to_best)}**{span(verdict)} | "
+            f"{bold(verdict.auto_to_best)}{span(verdict)} | "
             f"{number(rest and rest.auto_to_best)} |"
         )
-    yield (f"| geometric mean | | | | **{number(mean_of(every))}** | {number(mean_of(kept))} |\n")
+    yield (f"| geometric mean | | | | {bold(mean_of(every))} | {number(mean_of(kept))} |\n")
     counts = ", ".join(f"{n_loops(runs, name)} in {name}" for name in names)
     yield (
         f"{n_prompts_of(head)} prompts a set by seed {head.settings['seed']}, "
         f"{head.settings['tokens']} tokens. Replies that end in a loop, where every "
         f"look-up is at its best: {counts}.\n"
     )
+
+
+def bold(value: float | None) -> str:
+    """Give a number that stands out, empty where there is none."""
+    return "" if value is None else f"**{number(value)}**"
 
 
 def span(verdict: Verdict) -> str:
@@ -149,7 +155,7 @@ def set_lines(set_name: str, runs: Sequence[Run], configurations: Sequence[str])
     for configuration in configurations:
         row = row_of(runs, set_name, configuration)
         yield row_line(row)
-        notes += [f"- {configuration}: {error}" for error in row.errors]
+        notes += [f"- {configuration}: {without_folders(error)}" for error in row.errors]
     yield ""
     if notes:
         yield "\n".join([*notes, ""])
@@ -177,7 +183,7 @@ def how_lines(head: Head) -> Iterator[str]:
     yield "|---|---|"
     for peer, versions in head.peers.items():
         if "refused" in versions:
-            yield f"| {peer} | did not run: {versions['refused']} |"
+            yield f"| {peer} | did not run: {without_folders(versions['refused'])} |"
         else:
             yield f"| {peer} | {', '.join(f'{name} {value}' for name, value in versions.items())} |"
     yield ""
@@ -188,6 +194,11 @@ def how_lines(head: Head) -> Iterator[str]:
         if arguments := settings.get("arguments"):
             yield f"- {each['name']}: `{' '.join(map(str, arguments))}`"
     yield f"\nMeasured with `{head.command}`.\n"
+
+
+def without_folders(text: str) -> str:
+    """Give a message with the names of files alone: where they lay is of one machine."""
+    return re.sub(r"(?<![\w.:])(?:/[\w.+-]+)+/(?=[\w.+-])", "", text)
 
 
 def number(value: float | None, *, digits: int = 2) -> str:

@@ -53,10 +53,12 @@ class LlamaServer:
                 text=True, check=False, timeout=60,
             )  # fmt: skip
         except OSError as error:
-            raise PeerError(f"{self.binary} does not run: {error}") from error
+            raise PeerError(f"{self.binary.name} does not run: {error.strerror}") from error
         said = (done.stderr + done.stdout).strip().splitlines()
         if done.returncode:
-            raise PeerError(f"{self.binary} does not run: {said[-1] if said else 'no message'}")
+            raise PeerError(
+                f"{self.binary.name} does not run: {said[-1] if said else 'no message'}"
+            )
         version = next((line for line in said if line.startswith("version:")), "version unknown")
         self.versions["llama.cpp"] = version.removeprefix("version:").strip()
         self.versions["libraries"] = shared_with(self.binary, self._environment(), self.libraries)

@@ -205,6 +205,20 @@ def test_the_page_names_winner_verdict_refusals_and_command() -> None:
     assert "`peers.py m.gguf`" in page
 
 
+def test_the_page_tells_no_folders_of_the_machine() -> None:
+    failed = Run(0, "chat", "p0", 0.0, "llama-server x", error="cannot open '/home/me/m.gguf': no")
+    made = head()
+    made.configurations.append({"key": "llama-server x", "name": "x", "settings": {}})
+    page = speed_page.page_of([(made, [*runs_at({"kvchat plain": (100,)}), failed])], AUTO)
+    assert "- llama-server x: cannot open 'm.gguf': no" in page
+
+
+def test_a_page_without_a_verdict_has_empty_cells() -> None:
+    page = speed_page.page_of([(head(), runs_at({"kvchat plain": (100,)}))], AUTO)
+    assert "| chat | no speeds yet | | | | |" in page
+    assert "| geometric mean | | | |  |  |" in page
+
+
 def test_modes_have_names_of_their_own() -> None:
     keys = [mode.key for mode in (*PEER_MODES, Mode("kvchat", "plain"))]
     assert len(set(keys)) == len(keys)
