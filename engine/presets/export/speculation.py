@@ -31,6 +31,17 @@ def has_head(configuration: Configuration, flags: FlagSet) -> bool:
     return configuration.n_mtp_draft > 0 and flags.name != "legacy"
 
 
+def is_drafted_behind(configuration: Configuration, flags: FlagSet) -> bool:
+    """Whether a draft model guesses where the look-up is silent: today's server asks it next.
+
+    As `combined` does here; llama.cpp 0c1e57098 takes the first draft that is not empty, look-up
+    before draft model (`common/speculative.cpp`).
+    """
+    is_combined = configuration.speculation.predictor is PredictorName.COMBINED
+    has_draft = configuration.draft is not None and not has_head(configuration, flags)
+    return is_combined and has_draft and flags.name == "current"
+
+
 def _predictor_options(configuration: Configuration, flags: FlagSet) -> Iterator[Option]:
     is_headed = has_head(configuration, flags)
     if is_headed:
@@ -38,6 +49,8 @@ def _predictor_options(configuration: Configuration, flags: FlagSet) -> Iterator
     match configuration.speculation.predictor:
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(configuration.speculation, flags)
+            if is_drafted_behind(configuration, flags) and configuration.draft is not None:
+                yield from _draft(configuration.draft, configuration.speculation, flags)
         case PredictorName.DRAFT if configuration.draft is not None and not is_headed:
             yield from _draft(configuration.draft, configuration.speculation, flags)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.configuration import Configuration, ControllerName, DraftConfiguration, PredictorName
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import FlagSet
-from engine.presets.export.speculation import has_head
+from engine.presets.export.speculation import has_head, is_drafted_behind
 
 
 def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
@@ -18,7 +18,7 @@ def unsaid(configuration: Configuration, model: Model | None, flags: FlagSet) ->
             "own head, and the head drafts"
         )
     else:
-        yield from _speculation(configuration)
+        yield from _speculation(configuration, flags)
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
             "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
@@ -53,7 +53,7 @@ def _head(configuration: Configuration, model: Model | None, flags: FlagSet) -> 
         )
 
 
-def _speculation(configuration: Configuration) -> Iterator[str]:
+def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
     speculation, draft = configuration.speculation, configuration.draft
     match speculation.predictor:
         case PredictorName.CUSTOM:
@@ -64,20 +64,26 @@ def _speculation(configuration: Configuration) -> Iterator[str]:
         case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
             yield from _lookup(configuration)
         case PredictorName.DRAFT if draft is not None:
-            if draft.n_ctx != configuration.n_ctx:
-                yield (
-                    f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
-                    f"as its target's, {configuration.n_ctx}"
-                )
+            yield from _draft_context(configuration, draft)
             if speculation.controller is not ControllerName.FIXED:
                 yield (
                     f"the {speculation.controller} rule stays behind: llama-server drafts at most "
                     f"{speculation.n_draft} tokens in every round"
                 )
-    if draft is not None and speculation.predictor is not PredictorName.DRAFT:
+    if draft is not None and is_drafted_behind(configuration, flags):
+        yield from _draft_context(configuration, draft)
+    elif draft is not None and speculation.predictor is not PredictorName.DRAFT:
         yield (
             f"the draft model {draft.model_path.name} stays behind: the predictor is "
             f"{speculation.predictor}"
+        )
+
+
+def _draft_context(configuration: Configuration, draft: DraftConfiguration) -> Iterator[str]:
+    if draft.n_ctx != configuration.n_ctx:
+        yield (
+            f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
+            f"as its target's, {configuration.n_ctx}"
         )
 
 

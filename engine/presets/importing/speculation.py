@@ -13,7 +13,8 @@ LEGACY_P_MIN = "0.75"
 LLAMA_LOOKUP = (12, 48)
 """Pattern and length of `ngram-simple` where they are not given (llama.cpp `common.h`)."""
 LONGEST_PATTERN = 64
-DRAFT_TYPES = frozenset({"draft", "draft-simple"})
+CURRENT_DRAFT_TYPES = frozenset({"draft-simple"})
+DRAFT_TYPES = CURRENT_DRAFT_TYPES | {"draft"}
 HEAD_TYPES = frozenset({"mtp", "draft-mtp"})
 LOOKUP_TYPES = frozenset({"ngram-simple"})
 
@@ -42,19 +43,39 @@ def read_speculation(reading: Reading) -> None:
 
 
 def _predictor(reading: Reading, stages: Stages) -> Data:
-    """Give the rules of the first predictor that kvchat has; others are listed."""
+    """Give the rules of the first predictor that kvchat has; others are listed.
+
+    Look-up with a draft model behind it is `combined`, whichever is written first: llama.cpp
+    0c1e57098 asks the look-up first.
+    """
     rules: Data | None = None
+    are_combined = set(stages) >= LOOKUP_TYPES | CURRENT_DRAFT_TYPES
     for kind, stage in stages.items():
         if kind in HEAD_TYPES:
             length = _count(reading, "draft_max", stage.get("n_max"), LLAMA_DRAFT_MAX)
             reading.data["n_mtp_draft"] = _limited(length, reading)
+        elif are_combined and kind in LOOKUP_TYPES | CURRENT_DRAFT_TYPES:
+            continue
         elif kind in LOOKUP_TYPES and rules is None:
             rules = _lookup(reading, stage)
         elif kind in DRAFT_TYPES and rules is None:
             rules = _draft(reading, stage)
         elif kind != "none":
             reading.left_out.append(f"--spec-type {kind}")
+    if are_combined:
+        rules = _combined(_lookup(reading, {}), _draft(reading, {}))
     return {"predictor": "off"} if rules is None else rules
+
+
+def _combined(lookup: Data, draft: Data) -> Data:
+    lengths = [rules[name] for rules in (lookup, draft) for name in ("n_draft", "n_draft_max")]
+    return {
+        **draft,
+        **lookup,
+        "predictor": "combined",
+        "n_draft": draft["n_draft"],
+        "n_draft_max": max(length for length in lengths if isinstance(length, int)),
+    }
 
 
 def _stages(reading: Reading) -> Stages:

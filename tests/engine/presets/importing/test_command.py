@@ -115,6 +115,19 @@ def test_stages_of_ik_llama_are_read() -> None:
     assert speculation.draft_min_confidence == 0.25
 
 
+@pytest.mark.parametrize("types", ["ngram-simple,draft-simple", "draft-simple,ngram-simple"])
+def test_a_draft_model_behind_a_look_up_is_combined(types: str) -> None:
+    found = given(
+        f"-m a.gguf --spec-type {types} -md d.gguf --spec-draft-n-max 6 --spec-draft-p-min 0.3 "
+        "--spec-ngram-simple-size-n 5 --spec-ngram-simple-size-m 12"
+    )
+    rules = found.preset.speculation
+    assert (rules.predictor, rules.n_draft, rules.lookup_pattern_min) == ("combined", 6, 5)
+    assert (rules.n_draft_max, rules.draft_min_confidence) == (12, 0.3)
+    assert found.preset.draft is not None
+    assert found.left_out == ()
+
+
 def test_drafts_longer_than_kvchats_are_shortened_and_noted() -> None:
     found = given("-m a.gguf --spec-type ngram-simple")
     assert found.preset.speculation.n_draft_max == 16
