@@ -51,3 +51,14 @@ def test_its_drafts_are_accepted_and_the_text_is_the_plain_one() -> None:
 
 def test_the_documented_group_is_the_one_that_is_looked_in() -> None:
     assert f'[project.entry-points."{GROUP}"]' in TEXT
+
+
+def test_the_two_functions_run_and_draft(capsys: pytest.CaptureFixture[str]) -> None:
+    source = re.search(r"```python\n# two_functions.py\n(.*?)```", TEXT, re.DOTALL)
+    assert source is not None
+    names: dict[str, object] = {}
+    exec(compile(source[1], "two_functions.py", "exec"), names)
+    assert names["tokens"] == tuple(range(8, 58))
+    shown = capsys.readouterr().out
+    assert "50 in " in shown
+    assert " 0 refuted (100% right)" in shown

@@ -1,0 +1,1 @@
+"""Speculative decoding around two functions of the caller, without a backend."""
