@@ -194,6 +194,8 @@ def run_all(
     """Give every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
     cases: dict[tuple[str, str, str, bool], Case] = {}
     again = [("plain again", "-", PLAIN)]
+    first = next(requests(prompts[0].text, options))[1]
+    machine.reply(replace(EAGER, strict=True), replace(first, max_tokens=1))  # measures, once
     for number, prompt in enumerate(prompts, 1):
         print(f"{kernels}: prompt {number} of {len(prompts)}", file=sys.stderr, flush=True)
         for drawing, request in requests(prompt.text, options):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cancellation import Cancellation
-from engine.configuration import SpeculationSettings
+from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
@@ -36,10 +36,11 @@ from engine.speculation.barred import Barred, Busy
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
+from engine.speculation.exactness import exact_rows
 from engine.speculation.experience import Experience
 from engine.speculation.roster import Roster
 from engine.speculation.stats import ReplyStats
-from engine.speculation.verify import Verdict, settle, verify_draft
+from engine.speculation.verify import Verdict, compares, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
 from engine.text.detokenizer import StreamingText
 
@@ -100,6 +101,9 @@ class Session:
         self._plain_step = PlainStep()
         self._experience = Experience()
         self._wanted = speculation
+        self._exact_rows = 1
+        """Rows of a batch that come out as each would alone, as far as it was measured."""
+        self._is_exactness_known = False
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -151,6 +155,7 @@ class Session:
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
         prompt = self._prompt(request)
+        self._know_exact_rows(prompt.tokens)
         n_reused = rewind(self._sequence, prompt.tokens[:-1])
         reply = _Reply(
             request=request,
@@ -244,7 +249,7 @@ class Session:
             reply.tokens,
             verification=drafter.settings.verification,
             laws=drafter.laws,
-            strict=drafter.settings.strict,
+            strict=drafter.settings.strict and n_rows > self._exact_rows,
         )
         is_redecoded = verdict.is_open
         if is_redecoded:
@@ -296,9 +301,27 @@ class Session:
         row = self._sequence.decode(line[-1]).logits[0]
         return settle(verdict, draft, row, reply.sampler, line)
 
+    def _know_exact_rows(self, tokens: tuple[int, ...]) -> None:
+        """Measure once, before a reply that `strict` asks for, which batches round as plain steps.
+
+        The prompt is computed anew behind it.
+        """
+        is_asked = self._wanted.strict and self._wanted.predictor is not PredictorName.OFF
+        if self._is_exactness_known or not is_asked or not self._backend.can_crop:
+            return
+        n_max = min(self._backend.n_rows, self._backend.n_ctx)
+        try:
+            self._exact_rows = exact_rows(self._sequence, (tokens * n_max)[:n_max], n_max)
+            self._is_exactness_known = True
+        except DecodeAborted:
+            self._sequence.crop(0)  # the prefill sees the same cancellation and ends the reply
+
     def _n_draft_max(self, reply: _Reply) -> int:
         """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""
         n_max = min(self._backend.n_rows - 1, self._backend.n_ctx - len(reply.tokens))
+        is_compared = compares(self._wanted.verification, reply.sampler)
+        if self._wanted.strict and is_compared and self._exact_rows > 1:
+            n_max = min(n_max, self._exact_rows - 1)
         if reply.request.max_tokens is not None:
             n_max = min(n_max, reply.request.max_tokens - reply.n_generated - 1)
         return n_max

@@ -59,10 +59,15 @@ def verify_draft(
     meaning for `rejection` and `block`.
     """
     rows = _Rows(tuple(draft), logits, sampler, line)
-    if sampler.is_greedy or verification in ("match", "coupled"):
+    if compares(verification, sampler):
         return _match(rows, strict=strict)
     drawn_from = _drawn_from(draft, laws)
     return _rejection(rows, drawn_from) if verification == "rejection" else _block(rows, drawn_from)
+
+
+def compares(verification: Verification, sampler: Sampler) -> bool:
+    """Whether a draft is compared with the target's own choices, so that the text is the seed's."""
+    return sampler.is_greedy or verification in ("match", "coupled")
 
 
 def settle(

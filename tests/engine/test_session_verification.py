@@ -319,7 +319,8 @@ def test_a_reply_counts_near_ties_and_those_that_were_decoded_again() -> None:
         ready = next(event for event in events if isinstance(event, PromptReady))
         assert stats.n_near_ties == sum(told.n_near_ties for told in rounds(events)) > 0
         assert stats.n_redecoded == sum(told.is_redecoded for told in rounds(events))
-        n_judged = stats.n_verified + stats.n_rounds
+        n_tried = 2 * 2 * strict  # two rows, in a batch and alone
+        n_judged = stats.n_verified + stats.n_rounds + n_tried
         assert target.n_decoded - ready.n_prompt + 1 == n_judged + stats.n_redecoded
         totals.append((stats.n_near_ties, stats.n_redecoded))
     assert totals[0][1] == 0
@@ -375,3 +376,77 @@ def test_a_mask_binds_every_reply_whoever_drafts(
             assert tokens == masked.token_ids
         if settings is not COPYING:
             assert reply.stats.n_accepted > 0
+
+
+class RoughFromFourSequence(RoughSequence):
+    """Computes up to three rows as it computes one."""
+
+    def verify(self, tokens: Sequence[int]) -> Forward:
+        return FakeSequence.verify(self, tokens) if len(tokens) < 4 else super().verify(tokens)
+
+
+class RoughFromFour(FakeBackend):
+    def open(self) -> RoughFromFourSequence:
+        return RoughFromFourSequence(self)
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+@pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, top_k=0)])
+def test_strict_drafts_no_more_than_comes_out_as_it_would_alone(
+    sampling: SamplingSettings, bonus: bool
+) -> None:
+    settings = replace(DRAFT, n_draft=8, strict=True, bonus_token=bonus)
+    session = make_session(settings, target=RoughFromFour(LETTERS, sharpness=0.6))
+    for seed in range(12):
+        wanted = request(f"ab{seed}", sampling=sampling, seed=seed)
+        session.set_speculation(OFF)
+        plain = finished(run(session, wanted))
+        session.set_speculation(settings)
+        events = run(session, wanted)
+        assert finished(events).token_ids == plain.token_ids
+        assert finished(events).stats.n_redecoded == 0
+        assert max(told.n_verified for told in rounds(events)) == 2
+
+
+@pytest.mark.parametrize("verification", OWN_LAW)
+def test_strict_shortens_no_draft_that_is_not_compared(verification: Verification) -> None:
+    settings = replace(judged(DRAFT, verification), n_draft=8, strict=True)
+    session = make_session(settings, target=RoughFromFour(LETTERS))
+    events = run(session, request(sampling=WARM))
+    assert max(told.n_verified for told in rounds(events)) == 8
+
+
+def test_exactness_is_measured_once_and_leaves_the_prompt_as_it_is_computed_without() -> None:
+    target = RoughFromFour(LETTERS)
+    session = make_session(replace(DRAFT, strict=True), target=target)
+    counts = []
+    for _ in range(3):
+        before = target.n_decoded
+        events = run(session, request(max_tokens=1))
+        ready = next(event for event in events if isinstance(event, PromptReady))
+        counts.append((target.n_decoded - before, ready.n_reused))
+    n_prompt = ready.n_prompt
+    assert counts[0] == (2 + 2 + 3 + 3 + 4 + 4 + n_prompt, 0)
+    assert counts[1] == counts[2] == (1, n_prompt - 1)
+
+
+def test_a_reply_that_is_cancelled_while_exactness_is_measured_keeps_the_session() -> None:
+    class Stopping(RoughFromFour):
+        def open(self) -> RoughFromFourSequence:
+            sequence = super().open()
+            verify, stops = sequence.verify, [True]
+
+            def once(tokens: Sequence[int]) -> Forward:
+                if len(tokens) == 3 and stops:
+                    stops.clear()
+                    cancellation.cancel()
+                return verify(tokens)
+
+            sequence.verify = once  # type: ignore[method-assign]
+            return sequence
+
+    cancellation = Cancellation()
+    session = make_session(replace(DRAFT, strict=True), target=Stopping(LETTERS))
+    events = list(session.generate(request(), cancellation))
+    assert finished(events).reason is FinishReason.CANCELLED
+    assert len(finished(run(session, request())).token_ids) == 60
