@@ -93,7 +93,7 @@ class SpeculationDefaults(_Section):
     bonus_token: bool = True
     """Whether the model adds a token of its own behind a draft that was accepted whole."""
     strict: bool = False
-    """Whether near ties in a batch are decoded again alone; for `coupled` and `match`."""
+    """Whether drafts keep to batches that round as plain decoding does; for `coupled`, `match`."""
 
     def speculation(self) -> SpeculationSettings:
         """Give these settings as a session takes them."""

@@ -68,8 +68,8 @@ class SpeculationSettings:
     bonus_token: bool = True
     """Whether the target adds a token of its own behind a draft that was accepted whole."""
     strict: bool = False
-    """Whether a near tie in a batch is decoded again alone, as plain decoding does it, so that the
-    text parts from plain decoding's more rarely; for `coupled` and `match`."""
+    """Whether drafts keep to the batches that come out to the bit as plain decoding's steps, or,
+    where there are none, near ties are decoded again alone; for `coupled` and `match`."""
 
     @property
     def predictor_title(self) -> str:

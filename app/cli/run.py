@@ -47,7 +47,7 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 @click.option("--n-draft", type=click.IntRange(1, MAX_DRAFT), help="Tokens drafted a round.")
 @click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
 @click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")
-@click.option("--strict/--no-strict", default=None, help="Decode near ties in a batch again.")
+@click.option("--strict/--no-strict", default=None, help="Draft only what rounds as plain steps.")
 @click.option("--temperature", type=float, help="Spread of the draw; 0 is greedy.")
 @click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.")
 @click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")

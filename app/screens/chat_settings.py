@@ -53,7 +53,7 @@ _JUDGED: dict[Verification, str] = {
     "block": "block: most accepted, another text",
 }
 _BONUS = {True: "on: one behind a draft accepted whole", False: "off: saves a row of each batch"}
-_STRICT = {False: "off", True: "on: near ties are decoded again alone"}
+_STRICT = {False: "off", True: "on: batches that round as plain decoding"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):

@@ -82,7 +82,7 @@ class SpeculationRules(_Strict):
     bonus_token: bool = True
     """Whether the target adds a token of its own behind a draft that was accepted whole."""
     strict: bool = False
-    """Whether near ties in a batch are decoded again alone; for `coupled` and `match`."""
+    """Whether drafts keep to batches that round as plain decoding does; for `coupled`, `match`."""
 
     def settings(self) -> SpeculationSettings:
         """Give these rules as a session takes them."""
