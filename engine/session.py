@@ -232,7 +232,7 @@ class Session:
         engaged = self._roster.engage(settings, reply.request, reply.sampler, self._plain_step)
         drafter = Drafter(engaged.predictor, settings, self._experience)
         drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
-        reply.stats.predictor = engaged.name.value
+        reply.stats.predictor = settings.title_of(engaged.name)
         reply.stats.controller = settings.controller.value
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 

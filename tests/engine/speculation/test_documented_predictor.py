@@ -47,6 +47,7 @@ def test_its_drafts_are_accepted_and_the_text_is_the_plain_one() -> None:
     assert finished(events).token_ids == plain.token_ids
     assert sum(each.n_accepted for each in rounds(events)) > 0
     assert {each.source for each in rounds(events)} - {None} == {"custom:successor"}
+    assert finished(events).stats.predictor == "custom:successor"
 
 
 def test_the_documented_group_is_the_one_that_is_looked_in() -> None:
