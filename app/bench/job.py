@@ -53,13 +53,13 @@ def make_units(sets: Sequence[Sequence[Prompt]], temperatures: Sequence[float]) 
 
 
 def still_to_do(units: Sequence[Unit], results: Results) -> tuple[Unit, ...]:
-    """Give the prompts without runs; those that failed are tried again."""
-    done = {record.key for record in results.prompts if record.failure is None}
+    """Give the prompts without a record."""
+    done = {record.key for record in results.prompts}
     return tuple(unit for unit in units if unit.key not in done)
 
 
 def without_failures(results: Results) -> Results:
-    """Give results of which every prompt has runs."""
+    """Give results of which every prompt has runs, so that the others are tried again."""
     kept = tuple(record for record in results.prompts if record.failure is None)
     return replace(results, prompts=kept)
 

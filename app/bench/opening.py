@@ -49,14 +49,18 @@ class Asked:
     """Exactly these instead of what the three above make."""
 
 
-def open_configuration(
-    model: str | None,
-    *,
-    draft: str | None,
-    preset: str | None,
-    n_ctx: int | None,
-    n_threads: int | None,
-) -> Configuration:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The model as it was asked for; None leaves it to preset, settings and machine."""
+
+    model: str | None
+    draft: str | None
+    preset: str | None
+    n_ctx: int | None
+    n_threads: int | None
+
+
+def open_configuration(opened: Opened) -> Configuration:
     """Give the configuration that a model is measured with: as the chat opens it.
 
     Raises:
@@ -64,19 +68,19 @@ def open_configuration(
     """
     settings = load_settings().settings
     folders = locations.model_folders(settings.models.folders)
-    rules = find_preset(preset, locations.presets_dir()) if preset else None
-    name = model or (rules.model if rules else None)
+    rules = find_preset(opened.preset, locations.presets_dir()) if opened.preset else None
+    name = opened.model or (rules.model if rules else None)
     path = find_model(name, folders) if name else usual_model(settings, folders, None)
     if path is None:
         raise ModelFileError(
             "there is no model on this machine: `kvchat models install-starter` fetches a small "
             "one, `kvchat where` shows the folders that were searched"
         )
-    configuration = configure(path, draft_path(draft, rules, folders), rules, settings)
-    if n_ctx is not None:
-        configuration = with_n_ctx(configuration, n_ctx)
-    if n_threads is not None:
-        configuration = replace(configuration, n_threads=n_threads)
+    configuration = configure(path, draft_path(opened.draft, rules, folders), rules, settings)
+    if opened.n_ctx is not None:
+        configuration = with_n_ctx(configuration, opened.n_ctx)
+    if opened.n_threads is not None:
+        configuration = replace(configuration, n_threads=opened.n_threads)
     return configuration
 
 

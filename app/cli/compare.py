@@ -63,12 +63,12 @@ def command(
     kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < question.txt
     kvchat compare smollm2 "..." --first lookup:band --second combined:auto --pairs 5
     """  # noqa: D301  click wants the backspace character itself
-    from app.bench.opening import open_configuration
+    from app.bench.opening import Opened, open_configuration
     from app.compare.side import read_side, speculative_side
 
     text = _prompt_text(prompt)
     configuration = open_configuration(
-        model, draft=draft, preset=preset, n_ctx=n_ctx, n_threads=n_threads
+        Opened(model=model, draft=draft, preset=preset, n_ctx=n_ctx, n_threads=n_threads)
     )
     settings = configuration.speculation
     other = speculative_side(settings) if second is None else read_side(second, settings)

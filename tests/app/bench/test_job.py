@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from app.bench.asking import Asker
+from app.bench.errors import BenchError
 from app.bench.job import make_units, run_units, still_to_do, without_failures
 from app.bench.measure import Plan
 from app.bench.policies import parse_policy
@@ -130,6 +131,16 @@ def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
 
     with pytest.raises(WorkerError, match="No model: it is broken"):
         Asker(Broken(), CONFIGURATION)
+
+
+def test_results_that_cannot_be_kept_end_the_benchmark() -> None:
+    def full(results: Results) -> None:
+        raise BenchError("the disk is full")
+
+    asker = Asker(AnsweringClient(), CONFIGURATION)
+    units = make_units([PROMPTS], [0.0])
+    with pytest.raises(BenchError, match="disk is full"):
+        run_units(asker, units, PLAN, EMPTY, progress=Told(), keep=full)
 
 
 def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> None:

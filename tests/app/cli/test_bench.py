@@ -56,6 +56,12 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert "0.3.36" in results.machine.llama_cpp
     assert html_path.read_text(encoding="utf-8").endswith("</html>\n")
 
+    shown = kvchat("bench", "--show", str(json_path))
+    assert shown.stdout == done.stdout
+
+    again = kvchat(*arguments, "--prompts", "3")
+    assert "go on with it by --resume" in again.stderr
+
     more = kvchat(*arguments, "--prompts", "3", "--resume", str(json_path))
     assert more.returncode == 0, more.stderr
     resumed = read_results(json_path)
