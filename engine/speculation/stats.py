@@ -24,8 +24,11 @@ class ReplyStats:
     redecoded: int = 0
     first_token_s: float | None = None
     decode_s: float = 0.0
-    by_source: dict[str, SourceCounts] = field(default_factory=dict)
-    by_position: tuple[PositionCounts, ...] = ()
+    by_source: dict[str, list[int]] = field(default_factory=dict)
+    """Drafted, verified, examined and accepted tokens and rounds of each source, as bare numbers:
+    no round waits for its statistics."""
+    by_position: list[list[int]] = field(default_factory=list)
+    """Examined and accepted tokens of each place."""
     predictor: str | None = None
     controller: str | None = None
 
@@ -40,9 +43,8 @@ class ReplyStats:
         self.near_ties += finished.n_near_ties
         self.redecoded += finished.is_redecoded
         self.decode_s += finished.elapsed_s
-        if finished.n_drafted:
-            self.by_source = added_sources(self.by_source, sources_of(finished))
-            self.by_position = added_positions(self.by_position, positions_of(finished))
+        count_sources(self.by_source, finished)
+        count_positions(self.by_position, finished)
 
     def summary(self, plain_step_s: float | None) -> GenerationStats:
         """Give the figures as they stand; rates are None where nothing was measured."""
@@ -57,8 +59,8 @@ class ReplyStats:
             n_examined=self.examined,
             n_accepted=self.accepted,
             n_emitted=self.emitted,
-            by_source=dict(self.by_source),
-            by_position=self.by_position,
+            by_source={name: SourceCounts(*counts) for name, counts in self.by_source.items()},
+            by_position=tuple(PositionCounts(*counts) for counts in self.by_position),
             n_near_ties=self.near_ties,
             n_redecoded=self.redecoded,
             prefill_s=self.prefill_s,
@@ -79,22 +81,45 @@ class ReplyStats:
         return self.emitted * plain_step_s / self.decode_s
 
 
-def sources_of(finished: RoundFinished) -> dict[str, SourceCounts]:
-    """Give the counts of one round apart by who drafted each token."""
+def count_sources(by_source: dict[str, list[int]], finished: RoundFinished) -> None:
+    """Add the tokens of a round to the counts of who drafted each."""
     names = finished.sources
     if not names and finished.source is not None:
         names = (finished.source,) * finished.n_drafted
-    return {
-        name: _counts([place for place, each in enumerate(names) if each == name], finished)
-        for name in dict.fromkeys(names)
-    }
+    n_verified, n_examined = finished.n_verified, finished.n_examined
+    for place, name in enumerate(names):
+        counts = by_source.get(name)
+        if counts is None:
+            counts = by_source[name] = [0, 0, 0, 0, 0]
+        counts[0] += 1
+        counts[1] += place < n_verified
+        counts[2] += place < n_examined
+        counts[3] += place < finished.n_accepted
+    for name in set(names[:n_verified]):
+        by_source[name][4] += 1
+
+
+def count_positions(by_position: list[list[int]], finished: RoundFinished) -> None:
+    """Add the tokens of a round to the counts of their places."""
+    while len(by_position) < finished.n_examined:
+        by_position.append([0, 0])
+    for place in range(finished.n_examined):
+        by_position[place][0] += 1
+        by_position[place][1] += place < finished.n_accepted
+
+
+def sources_of(finished: RoundFinished) -> dict[str, SourceCounts]:
+    """Give the counts of one round apart by who drafted each token."""
+    by_source: dict[str, list[int]] = {}
+    count_sources(by_source, finished)
+    return {name: SourceCounts(*counts) for name, counts in by_source.items()}
 
 
 def positions_of(finished: RoundFinished) -> tuple[PositionCounts, ...]:
     """Give the counts of one round apart by the place in the draft."""
-    return tuple(
-        PositionCounts(1, int(index < finished.n_accepted)) for index in range(finished.n_examined)
-    )
+    by_position: list[list[int]] = []
+    count_positions(by_position, finished)
+    return tuple(PositionCounts(*counts) for counts in by_position)
 
 
 def added_sources(
@@ -121,15 +146,4 @@ def added_positions(
     return tuple(
         PositionCounts(a.n_examined + b.n_examined, a.n_accepted + b.n_accepted)
         for a, b in zip_longest(one, other, fillvalue=PositionCounts())
-    )
-
-
-def _counts(places: list[int], finished: RoundFinished) -> SourceCounts:
-    n_verified = sum(place < finished.n_verified for place in places)
-    return SourceCounts(
-        n_drafted=len(places),
-        n_verified=n_verified,
-        n_examined=sum(place < finished.n_examined for place in places),
-        n_accepted=sum(place < finished.n_accepted for place in places),
-        n_rounds=int(n_verified > 0),
     )
