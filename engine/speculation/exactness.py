@@ -27,15 +27,14 @@ def exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
         DecodeAborted: stopped in between.
         DecodeError: the backend failed.
     """
+    sequence.crop(0)
     alone: list[Logits] = []
     n_exact = 1
     for n_rows in (n for n in LADDER if n <= min(n_max, len(tokens))):
+        # What is held is a batch that agreed with plain steps, so plain steps go on behind it.
+        alone += [sequence.decode(token).logits[0].copy() for token in tokens[len(alone) : n_rows]]
         sequence.crop(0)
-        rows = sequence.verify(tokens[:n_rows]).logits.copy()
-        if len(alone) < n_rows:
-            sequence.crop(0)
-            alone = [sequence.decode(token).logits[0].copy() for token in tokens[:n_rows]]
-        if not all(map(np.array_equal, rows, alone)):
+        if not all(map(np.array_equal, sequence.verify(tokens[:n_rows]).logits, alone)):
             break
         n_exact = n_rows
     sequence.crop(0)

@@ -426,7 +426,7 @@ def test_exactness_is_measured_once_and_leaves_the_prompt_as_it_is_computed_with
         ready = next(event for event in events if isinstance(event, PromptReady))
         counts.append((target.n_decoded - before, ready.n_reused))
     n_prompt = ready.n_prompt
-    assert counts[0] == (2 + 2 + 3 + 3 + 4 + 4 + n_prompt, 0)
+    assert counts[0] == (2 + 2 + 1 + 3 + 1 + 4 + n_prompt, 0)
     assert counts[1] == counts[2] == (1, n_prompt - 1)
 
 
