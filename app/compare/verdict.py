@@ -69,6 +69,11 @@ def speed_of(pairs: Sequence[Pair]) -> Speed | None:
     return Speed(tuple(ratios)) if ratios else None
 
 
+def has_drafts(pairs: Sequence[Pair]) -> bool:
+    """Tell whether a drafted token was verified in any reply; without one there is no gain."""
+    return any(answer.tally.n_verified for pair in pairs for answer in (pair.first, pair.second))
+
+
 def identity_of(pairs: Sequence[Pair]) -> Identity | None:
     """Give whether the replies of each pair are the same, None before there is a pair."""
     if not pairs:

@@ -10,6 +10,7 @@ from app.compare.verdict import (
     Identity,
     Parting,
     Speed,
+    has_drafts,
     identity_of,
     speed_of,
 )
@@ -51,6 +52,8 @@ def figure_lines(answer: Answer | None, width: int) -> list[Line]:
     """The clock, the speed and the counts of one side, two lines."""
     if answer is None:
         return [(Run("not answered yet", "muted"),), ()]
+    if answer.elapsed_s is None:
+        return [(Run("reading the prompt", "muted"),), ()]
     tally = answer.tally
     clock = (
         Run(fmt.seconds(answer.elapsed_s), "strong"),
@@ -65,6 +68,8 @@ def _counts(answer: Answer) -> str:
     tally = answer.tally
     if answer.side.is_plain:
         return "no drafts: one token a round"
+    if not tally.n_verified:
+        return "nothing drafted: one token a round"
     rate = fmt.percent(tally.acceptance_rate)
     parts = [f"accept {rate} ({fmt.count(tally.n_accepted)}/{fmt.count(tally.n_verified)})"]
     if tally.tokens_per_round is not None:
@@ -77,7 +82,10 @@ def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
     first, second = comparison.sides
     lines = _labelled("now", _state(comparison), width)
     speed = speed_of(comparison.pairs)
-    lines += _labelled("speed", _speed(speed, first, second), width)
+    if speed is not None and not has_drafts(comparison.pairs):
+        lines += _labelled("speed", _undrafted(speed), width)
+    else:
+        lines += _labelled("speed", _speed(speed, first, second), width)
     identity = identity_of(comparison.pairs)
     return lines + _labelled("text", _identity(identity, comparison), width)
 
@@ -120,9 +128,14 @@ def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     return (*said, Run(f"  {_spelled(speed.ratios)}", "muted"))
 
 
+def _undrafted(speed: Speed) -> Line:
+    said = (Run("no side drafted anything", "strong"), Run(f" ({speed.median:.2f}x)"))
+    return (*said, Run(": what differs is the machine's doing", "muted"))
+
+
 def _spelled(ratios: Sequence[float]) -> str:
     if len(ratios) == 1:
-        return "one pair: more pairs tell more"
+        return "one pair so far"
     listed = " ".join(f"{ratio:.2f}" for ratio in ratios[-N_RATIOS:])
     return f"median of {len(ratios)} pairs: {listed}"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.compare.answer import Answer
 from app.compare.comparison import Comparison
 from app.compare.side import Side
 from app.render.compare import figure_lines, verdict_lines
@@ -66,6 +67,19 @@ def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
 def test_pairs_that_disagree_make_no_claim() -> None:
     assert "no clear difference (0.92x): the pairs disagree" in said(compared(tps=(105.0, 79.0)))
     assert "1.20x: lookup" in said(compared(tps=(130.0, 120.0, 95.0, 125.0, 110.0)))
+
+
+def test_a_difference_without_any_draft_is_called_the_machines() -> None:
+    comparison = compared(tps=(50.0,))
+    for answer in (comparison.pairs[0].first, comparison.pairs[0].second):
+        answer.tally = replace(answer.tally, n_verified=0)
+    assert "no side drafted anything (0.50x): what differs is the machine's" in said(comparison)
+    assert "nothing drafted" in plain(figure_lines(comparison.shown[1], 60)[1])
+
+
+def test_a_side_that_has_not_begun_to_answer_reads_its_prompt() -> None:
+    waiting = Answer(LOOKUP, lambda: 0.0)
+    assert plain(figure_lines(waiting, 60)[0]) == "reading the prompt"
 
 
 def test_several_pairs_are_listed_beside_their_median() -> None:
