@@ -53,7 +53,10 @@ def configure(
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.presets.resolve import Machine, resolve
+    from engine.speculation.heads import check_is_no_head
 
+    if draft is not None:
+        check_is_no_head(draft)
     draft_model = read_model(draft) if draft else None
     found = usable_devices()
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):

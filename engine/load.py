@@ -12,6 +12,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.session import Session
 from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
+from engine.speculation.heads import check_is_no_head
 from engine.speculation.pairing import check_draft
 
 TRIAL_TOKENS = 8
@@ -48,6 +49,7 @@ def load_session(
         opened.append(target)
         draft = None
         if configuration.draft is not None:
+            check_is_no_head(configuration.draft.model_path)
             draft = LlamaCppBackend(draft_settings(configuration), log)
             opened.append(draft)
         for backend in opened:
