@@ -12,7 +12,16 @@ from app.compare.answer import Answer
 from app.compare.side import Side
 from engine.client import EngineClient
 from engine.configuration import SpeculationSettings
-from engine.events import Event, Failed, Finished, FinishReason, Loaded, WorkerStopped
+from engine.events import (
+    CacheChanged,
+    CostsMeasured,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    WorkerStopped,
+)
 from engine.requests import GenerationRequest
 
 
@@ -102,8 +111,8 @@ class Comparison:
             case WorkerStopped(title, message):
                 self._end(f"{title}: {message}")
                 return False  # the chat must know too
-            case Loaded():
-                return False
+            case Loaded() | CacheChanged() | CostsMeasured():
+                return False  # they are of the engine, whoever asks it
             case Failed(title, message):
                 self._end(f"{title}: {message}")
             case Finished(reason=FinishReason.CANCELLED):

@@ -8,7 +8,7 @@ from app.compare.comparison import Comparison
 from app.compare.side import Side
 from app.compare.verdict import identity_of, speed_of
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.events import Failed, Loaded, WorkerStopped
+from engine.events import CacheChanged, CostsMeasured, Failed, Loaded, WorkerStopped
 from engine.requests import GenerationRequest, Message
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
 
@@ -119,6 +119,9 @@ def test_events_that_are_not_its_own_are_left_to_others() -> None:
     assert not comparison.take(event)
     comparison.add_pairs()
     assert not comparison.take(event)
+    assert not comparison.take(CacheChanged(1, 2, 3, 0, 1))
+    assert not comparison.take(CostsMeasured(((1, 1.0),), 0.01))
+    assert comparison.is_running
 
 
 def test_the_verdict_takes_the_median_of_the_pairs() -> None:
