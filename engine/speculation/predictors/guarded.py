@@ -143,6 +143,8 @@ def checked_guess(guess: object, n_vocab: int) -> DraftToken:
     """
     if not isinstance(guess, DraftToken):
         raise PredictorError(f"it proposed {_shown(guess)}, which is no DraftToken")
+    if _is_plain(guess) and guess.token < n_vocab:
+        return guess
     token = _token(guess.token)
     if not 0 <= token < n_vocab:
         raise PredictorError(f"it proposed token {token}: the model has tokens 0 to {n_vocab - 1}")
@@ -153,6 +155,18 @@ def checked_guess(guess: object, n_vocab: int) -> DraftToken:
     if source is not None and not isinstance(source, str):
         raise PredictorError(f"it named {_shown(source)} as the source of a token: give a name")
     return DraftToken(token, confidence, law, source)
+
+
+def _is_plain(guess: DraftToken) -> bool:
+    """Whether nothing of a guess needs a closer look but the size of its token: most need none."""
+    return (
+        type(guess.token) is int
+        and guess.token >= 0
+        and type(guess.confidence) is float
+        and 0.0 <= guess.confidence <= 1.0
+        and guess.distribution is None
+        and (guess.source is None or type(guess.source) is str)
+    )
 
 
 def _token(token: object) -> int:
