@@ -50,6 +50,7 @@ class Plan:
     estimate: Estimate
     max_n_ctx: int | None
     """Largest context that fits, at most what the model was trained on; None where none fits."""
+    draft: Model | None = None
 
     @property
     def fits(self) -> bool:
@@ -91,6 +92,12 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
             f"kvchat opens one slot: the {setup.configuration.n_slots} slots count for "
             "llama-server only"
         )
+    if plan.draft is not None:
+        from engine.speculation.pairing import objection  # most plans have no draft
+
+        on_gpu = any(each.device.kind == "gpu" for each in plan.used_devices)
+        doubt = objection(plan.model.file, plan.draft.file, "gpu" if on_gpu else "cpu")
+        own += [] if doubt is None else [doubt]
     return (*own, *plan.estimate.warnings)
 
 
@@ -144,7 +151,8 @@ class Planner:
         largest = max_n_ctx(
             setup.configuration, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes
         )
-        return Plan(setup, model, cost(setup.configuration), largest)
+        draft = self._companions(setup.configuration).draft
+        return Plan(setup, model, cost(setup.configuration), largest, draft)
 
     def estimator(self, setup: Setup) -> Estimator:
         """Give the cost of other configurations of the same models and devices."""

@@ -1,12 +1,15 @@
 """What is said of a draft model before it is loaded beside its target."""
 
+from functools import lru_cache
+
 from engine.configuration import Configuration
-from engine.errors import ModelFileError
+from engine.errors import IncompatiblePairError, ModelFileError
 from engine.memory.hardware import has_gpu_backend
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.token_reads import token_reads
 from engine.model.vocabulary_headers import check_headers
 from engine.speculation.advice import Worth, should_use_speculation
+from engine.speculation.expected_costs import MachineKind
 
 
 def check_draft(configuration: Configuration) -> str | None:
@@ -31,9 +34,24 @@ def check_draft(configuration: Configuration) -> str | None:
 def warning(configuration: Configuration, target: GgufFile, draft: GgufFile) -> str | None:
     """Give the warning of two headers, None where some length may gain."""
     on_gpu = configuration.n_gpu_layers != 0 and has_gpu_backend()
-    advice = should_use_speculation(
-        token_reads(target), token_reads(draft), machine="gpu" if on_gpu else "cpu"
-    )
+    return cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
+
+
+@lru_cache(maxsize=64)
+def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
+    """Give why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
+    try:
+        check_headers(target, draft)
+    except IncompatiblePairError as error:
+        return str(error)
+    except ModelFileError:
+        return None
+    return cannot_pay(target, draft, machine)
+
+
+def cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
+    """Give the warning of a draft that gains nothing on a machine, None where it may."""
+    advice = should_use_speculation(token_reads(target), token_reads(draft), machine=machine)
     if advice.worth is not Worth.NEVER:
         return None
     return (

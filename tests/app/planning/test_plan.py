@@ -11,15 +11,16 @@ from app.planning.knobs import KNOBS
 from app.planning.knobs_files import with_draft
 from app.planning.loaded import loaded_bytes
 from app.planning.measuring import measured_plan
-from app.planning.plan import Planner, Setup
+from app.planning.plan import Planner, Setup, warnings_of
 from app.planning.table import cost_table
 from app.planning.values import KnobError
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import PresetError
 from engine.events import BufferSize
 from engine.memory.estimate import TermKind
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
+from engine.model.catalog import find_entry
 from engine.presets.preset import Preset
 
 KNOB = {knob.name: knob for knob in KNOBS}
@@ -169,3 +170,23 @@ def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> Non
 def test_sizes_that_were_typed_are_never_measured(starter_path: Path) -> None:
     plan = Planner().plan(setup_of(starter_path))
     assert measured_plan(plan) is plan
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "said"),
+    [
+        ("qwen2.5-0.5b", "qwen2.5-7b", "times as much a token as its target"),
+        ("qwen2.5-7b", "llama-3.2-1b", "cannot draft for qwen2.5-7b"),
+        ("qwen2.5-7b", "qwen2.5-0.5b", None),
+    ],
+)
+def test_a_draft_that_cannot_pay_or_fit_is_warned_of(
+    target: str, draft: str, said: str | None
+) -> None:
+    planner = Planner()
+    paths = [planner.add(find_entry(name).model()) for name in (target, draft)]
+    configuration = Configuration(paths[0], 4096, draft=DraftConfiguration(paths[1], 4096))
+    warnings = warnings_of(planner.plan(Setup(configuration, vram_bytes=(64 << 30,))))
+    about = [text for text in warnings if "faster" in text or "draft for" in text]
+    assert len(about) == (said is not None)
+    assert said is None or said in about[0]
