@@ -6,6 +6,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 
+NEXT_COMMAND = "; "
+"""Between the commands of a file that went on."""
+
+
 class PeerError(Exception):
     """A peer, or a file of results, cannot be used; the message says why and what to change."""
 
@@ -81,11 +85,28 @@ def open_results(path: Path, head: Head) -> list[Run]:
     ]
     if different:
         raise PeerError(f"{path} was begun with {'; '.join(different)}: name another --out")
-    lines = [json.dumps(asdict(head)), *(line_of(run) for run in runs if run.reply)]
+    lines = [json.dumps(asdict(joined(known, head))), *(line_of(run) for run in runs if run.reply)]
     fresh = path.with_suffix(".new")
     fresh.write_text("\n".join(lines) + "\n", encoding="utf-8")
     fresh.replace(path)
     return [run for run in runs if run.reply]
+
+
+def joined(known: Head, head: Head) -> Head:
+    """Give the head of a file that goes on: what was measured before stays named.
+
+    A peer that answered before and is missing now keeps its versions.
+    """
+    new = {each["key"] for each in head.configurations}
+    before = [each for each in known.configurations if each["key"] not in new]
+    peers = known.peers | {
+        name: versions
+        for name, versions in head.peers.items()
+        if "refused" not in versions or name not in known.peers
+    }
+    commands = dict.fromkeys([*known.command.split(NEXT_COMMAND), head.command])
+    command = NEXT_COMMAND.join(filter(None, commands))
+    return Head(head.settings, head.machine, peers, [*before, *head.configurations], command)
 
 
 def append(path: Path, run: Run) -> None:

@@ -167,6 +167,23 @@ def test_a_files_runs_are_read_again_and_failed_ones_are_tried_again(tmp_path: P
     assert read_results(path)[1] == [good]
 
 
+def test_a_file_that_goes_on_with_other_modes_names_the_first_ones_too(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    first, second = head(), head()
+    first.peers["node-llama-cpp"] = {"node-llama-cpp": "3"}
+    second.configurations = [{"key": "node-llama-cpp plain", "name": "plain", "settings": {}}]
+    second.command = "peers.py more"
+    for each in (first, second, second):
+        open_results(path, each)
+    kept = read_results(path)[0]
+    assert [each["key"] for each in kept.configurations] == [
+        *(each["key"] for each in first.configurations),
+        "node-llama-cpp plain",
+    ]
+    assert kept.peers["node-llama-cpp"] == {"node-llama-cpp": "3"}
+    assert kept.command == "peers.py m.gguf; peers.py more"
+
+
 def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     open_results(path, head())
