@@ -5,7 +5,8 @@
 
 Replies run in the worker's own loop, which pickles its events and writes them to a pipe that leads
 nowhere. A round's time less the time inside `llama_decode` (and `llama_get_logits`, which waits for
-a GPU) is the worker's own; the table has its median and its 95th percentile by the rows of a batch.
+a GPU) is the worker's own; the table has its median and its 95th percentile by the rows of a batch,
+and the median of the processor's time, which other programs on the machine disturb less.
 Without MODEL, or beside it, a stand-in plays a model of any vocabulary: it goes on with what the
 prompt repeats, from rows of random logits, and what it takes to make them does not count.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, sleep, thread_time
 from typing import Any
 
 import llama_cpp
@@ -53,21 +54,27 @@ STEP_S, EXTRA_ROW = 2e-3, 0.1
 """What a step of the stand-in takes, and what each further row adds: drafting pays."""
 
 
-CLOCK = [0.0]
-"""Seconds that were spent inside the model so far."""
+CLOCK = [0.0, 0.0]
+"""Seconds that were spent inside the model so far, by the clock and of this thread's processor."""
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the function with its time added to the model's."""
 
     def call(*arguments: Any) -> Any:
-        start = perf_counter()
+        start, cpu_start = perf_counter(), thread_time()
         try:
             return function(*arguments)
         finally:
             CLOCK[0] += perf_counter() - start
+            CLOCK[1] += thread_time() - cpu_start
 
     return call
+
+
+def own_s() -> tuple[float, float]:
+    """Give the time outside the model, by the clock and of this thread's processor."""
+    return perf_counter() - CLOCK[0], thread_time() - CLOCK[1]
 
 
 class WatchedSession:
@@ -75,22 +82,23 @@ class WatchedSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.own_ms: defaultdict[int, list[float]] = defaultdict(list)
-        """By the rows of the round's batch."""
+        self.own_ms: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+        """By the rows of the round's batch: by the clock, and of the processor."""
 
     def generate(self, request: GenerationRequest, cancellation: Cancellation) -> Iterator[Event]:
         n_rows = 0
-        start, native = perf_counter(), CLOCK[0]
+        start = own_s()
         for event in self._session.generate(request, cancellation):
             yield event
             if isinstance(event, RoundFinished):
                 n_rows = 1 + event.n_verified
             if isinstance(event, CacheChanged):
-                own_s = perf_counter() - start - (CLOCK[0] - native)
+                end = own_s()
                 if n_rows:
-                    self.own_ms[n_rows].append(1e3 * own_s)
+                    spent = 1e3 * (end[0] - start[0]), 1e3 * (end[1] - start[1])
+                    self.own_ms[n_rows].append(spent)
                 n_rows = 0
-                start, native = perf_counter(), CLOCK[0]
+                start = own_s()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ class Measured:
     n_rounds: int
     median_ms: float
     p95_ms: float
+    cpu_ms: float
 
 
 class NumberVocabulary:
@@ -198,7 +207,7 @@ def main() -> None:
     measured: list[Measured] = []
     print(
         f"{'model':22} {'vocab':>7} {'predictor':10} {'rule':6} {'drawn':6} {'rows':>4} "
-        f"{'rounds':>6} {'median':>7} {'p95':>7} ms"
+        f"{'rounds':>6} {'median':>7} {'p95':>7} {'cpu':>7} ms"
     )
     for n_vocab in options.vocabulary:
         period = options.prompt_tokens // 4
@@ -268,8 +277,9 @@ def measure(
                         name,
                         n_rows,
                         len(times),
-                        statistics.median(times),
-                        float(np.percentile(times, 95)),
+                        statistics.median(clock for clock, _ in times),
+                        float(np.percentile([clock for clock, _ in times], 95)),
+                        statistics.median(cpu for _, cpu in times),
                     )
                 )
                 print(row(found[-1]), flush=True)
@@ -285,7 +295,7 @@ def ways(session: Session) -> Iterator[SpeculationSettings]:
             yield replace(settings, controller=ControllerName.AUTO)
 
 
-def answer(session: Session, request: GenerationRequest) -> dict[int, list[float]]:
+def answer(session: Session, request: GenerationRequest) -> dict[int, list[tuple[float, float]]]:
     """Make one reply in the worker's loop and give the own times of its rounds."""
     watched = WatchedSession(session)
     with Connection(os.open(os.devnull, os.O_WRONLY), readable=False) as nowhere:
@@ -299,7 +309,7 @@ def row(measured: Measured) -> str:
     return (
         f"{measured.model[:22]:22} {measured.n_vocab:7d} {measured.predictor:10} "
         f"{measured.controller:6} {measured.drawing:6} {measured.n_rows:4d} {measured.n_rounds:6d} "
-        f"{measured.median_ms:7.3f} {measured.p95_ms:7.3f}"
+        f"{measured.median_ms:7.3f} {measured.p95_ms:7.3f} {measured.cpu_ms:7.3f}"
     )
 
 
