@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-
 NEXT_COMMAND = "; "
 """Between the commands of a file that went on."""
 
