@@ -17,6 +17,8 @@ def obstacle(controller: ChatController) -> str | None:
     """Give why nothing can be compared now, None where it can."""
     if controller.is_replying:
         return "A reply is under way: esc stops it, then the two can be compared."
+    if controller.is_lent:
+        return "Another comparison is still ending: try again in a moment."
     match controller.meters.phase:
         case Phase.EMPTY:
             return "No model is loaded: ctrl+o lists those that were found."

@@ -138,6 +138,19 @@ async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: app.screen is chat)
 
 
+async def test_t_changes_the_colours_of_the_answers_that_are_there(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(("All is well here.",)))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        assert "▪ lookup" in shown(screen)
+        await pilot.press("t")
+        assert "▪ accepted draft" in shown(screen)
+        await pilot.press("t")
+        assert "▪" not in shown(screen)
+
+
 async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:

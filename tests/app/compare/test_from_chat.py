@@ -1,0 +1,111 @@
+"""What a chat gives a comparison to answer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from app.chat.controller import ChatController
+from app.compare.comparison import Comparison
+from app.compare.from_chat import obstacle, prompt_of, request_of
+from app.compare.side import plain_side, speculative_side
+from engine.configuration import SpeculationSettings
+from tests.fakes_app import make_controller
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+
+def opened(tmp_path: Path, script: Script | None = None) -> tuple[ChatController, ScriptedClient]:
+    controller, client = make_controller(tmp_path, script)
+    controller.load(CONFIGURATION)
+    controller.poll()
+    return controller, client
+
+
+def until(controller: ChatController, is_so: Callable[[], bool]) -> None:
+    for _ in range(200):
+        controller.poll()
+        if is_so():
+            return
+    raise AssertionError("it did not happen")
+
+
+def answered(controller: ChatController, text: str) -> None:
+    controller.send(text)
+    until(controller, lambda: not controller.is_replying)
+
+
+def test_replies_to_the_same_question_are_no_material_for_drafts(tmp_path: Path) -> None:
+    controller, _ = opened(tmp_path, Script(("One two", "Three four five", "Six")))
+    answered(controller, "first")
+    answered(controller, "second")
+    controller.regenerate()
+    until(controller, lambda: not controller.is_replying)
+    again = request_of(controller, "")
+    new = request_of(controller, "third")
+    assert again is not None
+    assert new is not None
+    assert len(again.past_replies) == 1
+    assert len(new.past_replies) == 3
+
+
+def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -> None:
+    controller, _ = opened(tmp_path)
+    controller.history.system_prompt = "Be short."
+    request = request_of(controller, "first")
+    assert request is not None
+    assert [(m.role, m.content) for m in request.messages] == [
+        ("system", "Be short."), ("user", "first")
+    ]  # fmt: skip
+    answered(controller, "first")
+    request = request_of(controller, "second")
+    assert request is not None
+    roles = [message.role for message in request.messages]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert [entry.content for entry in controller.entries()] == ["first", "Hello there."]
+    assert prompt_of(controller, " ") == "first"
+
+
+def test_a_question_behind_one_without_a_reply_joins_it(tmp_path: Path) -> None:
+    controller, client = opened(tmp_path, Script(tps=1.0))
+    controller.send("first")
+    client.stop()
+    until(controller, lambda: not controller.is_replying)
+    request = request_of(controller, "second")
+    assert request is not None
+    assert [message.role for message in request.messages] == ["user"]
+    assert request.messages[0].content == "first\n\nsecond"
+
+
+def test_without_a_question_there_is_nothing_to_ask(tmp_path: Path) -> None:
+    controller, _ = opened(tmp_path)
+    assert request_of(controller, "  ") is None
+
+
+def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
+    controller, client = make_controller(tmp_path, Script(tps=1.0))
+    assert "No model is loaded" in str(obstacle(controller))
+    controller.load(CONFIGURATION)
+    assert "still being loaded" in str(obstacle(controller))
+    controller.poll()
+    assert obstacle(controller) is None
+    controller.send("go")
+    assert "A reply is under way" in str(obstacle(controller))
+    client.stop()
+    until(controller, lambda: not controller.is_replying)
+    assert obstacle(controller) is None
+
+
+def test_the_chat_cannot_ask_while_a_comparison_has_its_engine(tmp_path: Path) -> None:
+    controller, client = opened(tmp_path, Script(tps=1.0))
+    request = request_of(controller, "go")
+    assert request is not None
+    settings = SpeculationSettings()
+    sides = (plain_side(settings), speculative_side(settings))
+    comparison = Comparison(client, request, sides, restore=settings)
+    controller.guest = comparison
+    assert controller.can_ask
+    comparison.add_pairs()
+    assert not controller.can_ask
+    assert "comparison" in str(obstacle(controller))
+    comparison.stop()
+    until(controller, lambda: not comparison.is_running)
+    assert controller.can_ask
+    assert controller.snapshot().session.n_rounds == 0
