@@ -326,3 +326,34 @@ def test_a_caller_with_a_cache_finds_what_was_accepted_in_the_line() -> None:
         return tokens
 
     assert text(1) == text(3) == text(8)
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+def test_a_draft_with_the_laws_of_the_target_is_accepted_whole(mode: Verification) -> None:
+    sampler = Sampler(WARM, seed=3)
+
+    def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
+        seen = list(line)
+        for _ in range(n_max):
+            made = guess(
+                row(0, seen),
+                sampler,
+                seen,
+                round_start=len(line),
+                position=len(seen),
+                verification=mode,
+            )
+            seen.append(made.token)
+            yield DraftToken(made.token, 0.5, made.law)
+
+    made = decoder(draft, sampling=WARM, settings=replace(FIXED, verification=mode))
+    made.decode(PROMPT, max_tokens=60)
+    assert made.statistics.n_drafted > 10
+    assert made.statistics.n_refuted == 0
+
+
+def test_without_the_bonus_a_round_emits_its_draft_alone() -> None:
+    made = decoder(drafting(0), settings=replace(FIXED, bonus_token=False))
+    events = list(made.events(PROMPT, max_tokens=13))
+    emitted = [len(event.tokens) for event in events if isinstance(event, DraftVerified)]
+    assert emitted[:4] == [3, 3, 3, 3]
