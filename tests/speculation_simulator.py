@@ -15,6 +15,7 @@ from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.predictors.draft_model import RESTART
 from engine.speculation.shadow import Shadow
 
 STEP_S = 0.01
@@ -124,7 +125,7 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
         n_emitted = n_accepted + 1
         drafting = world.source.step * len(guesses)
         if guesses:
-            drafting += world.source.catch_up * n_behind
+            drafting += world.source.catch_up * min(n_behind, RESTART)
         n_behind = n_emitted if guesses else n_behind + n_emitted
         verifying = world.verify_steps(1 + n_drafted)
         played.n_tokens += n_emitted

@@ -9,16 +9,22 @@ from engine.configuration import MAX_DRAFT
 
 FORGETTING = 0.99
 """A count keeps this share with each newer one of its cell: the last hundred decide."""
-STRENGTH = 4.0
+STRENGTH = 8.0
 """Outcomes that the wider mean is worth beside a cell's own: a cell without data, such as a
 position that short drafts never reach, follows its neighbours and is not taken for hopeless."""
 FIRST_MEAN = 0.8
-"""A source nobody has seen is worth a try."""
+"""Share of right guesses from which a source starts where its last few ones are looked at."""
+FIRST_MISSES = 1.0
+"""Wrong guesses, expected and seen, that a source starts with: its confidence is believed at first,
+and a source nobody has seen is worth a try."""
 
 CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.86, 0.9, 0.925, 0.97)
 POSITION_EDGES = (1, 2, 4, 8)
 
 POSITION_CELLS = tuple(bisect_right(POSITION_EDGES, position) for position in range(MAX_DRAFT))
+
+MOST_SURE = 0.99
+MOST_MISSES = 0.98
 
 RECENT_WEIGHT = 0.2
 MOSTLY_RIGHT = 0.7
@@ -57,22 +63,42 @@ class _Count:
         return _Count(n_right, max(self.n_seen - part.n_seen, n_right))
 
 
+@dataclass(slots=True)
+class _Misses:
+    """How many guesses of a source were wrong, and how many its confidences promised."""
+
+    seen: float = FIRST_MISSES
+    promised: float = FIRST_MISSES
+
+    def add(self, confidence: float, *, is_right: bool) -> None:
+        self.seen = FORGETTING * self.seen + (not is_right)
+        self.promised = FORGETTING * self.promised + 1.0 - min(confidence, MOST_SURE)
+
+    def share(self, confidence: float) -> float:
+        miss = (1.0 - min(confidence, MOST_SURE)) * self.seen / self.promised
+        return 1.0 - min(miss, MOST_MISSES)
+
+
 NONE = _Count()
+NO_MISSES = _Misses()
 
 
 class Acceptance:
     """Shares of right guesses, each given that the guesses before it were right.
 
-    A cell of source, confidence and position is shrunk to the rest of its confidence, and that to
-    the rest of its source: Beta counts with forgetting, none of them counted twice. Each is kept
-    twice, for passages where the last few guesses were mostly right and for all others: text that
-    copies by turns is met again without learning it anew. Only examined guesses count, up to the
+    A source's confidence is taken at its word but for one factor: wrong guesses seen over wrong
+    guesses that the confidences promised. From there a cell of source, confidence and position is
+    shrunk to the rest of its confidence, and that to the rest of its source: Beta counts with
+    forgetting, none of them counted twice. Each is kept twice, for passages where the last few
+    guesses were mostly right and for all others: text that copies by turns is met again without
+    learning it anew. Only examined guesses count, up to the
     first wrong one; what a refutation hides would bias the rest.
     """
 
     def __init__(self) -> None:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
+        self._misses: dict[str, _Misses] = {}
 
     def add(self, source: str, outcomes: Sequence[Examined]) -> None:
         """Count what one round examined; a guess may name a source of its own."""
@@ -82,13 +108,15 @@ class Acceptance:
             recent = are_recent.get(name, FIRST_MEAN)
             for cell in _cells(name, recent, outcome.confidence, outcome.position):
                 self._counts.setdefault(cell, _Count()).add(is_right=outcome.is_right)
+            misses = self._misses.setdefault(name, _Misses())
+            misses.add(outcome.confidence, is_right=outcome.is_right)
             before = self._recent.get(name, FIRST_MEAN)
             self._recent[name] = before + RECENT_WEIGHT * (outcome.is_right - before)
 
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
         recent = self._recent.get(source, FIRST_MEAN)
-        mean, narrower = FIRST_MEAN, NONE
+        mean, narrower = self._misses.get(source, NO_MISSES).share(confidence), NONE
         counts = [
             self._counts.get(cell, NONE) for cell in _cells(source, recent, confidence, position)
         ]

@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 
 from engine.configuration import MAX_DRAFT
+from engine.speculation.asking import N_SHADOW, N_TRIAL, Asked
 from engine.speculation.budget import START
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafting_cost import DraftingCost
 from engine.speculation.experience import Experience
 from engine.speculation.gain import best_length
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.predictors.draft_model import RESTART
 
-FREE = 0.01
-"""Plain steps that `N_SHADOW` guesses may cost and still be made in rounds that verify none."""
-N_SHADOW = 4
-N_TRIAL = 3
-"""Guesses that a source makes whatever they cost, until their cost is known."""
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
 PLAIN_EVERY = (24, 1024)
-PROBE_EVERY = (24, 192)
-"""Tokens between two probes of a source that is off: at first and after a right one, and doubled
-after wrong ones up to."""
+LEAST_PLAIN = 3
+"""Plain steps of this run below which they are measured more often."""
+OUTLOOK = 128
+"""Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
+FIRST_OUTLOOK = 1024
+"""Tokens over which the first trial of a source is paid for, whatever it costs."""
 
 
 class AutoController:
@@ -33,62 +33,97 @@ class AutoController:
     gains: the rule of SpecDec++ (Huang et al. 2024, arXiv 2405.19715) with a measured threshold,
     looking ahead over kinks of the curve.
 
-    Losses are bounded by `SlowdownBudget`. Free sources go on guessing in plain rounds, and what
+    Losses are bounded by `SlowdownBudget`. Cheap sources are asked in plain rounds too, and what
     the line then says counts as examined; others are probed ever more rarely.
     """
 
     def __init__(self, source: str, experience: Experience) -> None:
         self._source = source
         self._known = experience
-        self._last_source = source
-        self._drafting = experience.drafting.setdefault(source, DraftingCost())
-        self._is_free = self._costs_nothing()
-        self._confidence = 0.5
-        self._n_behind: int | None = None
-        self._tokens_off = 0
-        self._probe_after = PROBE_EVERY[0]
+        self._sources: dict[str, Asked] = {}
+        self._at = self._turn_to(source)
+        self._asked: list[str] = []
+        self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
+        self._has_caught_up = False
+        self._n_caught_up = 0
         self.length = 0
         self.reason = "auto: measuring the plain step first"
 
     # --- before and while drafting ---
 
+    def wants_source(self, name: str) -> bool:
+        """Tell whether a source is to make its first guess of the round."""
+        source = self._turn_to(name)
+        is_asked = self._is_worth_asking(source)
+        if is_asked:
+            self._asked.append(name)
+        return is_asked
+
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Tell whether one more guess is worth being made behind those."""
-        if pulled:
-            self._turn_to(pulled[-1].source or self._source)
-        if self._is_free:
-            return len(pulled) < (MAX_DRAFT if self.length else N_SHADOW)
-        if self._drafting.step_s is None and self._known.curve.plain_s is not None:
+        if not pulled:
+            return self.wants_source(self._source)
+        source = self._turn_to(pulled[-1].source or self._source)
+        if source.is_cheap:
+            if len(pulled) == 1:
+                is_worth_it = self._best(self._shares(pulled), n_sunk=MAX_DRAFT) > 0
+                self._n_wanted = MAX_DRAFT if is_worth_it else N_SHADOW
+            return len(pulled) < self._n_wanted
+        if not source.is_known:
             return len(pulled) < N_TRIAL
         if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
             return False
-        if self._is_probe_due:
-            is_affordable = self._n_behind is not None or self._known.budget.allows(START)
-            return not pulled and is_affordable and self._affords(1)
-        shares = self._shares(pulled)
-        return self._best(shares, n_sunk=len(pulled)) > len(pulled)
+        if source.is_probe_due:
+            return False
+        return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
 
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
         """Give how many of the guesses go into the batch; 0 makes a plain round."""
         if not pulled:
             return 0
-        self._confidence = pulled[0].confidence
-        self._turn_to(pulled[0].source or self._source)
+        source = self._turn_to(pulled[0].source or self._source)
+        source.confidence = pulled[0].confidence
         if not self._may_draft:
             return 0
         n_best = self._best(self._shares(pulled)[: len(pulled)], n_sunk=len(pulled))
-        if not n_best and self._is_probe_due and self._affords(1) and self._is_worth_a_probe:
+        if n_best:
+            source.tokens_since_won = 0
+        elif source.is_probe_due and self._affords(1) and self._is_worth_a_probe(source):
             return 1
         return n_best
+
+    def affords_catch_up(self, n_tokens: int) -> bool:
+        """Tell whether a draft model is to take in all of the line that it missed.
+
+        It costs once and is worth what better drafts may win in the rest of the reply, as far as
+        is known; what it costs is charged to the budget token by token.
+        """
+        cost = self._at.drafting.catch_up(n_tokens)
+        if not self._at.is_known or self._has_caught_up:
+            return cost <= self._known.budget.credit and self._at.is_known
+        shares = self._shares([])
+        length = self._best(shares, n_sunk=0)
+        if not length:
+            return False
+        tokens = 1.0 + sum(shares[:length])
+        steps = 1.0 + self._added_steps(length)[-1]
+        is_worth_it = OUTLOOK * (1.0 - steps / tokens) > cost
+        if is_worth_it:
+            self._n_caught_up = n_tokens
+            self._has_caught_up = True
+            self._known.owe(cost, OUTLOOK)
+        return is_worth_it
 
     # --- after the round ---
 
     def observe(self, outcome: RoundOutcome) -> None:
+        """Take the outcome of the round."""
         self._known.acceptance.add(self._source, outcome.examined)
         self._time(outcome)
         self._count(outcome)
-        self._is_free = self._costs_nothing()
+        self._asked = []
+        self._n_caught_up = 0
         self._plan()
 
     def _time(self, outcome: RoundOutcome) -> None:
@@ -97,7 +132,6 @@ class AutoController:
         What such rounds take is charged, not what this one took: a stall is nobody's fault.
         """
         curve = self._known.curve
-        n_behind, self._n_behind = self._n_behind, self._behind(outcome)
         if outcome.verify_s is None:
             return
         curve.add(1 + outcome.n_drafted, outcome.verify_s)
@@ -105,34 +139,43 @@ class AutoController:
         if plain_s is None:
             return
         n_steps = curve.steps(1 + outcome.n_drafted)
-        if outcome.n_pulled and n_behind is not None:
-            self._drafting.add(outcome.n_pulled, n_behind, outcome.draft_s)
-            n_steps += self._drafting.seconds(outcome.n_pulled, n_behind) / plain_s
-        elif self._is_probe_due:
-            n_steps += outcome.draft_s / plain_s
+        n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
         self._known.add_round(outcome.n_emitted, n_steps)
 
-    def _behind(self, outcome: RoundOutcome) -> int | None:
-        """Give how far the source is behind; None before the first guess of a reply.
-
-        A first guess catches up with a prompt of unknown overlap, so its time tells nothing.
-        """
-        if outcome.n_pulled:
-            return outcome.n_emitted
-        return None if self._n_behind is None else self._n_behind + outcome.n_emitted
+    def _time_drafting(self, outcome: RoundOutcome, n_steps: float) -> float:
+        """Share the time of guessing out to who was asked; gives what such asking takes."""
+        if not self._asked:
+            return 0.0
+        *silent, last = (self._sources[name] for name in self._asked)
+        charged = sum(source.drafting.silence for source in silent)
+        own = max(n_steps - charged, 0.0)
+        if not outcome.n_pulled:
+            if last.n_behind is not None:
+                last.drafting.add_silent(own)
+            return charged + last.drafting.silence
+        if last.n_behind is None:
+            # A first guess catches up with a line of unknown overlap: its time tells nothing.
+            if not last.is_known:
+                last.drafting.add(outcome.n_pulled, RESTART, own)
+                self._known.owe(own, FIRST_OUTLOOK)
+            return charged
+        n_missed = self._n_caught_up or min(last.n_behind, RESTART)
+        last.drafting.add(outcome.n_pulled, n_missed, own)
+        n_missed = 0 if self._n_caught_up else n_missed
+        return charged + last.drafting.steps(outcome.n_pulled, n_missed)
 
     def _count(self, outcome: RoundOutcome) -> None:
-        self._tokens_off += outcome.n_emitted
-        self._tokens_since_plain += outcome.n_emitted
+        self._tokens_since_plain = self._tokens_since_plain + outcome.n_emitted
         if not outcome.n_drafted:
             self._tokens_since_plain = 0
-        if outcome.n_drafted or (outcome.n_pulled and not self._is_free):
-            if self._is_probe_due:
-                self._probe_after = self._next_probe(was_right=outcome.n_accepted > 0)
-            self._tokens_off = 0
-
-    def _next_probe(self, *, was_right: bool) -> int:
-        return PROBE_EVERY[0] if was_right else min(2 * self._probe_after, PROBE_EVERY[1])
+        drafted = self._at_name if outcome.n_pulled else None
+        for name, source in self._sources.items():
+            was_asked = name in self._asked
+            source.end_round(outcome.n_emitted, was_asked=was_asked)
+            if (outcome.n_drafted and name == drafted) or (was_asked and not source.is_cheap):
+                if source.is_probe_due:
+                    source.end_probe(was_right=outcome.n_accepted > 0)
+                source.tokens_off = 0
 
     def _plan(self) -> None:
         """Say what the next round is likely to be, and why."""
@@ -142,8 +185,7 @@ class AutoController:
         shares = self._shares([])
         self.length = self._best(shares, n_sunk=0)
         if self.length:
-            self._probe_after = PROBE_EVERY[0]
-            self._tokens_off = 0
+            self._at.wakes()
             cost = self._known.curve.steps(1 + self.length) + self._steps_of(self.length)
             tokens = 1.0 + sum(shares[: self.length])
             self.reason = (
@@ -158,15 +200,26 @@ class AutoController:
 
     # --- what is known ---
 
-    def _turn_to(self, source: str) -> None:
+    def _turn_to(self, name: str) -> Asked:
         """Reckon with the costs of a source; a predictor may ask several."""
-        if source != self._last_source:
-            self._last_source = source
-            self._drafting = self._known.drafting.setdefault(source, DraftingCost())
-            self._is_free = self._costs_nothing()
+        source = self._sources.get(name)
+        if source is None:
+            source = Asked(self._known.drafting.setdefault(name, DraftingCost()))
+            self._sources[name] = source
+        self._at, self._at_name = source, name
+        return source
 
-    def _costs_nothing(self) -> bool:
-        return self._drafting.step_s is not None and self._steps(N_SHADOW, 0) <= FREE
+    def _is_worth_asking(self, source: Asked) -> bool:
+        if not source.is_known:
+            return self._known.curve.plain_s is not None
+        if source.is_cheap:
+            return source.is_turn or self._best(self._shares([]), n_sunk=0) > 0
+        if not self._may_draft:
+            return False
+        if source.is_probe_due:
+            is_affordable = source.n_behind is not None or self._known.budget.allows(START)
+            return is_affordable and self._affords(1)
+        return self._best(self._shares([]), n_sunk=0) > 0
 
     @property
     def _may_draft(self) -> bool:
@@ -177,27 +230,22 @@ class AutoController:
         least, most = PLAIN_EVERY
         won = self._known.tokens_per_step - 1.0
         every = min(max(least, won / PLAIN_LOSS), most)
-        if curve.n_plain_samples < 3:
+        if curve.n_plain_samples < LEAST_PLAIN:
             every = least / 3
         return self._tokens_since_plain < every
 
-    @property
-    def _is_probe_due(self) -> bool:
-        return self._tokens_off >= self._probe_after
-
-    @property
-    def _is_worth_a_probe(self) -> bool:
+    def _is_worth_a_probe(self, source: Asked) -> bool:
         """Whether a draft would pay if batches cost half of what they are taken to cost.
 
-        A source that costs time is only known by probes; of a free one the shares are known.
+        A source that costs time is only known by probes; of a cheap one the shares are known.
         """
         cost = self._known.curve.steps(2) - 1.0
-        return not self._is_free or self._shares([])[0] > cost / 2
+        return not source.is_cheap or self._shares([])[0] > cost / 2
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
         """Give P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
         guesses = [(guess.source or self._source, guess.confidence) for guess in pulled]
-        following = guesses[-1] if guesses else (self._last_source, self._confidence)
+        following = guesses[-1] if guesses else (self._at_name, self._at.confidence)
         guesses += [following] * (MAX_DRAFT - len(guesses))
         return self._known.acceptance.products(guesses)
 
@@ -224,10 +272,7 @@ class AutoController:
 
     def _steps_of(self, n_pulled: int) -> float:
         """Give the cost of the coming draft in plain steps."""
-        return self._steps(n_pulled, self._n_behind or 0)
-
-    def _steps(self, n_pulled: int, n_behind: int) -> float:
-        plain_s = self._known.curve.plain_s
-        if not n_pulled or plain_s is None:
+        if not n_pulled:
             return 0.0
-        return self._drafting.seconds(n_pulled, n_behind) / plain_s
+        n_missed = RESTART if self._at.n_behind is None else min(self._at.n_behind, RESTART)
+        return self._at.drafting.steps(n_pulled, n_missed)

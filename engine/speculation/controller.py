@@ -41,8 +41,16 @@ class Controller(Protocol):
         """Why the length is what it is, in words for the screen."""
         ...
 
+    def wants_source(self, name: str) -> bool:
+        """Tell whether a source of guesses is asked for its first one in this round."""
+        ...
+
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Tell whether the predictor is to make one more guess behind those of this round."""
+        ...
+
+    def affords_catch_up(self, n_tokens: int) -> bool:
+        """Tell whether a draft model that missed that many tokens is to decode all of them."""
         ...
 
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
@@ -61,8 +69,14 @@ class FixedController:
         self.length = _checked(n_draft, "n_draft")
         self.reason = f"fixed at {n_draft}"
 
+    def wants_source(self, name: str) -> bool:  # noqa: ARG002  one rule for all
+        return self.length > 0
+
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         return len(pulled) < self.length
+
+    def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  whatever it costs
+        return True
 
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
         return len(pulled)
@@ -99,8 +113,14 @@ class BandController:
             return self._on_length
         return 1 if self._tokens_off >= self._retry_after else 0
 
+    def wants_source(self, name: str) -> bool:  # noqa: ARG002  one rule for all
+        return self.length > 0
+
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         return len(pulled) < self.length
+
+    def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  whatever it costs
+        return True
 
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
         return len(pulled)

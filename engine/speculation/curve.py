@@ -1,14 +1,24 @@
-"""What a batch of n rows costs, learned from rounds."""
+"""What a batch of n rows costs in plain steps, learned from rounds."""
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 
 from engine.configuration import MAX_DRAFT
 
 RECENT = 7
-"""Samples of a number of rows: few, since a machine that others use changes its speed, and a ratio
-of old to new times would be taken for a cost."""
+"""Samples of a number of rows that count; a median of seven forgives three stalled ones."""
+RECENT_PLAIN = 5
+"""Plain steps that the speed of this moment rests on: few, since others use the machine too."""
+NEAR = 12
+"""Rounds behind a plain step in which it still tells the speed of this moment."""
+PER_PLAIN = 3
+"""Ratios of a number of rows to one plain step: fewer than decide a median, should it mislead."""
+TRUSTED = 2
+"""Samples that a number of rows known from an earlier run is worth."""
+STALLED = 2.0
+"""Times the expected seconds from which one plain step between drafts is a stall."""
 MAX_ROWS = 1 + MAX_DRAFT
 
 FIRST_GUESS = 1.1
@@ -20,75 +30,116 @@ is tried once, one that is too high never."""
 HARDLY_FALLING = 0.8
 """The same behind three measured numbers, for the slope from the second one on."""
 
+Points = tuple[tuple[int, float], ...]
+
 
 class BatchCurve:
-    """Seconds of a verification by its number of rows.
+    """The cost of a verification by its number of rows, in plain steps.
 
-    Each number of rows has the median of its recent samples, so a stalled round does not move it;
-    with two samples it is the smaller, and one alone counts as twice what was expected at most.
-    Between measured numbers it is linear, which keeps the kinks of the machine's kernels, and it
-    never falls (pool adjacent violators: Ayer et al. 1955). Beyond the largest measured number it
-    is a low guess that reaches twice as far: longer drafts are tried step by step.
+    What is kept is the ratio to the plain steps measured around it, so that a machine that others
+    slow down does not bend the curve; a batch that no plain step stood near says only how fast the
+    machine is now. Each number of rows has the median of its recent ratios: a stalled round moves
+    nothing. With two samples it is the smaller, and one alone counts as twice what was expected
+    at most. Between measured numbers it is linear, which keeps the kinks of the machine's kernels,
+    and it never falls (pool adjacent violators: Ayer et al. 1955). Beyond the largest measured
+    number it is a low guess that reaches twice as far: longer drafts are tried step by step.
     """
 
-    def __init__(self) -> None:
-        self._samples: dict[int, deque[float]] = {}
-        self._settled: dict[int, float] = {}
-        self._seconds: tuple[float, ...] = ()
+    def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
+        """Start from points of an earlier run, rows and plain steps, or from nothing."""
+        self._plain: deque[float] = deque(maxlen=RECENT_PLAIN)
+        self._speed: deque[float] = deque(maxlen=RECENT)
+        self._ratios: dict[int, deque[float]] = {
+            n_rows: deque([steps] * TRUSTED, maxlen=RECENT)
+            for n_rows, steps in sorted(known)
+            if 1 < n_rows <= MAX_ROWS
+        }
+        self._rounds_since_plain = 0
+        self._n_since_plain: Counter[int] = Counter()
+        self.n_plain_samples = 0
+        """Plain steps that were measured in this run."""
         self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
         """The cost of 1 to `MAX_ROWS` rows in plain steps."""
+        self._draw()
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
         """Take the time of one verification of `n_rows` tokens."""
-        self._samples.setdefault(n_rows, deque(maxlen=RECENT)).append(elapsed_s)
-        if 1 in self._samples:
-            self._seconds = tuple(self._drawn(n_rows))
-            self.all_steps = tuple(seconds / self._seconds[0] for seconds in self._seconds)
+        if n_rows == 1:
+            self._add_plain(elapsed_s)
+            return
+        self._rounds_since_plain += 1
+        plain_s = self.plain_s
+        if plain_s is None:
+            return
+        self._n_since_plain[n_rows] += 1
+        ratios = self._ratios.setdefault(n_rows, deque(maxlen=RECENT))
+        is_near = self._rounds_since_plain <= NEAR and self._n_since_plain[n_rows] <= PER_PLAIN
+        if is_near or len(ratios) < PER_PLAIN:
+            ratios.append(elapsed_s / plain_s)
+            self._draw()
+        else:
+            self._speed.append(elapsed_s / self.steps(n_rows))
 
     @property
     def plain_s(self) -> float | None:
-        """Seconds of one row, None before it was measured."""
-        return self._seconds[0] if self._seconds else None
-
-    @property
-    def n_plain_samples(self) -> int:
-        """How many plain steps the curve rests on, `RECENT` at most."""
-        return len(self._samples.get(1, ()))
+        """Seconds of one row at the machine's present speed, None before it was measured."""
+        if self._speed:
+            return median(self._speed)
+        return median(self._plain) if self._plain else None
 
     @property
     def reach(self) -> int:
         """The most rows that may be tried: twice the most that were measured."""
-        return min(2 * max(self._samples, default=0), MAX_ROWS)
+        if not self._plain:
+            return 0
+        return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
     def steps(self, n_rows: int) -> float:
         """Give the cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
 
-    def measured(self) -> tuple[tuple[int, float], ...]:
-        """Give the measured points, rows and plain steps."""
-        return tuple((n_rows, self.steps(n_rows)) for n_rows in sorted(self._samples))
+    def measured(self) -> Points:
+        """Give the measured points, rows and plain steps, one row first."""
+        if not self._plain and not self._ratios:
+            return ()
+        return tuple((n_rows, self.steps(n_rows)) for n_rows in (1, *sorted(self._ratios)))
 
-    def _drawn(self, changed: int) -> list[float]:
-        points: list[tuple[int, float]] = []
-        for n_rows, samples in sorted(self._samples.items()):
-            if n_rows == changed or len(samples) == 1 or n_rows not in self._settled:
-                self._settled[n_rows] = _settled(samples, _expected(points, n_rows))
-            points.append((n_rows, self._settled[n_rows]))
-        rising = _never_falling([(value, len(self._samples[n])) for n, value in points])
-        known = [(n_rows, value) for (n_rows, _), value in zip(points, rising, strict=True)]
-        return _joined(known)
+    def is_settled(self, n_rows: int) -> bool:
+        """Tell whether that number of rows was measured often enough to be trusted."""
+        return len(self._ratios.get(n_rows, ())) > TRUSTED
+
+    def _add_plain(self, elapsed_s: float) -> None:
+        if self._speed:
+            if elapsed_s > STALLED * median(self._speed):
+                return
+            # The plain steps from before many drafts say nothing of the machine's speed by now.
+            self._plain.clear()
+            self._speed.clear()
+        self._plain.append(elapsed_s)
+        self._rounds_since_plain = 0
+        self._n_since_plain.clear()
+        self.n_plain_samples += 1
+
+    def _draw(self) -> None:
+        points: list[tuple[int, float]] = [(1, 1.0)]
+        for n_rows, ratios in sorted(self._ratios.items()):
+            points.append((n_rows, _settled(ratios, _expected(points, n_rows))))
+        weights = [RECENT, *(len(ratios) for _, ratios in sorted(self._ratios.items()))]
+        values = [max(steps, 1.0) for _, steps in points]
+        rising = _never_falling(list(zip(values, weights, strict=True)))
+        known = [(n_rows, steps) for (n_rows, _), steps in zip(points, rising, strict=True)]
+        drawn = _joined(known)
+        self.all_steps = tuple(steps / drawn[0] for steps in drawn)
 
 
-def _settled(samples: deque[float], expected: float | None) -> float:
-    if len(samples) == 1:
-        return samples[0] if expected is None else min(samples[0], 2 * expected)
-    return min(samples) if len(samples) == 2 else median(samples)
+def _settled(ratios: deque[float], expected: float) -> float:
+    if len(ratios) == 1:
+        return min(ratios[0], 2 * expected)
+    return min(ratios) if len(ratios) == 2 else median(ratios)
 
 
-def _expected(points: list[tuple[int, float]], n_rows: int) -> float | None:
-    """Give the low guess for a number of rows above all the points, None without points."""
-    if not points:
-        return None
+def _expected(points: list[tuple[int, float]], n_rows: int) -> float:
+    """Give the low guess for a number of rows above all the points."""
     first, last = points[0], points[-1]
     if last[0] == first[0]:
         return first[1] * (1 + (FIRST_GUESS - 1) * (n_rows - first[0]))
@@ -99,13 +150,13 @@ def _expected(points: list[tuple[int, float]], n_rows: int) -> float | None:
 
 
 def _joined(points: list[tuple[int, float]]) -> list[float]:
-    """Give the seconds of 1 to `MAX_ROWS` rows: straight between points, guessed beyond them."""
-    seconds = [points[0][1]]
+    """Give the steps of 1 to `MAX_ROWS` rows: straight between points, guessed beyond them."""
+    steps = [points[0][1]]
     for (left, low), (right, high) in pairwise(points):
         slope = (high - low) / (right - left)
-        seconds += [low + slope * n for n in range(1, right - left + 1)]
-    beyond = range(len(seconds) + 1, MAX_ROWS + 1)
-    return seconds + [_expected(points, n_rows) or points[-1][1] for n_rows in beyond]
+        steps += [low + slope * n for n in range(1, right - left + 1)]
+    beyond = range(len(steps) + 1, MAX_ROWS + 1)
+    return steps + [_expected(points, n_rows) for n_rows in beyond]
 
 
 def _never_falling(weighted: list[tuple[float, int]]) -> list[float]:

@@ -9,7 +9,7 @@ from engine.errors import DecodeAborted, EngineError
 from engine.sampling.distribution import Distribution
 from engine.speculation.controller import Controller, RoundOutcome
 from engine.speculation.experience import Experience
-from engine.speculation.predictors.base import DraftToken, Predictor
+from engine.speculation.predictors.base import AsksSources, CatchesUp, DraftToken, Predictor
 from engine.speculation.rule import make_controller
 from engine.speculation.shadow import Shadow
 
@@ -38,6 +38,7 @@ class Drafter:
             predictor.name if predictor is not None else "off",
             Experience() if experience is None else experience,
         )
+        self._asks_sources = _join(predictor, self.controller)
         self._shadow = Shadow()
         self.sources: tuple[str, ...] = ()
         """Who made each guess of this round; those that are verified are the first."""
@@ -98,7 +99,7 @@ class Drafter:
         guesses: list[DraftToken] = []
         if self.predictor is None or n_max <= 0 or self._plain_step_is_due():
             return guesses
-        if not self.controller.wants_another(guesses):
+        if not self._asks_sources and not self.controller.wants_source(self.predictor.name):
             return guesses
         try:
             for guess in self.predictor.propose():
@@ -145,3 +146,13 @@ class Drafter:
         if self._tokens_since_plain >= PLAIN_STEP_EVERY:
             return True
         return not self._has_plain_step and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP
+
+
+def _join(predictor: object, controller: Controller) -> bool:
+    """Let a predictor ask the controller; tells whether it asks for each of its sources."""
+    if isinstance(predictor, CatchesUp):
+        predictor.limit_catch_up(controller.affords_catch_up)
+    if not isinstance(predictor, AsksSources):
+        return False
+    predictor.gate(controller.wants_source)
+    return predictor.asks_sources

@@ -15,7 +15,7 @@ low, since a guess that is too high is never put right."""
 
 
 class DraftingCost:
-    """Seconds of a draft: a fixed part, one for each guess, one for each token to catch up with.
+    """Plain steps of a draft: a fixed part, one for each guess, one for each token caught up with.
 
     The step is a Theil-Sen slope (Sen 1968) of time over length, so stalled drafts do not move it.
     """
@@ -23,34 +23,48 @@ class DraftingCost:
     def __init__(self) -> None:
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT)
-        self._fixed_s = 0.0
-        self.step_s: float | None = None
-        """Seconds of one more guess, None before one was timed."""
+        self._silent: deque[float] = deque(maxlen=RECENT)
+        self._fixed = 0.0
+        self.step: float | None = None
+        """Plain steps that one more guess takes, None before one was timed."""
 
-    def add(self, n_pulled: int, n_behind: int, elapsed_s: float) -> None:
+    def add(self, n_pulled: int, n_behind: int, n_steps: float) -> None:
         """Take the time of a draft that began `n_behind` tokens behind the line."""
-        if n_behind > CAUGHT_UP and self.step_s is None:
-            self.step_s = elapsed_s / (n_pulled + CATCH_UP_SHARE * n_behind)
+        if n_behind > CAUGHT_UP and self.step is None:
+            self.step = n_steps / (n_pulled + CATCH_UP_SHARE * n_behind)
         if n_behind > CAUGHT_UP:
-            rest = elapsed_s - (self._fixed_s + (self.step_s or 0.0) * n_pulled)
+            rest = n_steps - (self._fixed + (self.step or 0.0) * n_pulled)
             self._catch_ups.append((n_behind, max(rest, 0.0)))
             return
-        self._drafts.append((n_pulled, elapsed_s))
-        self.step_s = max(_slope(self._drafts), 0.0)
-        left = median(seconds - self.step_s * pulled for pulled, seconds in self._drafts)
-        self._fixed_s = max(left, 0.0)
+        self._drafts.append((n_pulled, n_steps))
+        self.step = max(_slope(self._drafts), 0.0)
+        left = median(steps - self.step * pulled for pulled, steps in self._drafts)
+        self._fixed = max(left, 0.0)
 
-    def seconds(self, n_pulled: int, n_behind: int) -> float:
+    def add_silent(self, n_steps: float) -> None:
+        """Take the time of a source that was asked and had nothing to say."""
+        self._silent.append(n_steps)
+
+    @property
+    def silence(self) -> float:
+        """Plain steps that it costs to ask and hear nothing."""
+        return median(self._silent) if self._silent else 0.0
+
+    def catch_up(self, n_behind: int) -> float:
+        """Give the cost of taking in that many tokens of the line."""
+        return self._catch_up_steps() * n_behind
+
+    def steps(self, n_pulled: int, n_behind: int) -> float:
         """Give the cost of a draft of that length; 0 before one was timed."""
-        if self.step_s is None:
+        if self.step is None:
             return 0.0
-        caught_up = self._catch_up_s() * n_behind if n_behind > CAUGHT_UP else 0.0
-        return self._fixed_s + self.step_s * n_pulled + caught_up
+        caught_up = self._catch_up_steps() * n_behind if n_behind > CAUGHT_UP else 0.0
+        return self._fixed + self.step * n_pulled + caught_up
 
-    def _catch_up_s(self) -> float:
+    def _catch_up_steps(self) -> float:
         if self._catch_ups:
-            return median(seconds / n_behind for n_behind, seconds in self._catch_ups)
-        return CATCH_UP_SHARE * (self.step_s or 0.0)
+            return median(steps / n_behind for n_behind, steps in self._catch_ups)
+        return CATCH_UP_SHARE * (self.step or 0.0)
 
 
 def _slope(points: Sequence[tuple[int, float]]) -> float:
@@ -65,4 +79,4 @@ def _slope(points: Sequence[tuple[int, float]]) -> float:
     ]
     if slopes:
         return median(slopes)
-    return median(seconds / n_pulled for n_pulled, seconds in points)
+    return median(steps / n_pulled for n_pulled, steps in points)

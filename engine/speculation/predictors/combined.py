@@ -1,11 +1,11 @@
 """Several predictors for one line: each round the one drafts that expects most."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.predictors.base import DraftToken, Predictor
+from engine.speculation.predictors.base import CatchesUp, DraftToken, Predictor
 
 
 class CombinedPredictor:
@@ -20,6 +20,7 @@ class CombinedPredictor:
     """
 
     name = "combined"
+    asks_sources = True
 
     def __init__(
         self,
@@ -31,6 +32,15 @@ class CombinedPredictor:
         self._readers = tuple(readers)
         self._min_confidence = min_confidence
         self._followers = tuple(followers)
+        self._may_ask: Callable[[str], bool] = _always
+
+    def gate(self, may_ask: Callable[[str], bool]) -> None:
+        self._may_ask = may_ask
+
+    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+        for source in self._sources():
+            if isinstance(source, CatchesUp):
+                source.limit_catch_up(affords)
 
     def reset(self, history: Sequence[int]) -> None:
         for source in self._sources():
@@ -44,6 +54,8 @@ class CombinedPredictor:
         best: list[DraftToken] = []
         most_expected = 0.0
         for reader in self._readers:
+            if not self._may_ask(reader.name):
+                continue
             draft, expected = likely_part(reader.propose(), self._min_confidence)
             if expected > most_expected:
                 best, most_expected = _named(draft, reader), expected
@@ -51,6 +63,8 @@ class CombinedPredictor:
             yield from best
             return
         for follower in self._followers:
+            if not self._may_ask(follower.name):
+                continue
             is_silent = True
             for guess in follower.propose():
                 is_silent = False
@@ -64,6 +78,10 @@ class CombinedPredictor:
 
     def _sources(self) -> tuple[Predictor, ...]:
         return self._readers + self._followers
+
+
+def _always(_: str) -> bool:
+    return True
 
 
 def likely_part(

@@ -1,23 +1,31 @@
 """A smaller model of the same vocabulary guesses for the larger one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 
 import numpy as np
 
-from engine.backends.base import Logits, Sequence, rewind
-from engine.configuration import Verification
+from engine.backends.base import Logits, Sequence, common_prefix, rewind
+from engine.configuration import MAX_DRAFT, Verification
 from engine.sampling.sampler import Sampler
 from engine.speculation.guess import guess
 from engine.speculation.predictors.base import DraftToken
+
+RESTART = 32
+"""Tokens of the line's end from which a draft model goes on that missed more than it may take in.
+Guesses from so little are worse; for the text that does not matter."""
 
 
 class DraftModelPredictor:
     """Decodes a draft model ahead of its target (Leviathan et al. 2022, arXiv 2211.17192).
 
-    Invariant: the draft's sequence holds a prefix of the line without its last token, and behind
-    it drafted tokens of the last round at most; the next `propose` cuts those back and catches up
-    in batches. The sampler is the target's, and `guess` draws as the verification needs it.
+    Invariant: the draft's sequence holds a prefix of its view of the line, without the last token,
+    and behind it drafted tokens of the last round at most; the next `propose` cuts those back and
+    catches up in batches. The view is the line; where that is longer than the draft's context, it
+    begins at half a context from the end; and where more was missed than may be taken in
+    (`limit_catch_up`), it leaves out what lies between what the sequence holds and the last
+    `RESTART` tokens, until there is leave to fill the hole.
+    The sampler is the target's, and `guess` draws as the verification needs it.
 
     The vocabularies were compared before (`vocabularies.check_pair`); the sequence outlives the
     predictor, so that the next reply finds the prefix again.
@@ -45,19 +53,25 @@ class DraftModelPredictor:
         self._min_tokens = min_tokens
         self._min_confidence = min_confidence
         self._verification = verification
+        self._affords: Callable[[int], bool] = _always
         self._line: list[int] = []
+        self._start = 0
+        self._hole: tuple[int, int] | None = None
         self._n_agreed = 0
         self._line_with_draft: list[int] = []
 
     def reset(self, history: Tokens[int]) -> None:
         self._line = list(history)
-        self._n_agreed = 0
+        self._start, self._hole, self._n_agreed = 0, None, 0
+
+    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+        self._affords = affords
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._line.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        if not self._line or len(self._line) > self._n_ctx:
+        if not self._line:
             return
         logits = self._catch_up()
         n_drafted = 0
@@ -77,7 +91,8 @@ class DraftModelPredictor:
 
     def _catch_up(self) -> Logits:
         """Decode what was committed since the last round; gives the logits behind the line."""
-        known = self._line[:-1]
+        self._choose_view()
+        known = self._view()[:-1]
         held = rewind(self._sequence, known, known=self._n_agreed)
         for start in range(held, len(known), self._n_batch):
             self._sequence.prefill(known[start : start + self._n_batch])
@@ -85,6 +100,36 @@ class DraftModelPredictor:
         self._line_with_draft = list(self._line)
         logits: Logits = self._sequence.decode(self._line[-1]).logits[0]
         return logits
+
+    def _choose_view(self) -> None:
+        """Settle which part of the line the draft model reads in this round."""
+        n_room = max(self._n_ctx - MAX_DRAFT, self._n_ctx // 2)
+        if len(self._line) - self._start > n_room:
+            self._start = max(len(self._line) - max(n_room // 2, 1), 0)
+            self._hole, self._n_agreed = None, 0
+        if self._hole is not None:
+            begin, _ = self._hole
+            if self._affords(len(self._line) - begin):
+                self._hole, self._n_agreed = None, begin - self._start
+                return
+            if len(self._view()) - self._held() > RESTART:
+                self._hole, self._n_agreed = (begin, len(self._line) - RESTART), begin - self._start
+            return
+        held = self._held()
+        n_missing = len(self._line) - self._start - held
+        if n_missing > RESTART and not self._affords(n_missing):
+            self._hole = (self._start + held, len(self._line) - RESTART)
+            self._n_agreed = held
+
+    def _view(self) -> list[int]:
+        if self._hole is None:
+            return self._line[self._start :]
+        begin, end = self._hole
+        return self._line[self._start : begin] + self._line[end:]
+
+    def _held(self) -> int:
+        """Give how many tokens of the view the sequence holds."""
+        return common_prefix(self._sequence.tokens, self._view()[:-1], known=self._n_agreed)
 
     def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
         usable = logits[: self._n_vocab]
@@ -103,6 +148,10 @@ class DraftModelPredictor:
 
     def _is_too_weak(self, drafted: DraftToken, n_drafted: int) -> bool:
         return n_drafted >= self._min_tokens and drafted.confidence < self._min_confidence
+
+
+def _always(_: int) -> bool:
+    return True
 
 
 def probability(logits: Logits, token: int) -> float:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from engine.errors import EngineError, PredictorError
 from engine.sampling.distribution import Distribution
 from engine.speculation.cost import PlainStep
-from engine.speculation.predictors.base import DraftToken, Predictor
+from engine.speculation.predictors.base import AsksSources, CatchesUp, DraftToken, Predictor
 from engine.speculation.predictors.lateness import Lateness
 
 T = TypeVar("T")
@@ -75,6 +75,21 @@ class GuardedPredictor:
                 yield checked
         finally:
             self._leave(guesses)
+
+    @property
+    def asks_sources(self) -> bool:
+        """Whether it asks several sources, each by its own leave."""
+        return isinstance(self._inner, AsksSources)
+
+    def gate(self, may_ask: Callable[[str], bool]) -> None:
+        """Take who says whether a source is asked."""
+        if isinstance(self._inner, AsksSources):
+            self._inner.gate(may_ask)
+
+    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+        """Take who says whether a source that fell behind takes in all that it missed."""
+        if isinstance(self._inner, CatchesUp):
+            self._inner.limit_catch_up(affords)
 
     def close(self) -> None:
         """Let the predictor go.

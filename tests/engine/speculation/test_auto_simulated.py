@@ -37,7 +37,7 @@ def test_on_steady_text_it_is_near_the_best_fixed_length_in_hindsight(
     best = best_steady(CURVES[curve], share, LOOKUP)
     for seed in SEEDS:
         played = play_auto(World(CURVES[curve], steady(share), LOOKUP, seed=seed), N_TOKENS)
-        assert expected_speed(played, CURVES[curve], share, LOOKUP) >= 0.97 * best
+        assert expected_speed(played, CURVES[curve], share, LOOKUP) >= 0.95 * best
 
 
 @pytest.mark.parametrize("curve", ["cpu", "gpu", "kink"])

@@ -5,8 +5,8 @@ from engine.speculation.curve import MAX_ROWS, BatchCurve
 
 def measured(points: dict[int, float], n_samples: int = 5) -> BatchCurve:
     curve = BatchCurve()
-    for n_rows, seconds in points.items():
-        for _ in range(n_samples):
+    for _ in range(n_samples):
+        for n_rows, seconds in points.items():
             curve.add(n_rows, seconds)
     return curve
 
@@ -15,7 +15,8 @@ def test_nothing_is_known_before_a_plain_step() -> None:
     curve = BatchCurve()
     curve.add(4, 0.03)
     assert curve.plain_s is None
-    assert curve.steps(4) == 1.0
+    assert curve.measured() == ()
+    assert curve.reach == 0
 
 
 def test_measured_numbers_of_rows_cost_what_was_measured() -> None:
@@ -62,3 +63,39 @@ def test_longer_drafts_are_tried_step_by_step() -> None:
 
 def test_the_measured_points_can_be_drawn() -> None:
     assert measured({1: 2.0, 3: 4.0}).measured() == ((1, 1.0), (3, 2.0))
+
+
+def test_a_machine_that_becomes_slower_does_not_bend_the_curve() -> None:
+    curve = measured({1: 0.010, 2: 0.017, 4: 0.028})
+    for slowdown in (1.2, 1.5, 2.0):
+        for n_rows, steps in ((1, 1.0), (1, 1.0), (1, 1.0), (2, 1.7), (4, 2.8)):
+            curve.add(n_rows, 0.010 * slowdown * steps)
+    assert [curve.steps(n) for n in (2, 4)] == pytest.approx([1.7, 2.8], rel=0.01)
+    assert curve.plain_s == pytest.approx(0.020)
+
+
+def test_long_drafts_without_a_plain_step_tell_the_speed_and_not_the_cost() -> None:
+    curve = measured({1: 0.010, 4: 0.028})
+    for _ in range(40):
+        curve.add(4, 0.056)
+    assert curve.steps(4) == pytest.approx(2.8)
+    assert curve.plain_s == pytest.approx(0.020)
+
+
+def test_a_stall_in_the_plain_step_between_drafts_is_not_taken_for_the_speed() -> None:
+    curve = measured({1: 0.010, 4: 0.028})
+    for _ in range(40):
+        curve.add(4, 0.028)
+    curve.add(1, 0.3)
+    assert curve.plain_s == pytest.approx(0.010)
+
+
+def test_what_an_earlier_run_measured_is_where_it_starts() -> None:
+    curve = BatchCurve(((1, 1.0), (4, 2.8), (17, 9.0)))
+    curve.add(1, 0.010)
+    assert curve.steps(4) == pytest.approx(2.8)
+    assert curve.reach == MAX_ROWS
+    for _ in range(5):
+        curve.add(1, 0.010)
+        curve.add(4, 0.015)
+    assert curve.steps(4) == pytest.approx(1.5)

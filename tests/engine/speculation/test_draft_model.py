@@ -7,7 +7,7 @@ from engine.configuration import SamplingSettings, Verification
 from engine.errors import IncompatiblePairError
 from engine.sampling.sampler import Sampler
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.draft_model import DraftModelPredictor, probability
+from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability
 from engine.speculation.vocabularies import check_pair
 from tests.contracts.predictor import PredictorContract
 from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
@@ -125,9 +125,53 @@ def test_it_never_goes_beyond_its_context() -> None:
     backend = FakeBackend(n_ctx=10)
     predictor = make(backend, backend.open())
     predictor.reset(list(range(8)))
-    assert len(list(islice(predictor.propose(), 9))) == 3
-    predictor.reset(list(range(11)))
-    assert list(islice(predictor.propose(), 9)) == []
+    assert list(islice(predictor.propose(), 9))
+    assert len(tuple(predictor._sequence.tokens)) <= 10
+
+
+def test_a_line_longer_than_its_context_is_read_from_the_middle_on() -> None:
+    backend = FakeBackend(n_ctx=64)
+    predictor = make(backend, backend.open())
+    line = [n % 250 for n in range(100)]
+    predictor.reset(line)
+    assert [g.token for g in islice(predictor.propose(), 3)] == greedy(backend, line, 3)
+    assert len(tuple(predictor._sequence.tokens)) <= 64
+    before = backend.n_decoded
+    for _ in range(8):
+        line.append(7)
+        predictor.commit([7])
+        list(islice(predictor.propose(), 1))
+    assert backend.n_decoded - before <= 8 + 2
+
+
+def test_without_leave_to_catch_up_it_goes_on_from_the_end_of_the_line() -> None:
+    backend = FakeBackend()
+    predictor = make(backend, backend.open())
+    predictor.limit_catch_up(lambda n_tokens: n_tokens < 100)
+    line = [n % 250 for n in range(400)]
+    predictor.reset(line)
+    guesses = [g.token for g in islice(predictor.propose(), 2)]
+    assert guesses == greedy(backend, line, 2)
+    assert tuple(predictor._sequence.tokens)[:RESTART] == tuple(line[-RESTART:])
+    assert backend.n_decoded <= RESTART + 2
+
+
+def test_with_leave_the_hole_is_filled_and_what_lay_before_it_is_kept() -> None:
+    backend, leave = FakeBackend(), [0]
+    predictor = make(backend, backend.open())
+    predictor.limit_catch_up(lambda n_tokens: n_tokens <= leave[0])
+    line = list(range(30))
+    predictor.reset(line)
+    list(islice(predictor.propose(), 1))
+    missed = [n % 250 for n in range(200)]
+    predictor.commit(missed)
+    list(islice(predictor.propose(), 1))
+    assert tuple(predictor._sequence.tokens) == (*line, *missed[-RESTART:])
+    leave[0] = 300
+    before = backend.n_decoded
+    list(islice(predictor.propose(), 1))
+    assert tuple(predictor._sequence.tokens) == (*line, *missed)
+    assert backend.n_decoded - before == 200
 
 
 def test_confidence_is_the_softmax_probability() -> None:
