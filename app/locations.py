@@ -79,6 +79,11 @@ def build_memory_path() -> Path:
     return state_dir() / "llama-build.json"
 
 
+def costs_path() -> Path:
+    """Give the file that keeps what rounds cost with each model on this machine."""
+    return state_dir() / "costs.json"
+
+
 def make_private(folder: Path) -> Path:
     """Make a folder that only its owner can enter, and give it back."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -68,7 +68,9 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
     store = ChatStore(locations.database_path())
     model, no_default = (named, None) if named else _usual_model(settings, folders, store)
     client = WorkerClient(
-        log_path=locations.worker_log_path(), memory_path=locations.build_memory_path()
+        log_path=locations.worker_log_path(),
+        memory_path=locations.build_memory_path(),
+        costs_path=locations.costs_path(),
     )
     controller = ChatController(
         client,

@@ -163,8 +163,8 @@ class CostsMeasured:
     plain_step_s: float | None
     """Time of one plain step, in seconds."""
     curve: tuple[float, ...] = ()
-    """What batches of one row, two rows and so on are taken to cost, in plain steps: measured, drawn
-    straight between measured numbers, guessed beyond them."""
+    """What batches of one row, two rows and so on are taken to cost, in plain steps: measured,
+    drawn straight between measured numbers, guessed beyond them."""
 
 
 @dataclass(frozen=True, slots=True)

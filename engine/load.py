@@ -14,6 +14,7 @@ from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
 from engine.speculation.heads import check_is_no_head
 from engine.speculation.pairing import check_draft
+from engine.speculation.profile import CostProfile
 
 TRIAL_TOKENS = 8
 
@@ -27,11 +28,14 @@ class LoadedSession:
 
 
 def load_session(
-    configuration: Configuration, log: NativeLog, barred: Barred | None = None
+    configuration: Configuration,
+    log: NativeLog,
+    barred: Barred | None = None,
+    costs: CostProfile | None = None,
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
-    A `barred` predictor is left off, whatever is asked for.
+    A `barred` predictor is left off, whatever is asked for; `costs` are those of an earlier run.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -60,6 +64,7 @@ def load_session(
             configuration.speculation,
             draft_backend=draft,
             barred=barred,
+            costs=costs,
         )
     except EngineError:
         for backend in opened:

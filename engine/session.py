@@ -8,15 +8,13 @@ invariant. Everything is told by events; nobody is called.
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cancellation import Cancellation
-from engine.configuration import PredictorName, SpeculationSettings
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
-    CommittedToken,
     CostsMeasured,
     Event,
     Finished,
@@ -25,19 +23,21 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     SpeculationChanged,
-    TokenKind,
     TokensCommitted,
 )
 from engine.model.chat_template import ChatTemplate
 from engine.prompt import Prompt, chat_prompt, raw_prompt
+from engine.reply import Reply
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.speculation.barred import Barred, Busy
+from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
 from engine.speculation.exactness import exact_rows
 from engine.speculation.experience import Experience
+from engine.speculation.profile import CostProfile
 from engine.speculation.roster import Roster
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
@@ -47,25 +47,6 @@ from engine.text.detokenizer import StreamingText
 SEED_BITS = 63
 COSTS_EVERY = 16
 """Rounds after which the measured costs are told again."""
-
-
-@dataclass(slots=True)
-class _Reply:
-    """What one reply collects while it is made."""
-
-    request: GenerationRequest
-    sampler: Sampler
-    tokens: list[int]
-    n_prompt: int
-    text: StreamingText
-    stats: ReplyStats
-    watch: Stopwatch
-    ended: FinishReason | None = None
-    end_token: int | None = None
-
-    @property
-    def n_generated(self) -> int:
-        return len(self.tokens) - self.n_prompt
 
 
 class Session:
@@ -85,6 +66,7 @@ class Session:
         *,
         draft_backend: Backend | None = None,
         barred: Barred | None = None,
+        costs: CostProfile | None = None,
     ) -> None:
         self._backend = backend
         self._template = template
@@ -99,7 +81,7 @@ class Session:
         self._sequence: Sequence = backend.open()
         self._roster = Roster(backend, draft_backend, barred)
         self._plain_step = PlainStep()
-        self._experience = Experience()
+        self._experience = Experience(costs)
         self._wanted = speculation
         self._exact_rows = 1
         """Rows of a batch that come out as each would alone, as far as it was measured."""
@@ -113,6 +95,10 @@ class Session:
     def busy_predictor(self) -> Busy | None:
         """Give the predictor that is at work now, None while none is; from any thread."""
         return self._roster.busy()
+
+    def costs(self) -> CostProfile | None:
+        """Give the measured costs of rounds, None while too little was measured."""
+        return self._experience.profile()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor and controller from the next round on."""
@@ -157,7 +143,7 @@ class Session:
         prompt = self._prompt(request)
         self._know_exact_rows(prompt.tokens)
         n_reused = rewind(self._sequence, prompt.tokens[:-1])
-        reply = _Reply(
+        reply = Reply(
             request=request,
             sampler=sampler,
             tokens=list(prompt.tokens),
@@ -199,17 +185,33 @@ class Session:
     def _stop_strings(self, request: GenerationRequest) -> tuple[str, ...]:
         return () if request.raw_prompt is not None else self._template.stop
 
-    def _prefill(self, reply: _Reply, n_reused: int, cancellation: Cancellation) -> Iterator[Event]:
+    def _prefill(self, reply: Reply, n_reused: int, cancellation: Cancellation) -> Iterator[Event]:
         n_known = reply.n_prompt - 1
         n_batch = self._backend.n_batch
         yield PromptProgress(n_reused, n_known, n_reused)
-        for start in range(n_reused, n_known, n_batch):
+        n_measured = self._n_to_measure(n_known - n_reused)
+        for start in range(n_reused, n_known - n_measured, n_batch):
             _check(cancellation)
-            self._sequence.prefill(reply.tokens[start : min(start + n_batch, n_known)])
+            end = min(start + n_batch, n_known - n_measured)
+            self._sequence.prefill(reply.tokens[start:end])
             yield PromptProgress(len(self._sequence.tokens), n_known, n_reused)
+        if n_measured:
+            _check(cancellation)
+            rest = reply.tokens[n_known - n_measured : n_known]
+            measure_batches(self._sequence, rest, self._experience.curve)
+            yield PromptProgress(n_known, n_known, n_reused)
         reply.stats.prefill_s = reply.watch.split()
 
-    def _rounds(self, reply: _Reply, cancellation: Cancellation) -> Iterator[Event]:
+    def _n_to_measure(self, n_left: int) -> int:
+        """Give how many tokens of the prompt go in small batches, to learn what these cost."""
+        is_wanted = self._wanted.controller is ControllerName.AUTO and self._backend.can_crop
+        is_wanted = is_wanted and self._wanted.predictor is not PredictorName.OFF
+        is_known = len(self._experience.curve.measured()) > 1
+        has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
+        is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED
+        return N_MEASURED if is_due else 0
+
+    def _rounds(self, reply: Reply, cancellation: Cancellation) -> Iterator[Event]:
         drafter: Drafter | None = None
         is_first = True
         while reply.ended is None:
@@ -217,7 +219,7 @@ class Session:
             if drafter is None or drafter.settings is not self._wanted or drafter.fault:
                 drafter, changed = self._switch(reply, drafter)
                 yield changed
-            reply.ended = self._out_of_room(reply)
+            reply.ended = reply.out_of_room(self._backend.n_ctx)
             if reply.ended is not None:
                 return
             yield from self._round(reply, drafter, is_first=is_first)
@@ -225,7 +227,7 @@ class Session:
             if reply.stats.rounds % COSTS_EVERY == 0:
                 yield from self._costs()
 
-    def _switch(self, reply: _Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
+    def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
         settings = self._wanted
         if old is not None and old.fault is not None:
             self._roster.give_up(old.settings, old.fault)
@@ -236,7 +238,7 @@ class Session:
         reply.stats.controller = settings.controller.value
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 
-    def _round(self, reply: _Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
+    def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         length = drafter.length
         draft = drafter.draft(self._n_draft_max(reply))
         draft_s = reply.watch.split()
@@ -254,7 +256,7 @@ class Session:
         is_redecoded = verdict.is_open
         if is_redecoded:
             verdict = self._settled(reply, draft, verdict)
-        committed, shown = self._commit(reply, draft, verdict, drafter.sources)
+        committed, shown = reply.commit(draft, verdict, drafter.sources, self._backend.vocabulary)
         self._sequence.crop(len(reply.tokens) - 1)
         outcome = RoundOutcome(
             n_drafted=len(draft),
@@ -262,9 +264,10 @@ class Session:
             n_accepted=verdict.n_accepted,
             n_emitted=len(committed),
             draft_s=draft_s,
-            verify_s=None if is_first else reply.watch.since_split(),
+            verify_s=None if is_first or is_redecoded else reply.watch.since_split(),
         )
         drafter.observe(outcome, [token.token for token in committed])
+        self._learn(drafter, outcome)
         verify_s = reply.watch.split()
         if reply.stats.first_token_s is None:
             reply.stats.first_token_s = reply.watch.total()
@@ -295,7 +298,14 @@ class Session:
         yield finished
         yield self._cache_state(reply)
 
-    def _settled(self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict) -> Verdict:
+    def _learn(self, drafter: Drafter, outcome: RoundOutcome) -> None:
+        """Measure costs under every rule; `auto` has taken them in itself."""
+        self._experience.check()
+        is_auto = drafter.settings.controller is ControllerName.AUTO
+        if outcome.verify_s is not None and not (is_auto and drafter.predictor is not None):
+            self._experience.curve.add(1 + outcome.n_drafted, outcome.verify_s)
+
+    def _settled(self, reply: Reply, draft: tuple[int, ...], verdict: Verdict) -> Verdict:
         line = [*reply.tokens, *draft[: verdict.n_accepted]]
         self._sequence.crop(len(line) - 1)
         row = self._sequence.decode(line[-1]).logits[0]
@@ -316,7 +326,7 @@ class Session:
         except DecodeAborted:
             self._sequence.crop(0)  # the prefill sees the same cancellation and ends the reply
 
-    def _n_draft_max(self, reply: _Reply) -> int:
+    def _n_draft_max(self, reply: Reply) -> int:
         """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""
         n_max = min(self._backend.n_rows - 1, self._backend.n_ctx - len(reply.tokens))
         is_compared = compares(self._wanted.verification, reply.sampler)
@@ -326,41 +336,7 @@ class Session:
             n_max = min(n_max, reply.request.max_tokens - reply.n_generated - 1)
         return n_max
 
-    def _out_of_room(self, reply: _Reply) -> FinishReason | None:
-        limit = reply.request.max_tokens
-        if limit is not None and reply.n_generated >= limit:
-            return FinishReason.LENGTH
-        if len(reply.tokens) > self._backend.n_ctx:
-            return FinishReason.CONTEXT
-        return None
-
-    def _commit(
-        self, reply: _Reply, draft: tuple[int, ...], verdict: Verdict, sources: tuple[str, ...]
-    ) -> tuple[list[CommittedToken], list[str]]:
-        """Add the accepted tokens and the next one, up to an end token or a stop string.
-
-        Returns:
-            The tokens, and the text that became showable with each but an end token.
-        """
-        committed: list[CommittedToken] = []
-        shown: list[str] = []
-        added = () if verdict.next_token is None else (verdict.next_token,)
-        for index, token in enumerate((*draft[: verdict.n_accepted], *added)):
-            kind = _kind(index, len(draft), verdict)
-            source = sources[min(index, len(draft) - 1)] if draft else None
-            margin = verdict.margins[index] if verdict.margins else None
-            committed.append(CommittedToken(token, kind, source, margin))
-            reply.tokens.append(token)
-            if self._backend.vocabulary.is_end(token):
-                reply.ended, reply.end_token = FinishReason.END, token
-                break
-            shown.append(reply.text.push(self._backend.vocabulary.piece(token)))
-            if reply.text.stopped_by is not None:
-                reply.ended = FinishReason.STOP_STRING
-                break
-        return committed, shown
-
-    def _cache_state(self, reply: _Reply) -> CacheChanged:
+    def _cache_state(self, reply: Reply) -> CacheChanged:
         return CacheChanged(
             n_used=len(self._sequence.tokens),
             n_cells=self._backend.n_ctx,
@@ -370,19 +346,16 @@ class Session:
         )
 
     def _costs(self) -> Iterator[CostsMeasured]:
-        """Tell what was measured; nothing before there is a plain step to compare with."""
+        """Tell what was measured; nothing before a batch was compared with a plain step."""
         curve = self._experience.curve
-        if curve.plain_s is not None:
+        if curve.plain_s is not None and len(curve.measured()) > 1:
             yield CostsMeasured(curve.measured(), curve.plain_s, curve.all_steps)
 
-    def _finished(self, reply: _Reply) -> Finished:
-        generated = reply.tokens[reply.n_prompt :]
-        if reply.end_token is not None:
-            generated = generated[:-1]
+    def _finished(self, reply: Reply) -> Finished:
         return Finished(
             reason=reply.ended or FinishReason.CANCELLED,
             text=reply.text.text,
-            token_ids=tuple(generated),
+            token_ids=reply.generated,
             vocabulary_id=self._backend.vocabulary.identifier,
             seed=reply.sampler.seed,
             stats=reply.stats.summary(self._plain_step.seconds),
@@ -394,14 +367,6 @@ class Session:
         self._backend.abort()
         if self._draft_backend is not None:
             self._draft_backend.abort()
-
-
-def _kind(index: int, n_drafted: int, verdict: Verdict) -> TokenKind:
-    if not n_drafted:
-        return TokenKind.PLAIN
-    if index < verdict.n_accepted:
-        return TokenKind.DRAFT
-    return TokenKind.BONUS if verdict.n_accepted == n_drafted else TokenKind.CORRECTION
 
 
 def _check(cancellation: Cancellation) -> None:

@@ -28,6 +28,7 @@ from engine.load import load_session
 from engine.requests import GenerationRequest
 from engine.session import Session
 from engine.speculation.cost import Stopwatch
+from engine.speculation.profile import KeptCosts
 from engine.worker_protocol import (
     Answer,
     Command,
@@ -55,6 +56,7 @@ class Worker:
         self._tasks: SimpleQueue[tuple[Load | Generate, Cancellation]] = SimpleQueue()
         self._cancellations: list[Cancellation] = []
         self._session: Session | None = None
+        self._costs: KeptCosts | None = None
         self._log = NativeLog()
 
     def run(self) -> None:
@@ -70,12 +72,14 @@ class Worker:
 
     def _do(self, task: Load | Generate, cancellation: Cancellation) -> None:
         match task:
-            case Load(configuration, barred):
-                loaded = load_session(configuration, self._log, barred)
+            case Load(configuration, barred, costs_path):
+                self._costs = KeptCosts(configuration, costs_path)
+                loaded = load_session(configuration, self._log, barred, self._costs.read())
                 self._session = loaded.session
                 self._send((loaded.loaded,))
             case Generate(request):
                 self._generate(request, cancellation)
+                self._keep_costs()
 
     def _generate(self, request: GenerationRequest, cancellation: Cancellation) -> None:
         if self._session is None:
@@ -91,6 +95,11 @@ class Worker:
                 since.split()
                 self._send(tuple(batch))
                 batch.clear()
+
+    def _keep_costs(self) -> None:
+        costs = None if self._session is None else self._session.costs()
+        if self._costs is not None and costs is not None:
+            self._costs.write(costs)
 
     def _read_commands(self) -> None:
         while True:

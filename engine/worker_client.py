@@ -62,11 +62,13 @@ class WorkerClient:
         *,
         log_path: Path,
         memory_path: Path | None = None,
+        costs_path: Path | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         silence_limit_s: float = 15.0,
     ) -> None:
         self._log_path = log_path
         self._memory = BuildMemory(memory_path)
+        self._costs_path = costs_path
         self._command = tuple(command)
         self._silence_limit_s = silence_limit_s
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -95,7 +97,7 @@ class WorkerClient:
         self._is_busy = True
         self._is_loaded = False
         self._speculation = configuration.speculation
-        self._jobs.put(Load(configuration))
+        self._jobs.put(Load(configuration, costs_path=self._costs_path))
         self._end_process()
 
     def generate(self, request: GenerationRequest) -> None:
@@ -264,7 +266,7 @@ class WorkerClient:
     def _again(self, job: Load, hang: Hang) -> Load:
         """Give what to load in the place of a hung process: as it was set last, without culprit."""
         configuration = replace(job.configuration, speculation=self._speculation)
-        return Load(configuration, hang.barred or job.barred)
+        return Load(configuration, hang.barred or job.barred, job.costs_path)
 
     def _stopped(
         self, title: str, message: str, exit_code: int, *, will_restart: bool = False

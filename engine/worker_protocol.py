@@ -4,6 +4,7 @@ The worker runs as `__main__`, so these classes live apart from it: pickle finds
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
@@ -18,6 +19,8 @@ class Load:
     configuration: Configuration
     barred: Barred | None = None
     """A predictor that hung before and must not be used."""
+    costs_path: Path | None = None
+    """File that keeps measured costs from one start to the next; None keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,9 @@ class Benchmark:
     def run(self, old: Results | None) -> int:
         """Measure, after what an older file has; gives the exit code."""
         client = WorkerClient(
-            log_path=locations.worker_log_path(), memory_path=locations.build_memory_path()
+            log_path=locations.worker_log_path(),
+            memory_path=locations.build_memory_path(),
+            costs_path=locations.costs_path(),
         )
         try:
             self._measure(client, old)

@@ -129,7 +129,9 @@ def _compare(
     from engine.worker_client import WorkerClient
 
     client = WorkerClient(
-        log_path=locations.worker_log_path(), memory_path=locations.build_memory_path()
+        log_path=locations.worker_log_path(),
+        memory_path=locations.build_memory_path(),
+        costs_path=locations.costs_path(),
     )
     try:
         client.load(configuration)

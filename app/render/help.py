@@ -38,7 +38,7 @@ GLOSSARY = (
                 "followed them there. Costs nothing; good at edits, quotes and summaries."),
     ("suffix", "A predictor that proposes what mostly followed the last words in this chat, as "
                "long as that is likely enough."),
-    ("combined", "Suffix and look-up compete each round; behind them come other chats and the "
+    ("combined", "Suffixes draft; where they are silent, what was said in other chats and then the "
                  "draft model, if one is loaded."),
     ("draft model", "A predictor that is a smaller model with the same vocabulary."),
     ("fixed", "The rule that drafts the same number of tokens every round."),

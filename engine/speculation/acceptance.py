@@ -99,9 +99,12 @@ class Acceptance:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
         self._misses: dict[str, _Misses] = {}
+        self._shares: dict[tuple[str, float, int], float] = {}
 
     def add(self, source: str, outcomes: Sequence[Examined]) -> None:
         """Count what one round examined; a guess may name a source of its own."""
+        if outcomes:
+            self._shares.clear()
         are_recent = dict(self._recent)
         for outcome in outcomes:
             name = outcome.source or source
@@ -131,10 +134,16 @@ class Acceptance:
         for position, (source, confidence) in enumerate(guesses):
             key = (source, confidence, POSITION_CELLS[position])
             if key != last:
-                last, share = key, self.share(source, confidence, position)
+                last, share = key, self._kept_share(key, position)
             product *= share
             products.append(product)
         return products
+
+    def _kept_share(self, key: tuple[str, float, int], position: int) -> float:
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = self.share(key[0], key[1], position)
+        return share
 
 
 def _cells(source: str, recent: float, confidence: float, position: int) -> tuple[Cell, ...]:

@@ -108,6 +108,13 @@ class BatchCurve:
         """Tell whether that number of rows was measured often enough to be trusted."""
         return len(self._ratios.get(n_rows, ())) > TRUSTED
 
+    def afresh(self) -> "BatchCurve":
+        """Give a curve that knows the plain step and nothing else."""
+        curve = BatchCurve()
+        for elapsed_s in self._plain:
+            curve.add(1, elapsed_s)
+        return curve
+
     def _add_plain(self, elapsed_s: float) -> None:
         if self._speed:
             if elapsed_s > STALLED * median(self._speed):

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
+from typing import NamedTuple
 
 RECENT = 12
 UNLIKE = 1.5
@@ -14,19 +15,40 @@ CATCH_UP_SHARE = 0.1
 low, since a guess that is too high is never put right."""
 
 
+class KnownCost(NamedTuple):
+    """What guessing costs in plain steps, as one run leaves it to the next."""
+
+    fixed: float
+    step: float
+    catch_up: float
+    silence: float
+
+
 class DraftingCost:
     """Plain steps of a draft: a fixed part, one for each guess, one for each token caught up with.
 
     The step is a Theil-Sen slope (Sen 1968) of time over length, so stalled drafts do not move it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownCost | None = None) -> None:
+        """Start from what an earlier run measured, or from nothing."""
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._silent: deque[float] = deque(maxlen=RECENT)
         self._fixed = 0.0
         self.step: float | None = None
         """Plain steps that one more guess takes, None before one was timed."""
+        if known is not None:
+            self._fixed, self.step = known.fixed, known.step
+            self._catch_ups.append((1, known.catch_up))
+            self._silent.append(known.silence)
+            self._drafts.extend((n, known.fixed + known.step * n) for n in (1, 4))
+
+    def known(self) -> KnownCost | None:
+        """Give what a later run can start from, None before anything was timed."""
+        if self.step is None:
+            return None
+        return KnownCost(self._fixed, self.step, self._catch_up_steps(), self.silence)
 
     def add(self, n_pulled: int, n_behind: int, n_steps: float) -> None:
         """Take the time of a draft that began `n_behind` tokens behind the line."""

@@ -6,25 +6,57 @@ from engine.speculation.acceptance import Acceptance
 from engine.speculation.budget import SlowdownBudget
 from engine.speculation.curve import BatchCurve
 from engine.speculation.drafting_cost import DraftingCost
+from engine.speculation.profile import CostProfile
 
 RATE_ROUNDS = 64
 PLAIN_PRIOR = 4
 """Plain rounds that the rate starts from, so that a lucky first round does not set it."""
 
+LEAST_POINTS = 3
+CHECKED_AT = 3
+"""Plain steps behind which an earlier run's costs are checked."""
+CHANGED = 2.0
+
 
 class Experience:
     """Costs, shares, credit and rate, as a controller leaves them to the next reply's."""
 
-    def __init__(self) -> None:
-        self.curve = BatchCurve()
+    def __init__(self, known: CostProfile | None = None) -> None:
+        """Start from the costs of an earlier run, or from nothing."""
+        self._known = known
+        self.curve = BatchCurve(() if known is None else known.points)
         self.acceptance = Acceptance()
         self.budget = SlowdownBudget()
         self.drafting: dict[str, DraftingCost] = {}
+        if known is not None:
+            self.drafting = {name: DraftingCost(cost) for name, cost in known.drafting.items()}
         self.tokens_per_step = 1.0
         """Tokens in the time of a plain step over the last rounds, at least 1."""
         self._rounds: deque[tuple[int, float]] = deque(maxlen=RATE_ROUNDS)
         self._debt = 0.0
         self._instalment = 0.0
+
+    def profile(self) -> CostProfile | None:
+        """Give the costs for a later run, None where too little was measured."""
+        plain_s, points = self.curve.plain_s, self.curve.measured()
+        if plain_s is None or len(points) < LEAST_POINTS:
+            return None
+        costs = {name: cost.known() for name, cost in self.drafting.items()}
+        return CostProfile(plain_s, points, {n: cost for n, cost in costs.items() if cost})
+
+    def check(self) -> None:
+        """Forget the costs of an earlier run where the plain step is another one by now.
+
+        Machines become slower for a while and their batches with them; a step that is `CHANGED`
+        times as long or as short was measured on what is another machine.
+        """
+        plain_s = self.curve.plain_s
+        if self._known is None or plain_s is None or self.curve.n_plain_samples < CHECKED_AT:
+            return
+        known_s, self._known = self._known.plain_s, None
+        if not 1 / CHANGED <= plain_s / known_s <= CHANGED:
+            self.curve = self.curve.afresh()
+            self.drafting.clear()
 
     def owe(self, n_steps: float, n_tokens: int) -> None:
         """Take a cost that is charged to the budget over the next tokens, not at once."""

@@ -136,8 +136,7 @@ def test_every_token_says_where_it_came_from() -> None:
 
 
 def test_measured_costs_are_told_while_a_reply_runs_and_at_its_end() -> None:
-    settings = replace(LOOKUP, controller=ControllerName.AUTO)
-    events = run(make_session(settings), request())
+    events = run(make_session(DRAFT), request())
     assert isinstance(events[-2], CostsMeasured)
     told = [event for event in events if isinstance(event, CostsMeasured)]
     assert len(told) == 1 + len(rounds(events)) // COSTS_EVERY

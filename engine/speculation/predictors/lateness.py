@@ -3,11 +3,11 @@
 from engine.errors import PredictorError
 from engine.speculation.cost import PlainStep
 
-LATE_STEPS = 4.0
+LATE_STEPS = 8.0
 """Plain steps that a guess may take. One is what the token costs without a draft; a draft model
 that has to catch up needs two of its own steps for a first guess."""
 
-LATE_AT_LEAST_S = 0.02
+LATE_AT_LEAST_S = 0.1
 """A round that was faster than this is never late: the system's clock ticks of 10 ms and other
 programs make any code so slow now and then."""
 

@@ -13,7 +13,7 @@ from engine.speculation.predictors.suffix import SuffixPredictor
 
 Replies = Sequence[Sequence[int]]
 
-COMPETING = (PredictorName.SUFFIX, PredictorName.LOOKUP)
+COMPETING = (PredictorName.SUFFIX,)
 
 
 class Readers:
@@ -41,7 +41,9 @@ class Readers:
     def combine(
         self, settings: SpeculationSettings, replies: Replies, draft: Predictor | None
     ) -> Predictor:
-        """Give look-up and suffixes in one; where both are silent, past replies, then the draft.
+        """Give suffixes, past replies and the draft in one, each asked where those before are silent.
+
+        Look-up is not among them: what it finds, suffixes find too.
 
         Raises:
             PresetError: a setting of a predictor is out of its range.

@@ -58,8 +58,8 @@ BAD = {
     "nothing to iterate": "def propose(self): return 7",
 }
 LATE = {
-    "late": "def propose(self):\n    time.sleep(0.03)\n    yield DraftToken(1, 1.0)",
-    "late and silent": "def propose(self):\n    time.sleep(0.03)\n    yield from ()",
+    "late": "def propose(self):\n    time.sleep(0.15)\n    yield DraftToken(1, 1.0)",
+    "late and silent": "def propose(self):\n    time.sleep(0.15)\n    yield from ()",
 }
 
 

@@ -1,0 +1,154 @@
+"""What rounds cost on this machine, kept from one start to the next."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine.build_memory import installed_build
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.model.identity import model_identity
+from engine.speculation.curve import Points
+from engine.speculation.drafting_cost import KnownCost
+
+VERSION = 1
+MOST_PROFILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CostProfile:
+    """Measured costs, in plain steps."""
+
+    plain_s: float
+    """Seconds of the plain step that they were measured with."""
+    points: Points
+    """Cost of batches by their number of rows."""
+    drafting: Mapping[str, KnownCost] = field(default_factory=dict)
+    """Cost of guessing by the name of who guesses."""
+
+
+class CostMemory:
+    """Profiles in a small file of JSON, one for each machine, model, build and settings.
+
+    The file is only a help: where it cannot be read or written, costs are measured anew. `path`
+    None keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def read(self, key: str) -> CostProfile | None:
+        """Give what was kept under a key, None where nothing usable was."""
+        return _profile(self._entries().get(key))
+
+    def write(self, key: str, profile: CostProfile) -> None:
+        """Keep a profile; the oldest ones go where there are more than `MOST_PROFILES`."""
+        if self._path is None:
+            return
+        entries = self._entries()
+        entries.pop(key, None)
+        entries[key] = {
+            "plain_s": profile.plain_s,
+            "points": profile.points,
+            "drafting": {name: list(cost) for name, cost in profile.drafting.items()},
+        }
+        newest = dict(list(entries.items())[-MOST_PROFILES:])
+        text = json.dumps({"version": VERSION, "profiles": newest})
+        # Where nothing can be written, the next start measures again.
+        with contextlib.suppress(OSError):
+            _replace(self._path, text)
+
+    def _entries(self) -> dict[str, object]:
+        if self._path is None:
+            return {}
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(known, dict) or known.get("version") != VERSION:
+            return {}
+        profiles = known.get("profiles")
+        return profiles if isinstance(profiles, dict) else {}
+
+
+class KeptCosts:
+    """The profile of one configuration, in the file of all.
+
+    Raises:
+        ModelFileError: a model cannot be read.
+    """
+
+    def __init__(self, configuration: Configuration, path: Path | None) -> None:
+        self._memory = CostMemory(path)
+        self._key = "" if path is None else profile_key(configuration)
+
+    def read(self) -> CostProfile | None:
+        """Give what an earlier run left, None where it left nothing."""
+        return self._memory.read(self._key)
+
+    def write(self, profile: CostProfile) -> None:
+        """Leave the costs to later runs."""
+        self._memory.write(self._key, profile)
+
+
+def profile_key(configuration: Configuration) -> str:
+    """Give what tells machine, build, models and settings of a cost apart: a digest.
+
+    Who drafts, how tokens are drawn and what files are called change no cost.
+
+    Raises:
+        ModelFileError: a model cannot be read.
+    """
+    draft = configuration.draft
+    files = [configuration.model_path, *([draft.model_path] if draft else [])]
+    nowhere = Path()
+    settings = replace(
+        configuration,
+        model_path=nowhere,
+        draft=None if draft is None else replace(draft, model_path=nowhere),
+        speculation=SpeculationSettings(),
+        sampling=SamplingSettings(),
+    )
+    facts = (
+        VERSION,
+        platform.node(),
+        platform.machine(),
+        os.cpu_count(),
+        installed_build(),
+        [model_identity(path) for path in files],
+        settings,
+    )
+    return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _profile(entry: object) -> CostProfile | None:
+    try:
+        if not isinstance(entry, dict):
+            return None
+        points = tuple((int(n_rows), float(steps)) for n_rows, steps in entry["points"])
+        drafting = {
+            str(name): KnownCost(*map(float, cost)) for name, cost in entry["drafting"].items()
+        }
+        profile = CostProfile(float(entry["plain_s"]), points, drafting)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    is_sane = profile.plain_s > 0 and all(n > 0 and 0 < steps < 1000 for n, steps in points)
+    is_sane = is_sane and all(0 <= part < 1000 for cost in drafting.values() for part in cost)
+    return profile if is_sane else None
