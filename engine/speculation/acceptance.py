@@ -54,14 +54,6 @@ class _Count:
         self.n_right = FORGETTING * self.n_right + is_right
         self.n_seen = FORGETTING * self.n_seen + 1.0
 
-    def mean(self, wider: float) -> float:
-        return (self.n_right + STRENGTH * wider) / (self.n_seen + STRENGTH)
-
-    def without(self, part: "_Count") -> "_Count":
-        """Give what is left when a part is taken out, which may have been forgotten less."""
-        n_right = max(self.n_right - part.n_right, 0.0)
-        return _Count(n_right, max(self.n_seen - part.n_seen, n_right))
-
 
 @dataclass(slots=True)
 class _Misses:
@@ -116,16 +108,22 @@ class Acceptance:
             before = self._recent.get(name, FIRST_MEAN)
             self._recent[name] = before + RECENT_WEIGHT * (outcome.is_right - before)
 
+    def n_seen(self, source: str) -> float:
+        """Give how many guesses of a source were examined, old ones counting less."""
+        return self._counts.get((source, None, None, None), NONE).n_seen
+
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
         recent = self._recent.get(source, FIRST_MEAN)
-        mean, narrower = self._misses.get(source, NO_MISSES).share(confidence), NONE
-        counts = [
-            self._counts.get(cell, NONE) for cell in _cells(source, recent, confidence, position)
-        ]
+        mean = self._misses.get(source, NO_MISSES).share(confidence)
+        get = self._counts.get
+        counts = [get(cell, NONE) for cell in _cells(source, recent, confidence, position)]
         for wider, narrower in pairwise(counts):
-            mean = wider.without(narrower).mean(mean)
-        return narrower.mean(mean)
+            # What is left of a cell without the one in it, which may have been forgotten less.
+            n_right = max(wider.n_right - narrower.n_right, 0.0)
+            n_seen = max(wider.n_seen - narrower.n_seen, n_right)
+            mean = (n_right + STRENGTH * mean) / (n_seen + STRENGTH)
+        return (counts[-1].n_right + STRENGTH * mean) / (counts[-1].n_seen + STRENGTH)
 
     def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
         """Give for each guess of a draft, by source and confidence, that all are right up to it."""

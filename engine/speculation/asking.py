@@ -15,6 +15,8 @@ SHADOW_LOSS = 0.004
 WON_FOR = 48
 """Tokens for which a cheap source is asked in every round behind a draft of its that was worth it:
 what it proposes differs from place to place, and only asking tells."""
+FIRST_ROUNDS = 16
+"""Tokens at the start of a reply for which a cheap source is asked in every round."""
 PROBE_EVERY = (24, 192)
 """Tokens between two probes of a source that is off: at first and after a right one, and doubled
 after wrong ones up to."""
@@ -31,7 +33,7 @@ class Asked:
     """Tokens that it has to catch up with; None before its first guess of the reply."""
     tokens_off: int = 0
     probe_after: int = PROBE_EVERY[0]
-    tokens_since_won: int = 0
+    tokens_since_won: int = WON_FOR - FIRST_ROUNDS
     rounds_unasked: int = field(default=1_000_000)
 
     @property

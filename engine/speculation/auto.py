@@ -19,7 +19,9 @@ LEAST_PLAIN = 3
 """Plain steps of this run below which they are measured more often."""
 OUTLOOK = 128
 """Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
-FIRST_OUTLOOK = 1024
+WELL_KNOWN = 16
+"""Examined guesses of a source from which its shares are trusted beyond the credit."""
+FIRST_OUTLOOK = 4096
 """Tokens over which the first trial of a source is paid for, whatever it costs."""
 
 
@@ -256,15 +258,21 @@ class AutoController:
             self._added_steps(len(shares), n_sunk),
             rate=self._known.tokens_per_step,
             credit=self._known.budget.credit,
+            is_known=self._known.acceptance.n_seen(self._at_name) >= WELL_KNOWN,
         )
 
     def _added_steps(self, n_most: int, n_sunk: int = 0) -> list[float]:
         """Give what a round of each length takes beyond a plain step, as far as may be tried."""
-        batch = self._known.curve.all_steps
+        curve = self._known.curve
+        batch = curve.all_steps
+        lengths = range(1, min(n_most, curve.reach - 1) + 1)
+        if n_sunk >= n_most:
+            return [batch[length] - 1.0 for length in lengths]
+        first, step = self._steps_of(1), self._at.drafting.step or 0.0
         sunk = self._steps_of(n_sunk)
         return [
-            batch[length] - 1.0 + (self._steps_of(length) - sunk if length > n_sunk else 0.0)
-            for length in range(1, min(n_most, self._known.curve.reach - 1) + 1)
+            batch[length] - 1.0 + (first + step * (length - 1) - sunk if length > n_sunk else 0.0)
+            for length in lengths
         ]
 
     def _affords(self, length: int) -> bool:

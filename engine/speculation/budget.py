@@ -4,7 +4,7 @@ START = 3.0
 """Plain steps that a session may lose before it has won any."""
 SHARE = 0.01
 """Share of the time that may be lost for good, in plain steps a token."""
-LIMIT = 10.0
+LIMIT = 6.0
 """Most plain steps that may be saved up; won time beyond it is not risked again."""
 
 

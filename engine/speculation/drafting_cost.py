@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-RECENT = 12
+RECENT = 8
 UNLIKE = 1.5
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""

@@ -32,7 +32,9 @@ class Experience:
             self.drafting = {name: DraftingCost(cost) for name, cost in known.drafting.items()}
         self.tokens_per_step = 1.0
         """Tokens in the time of a plain step over the last rounds, at least 1."""
-        self._rounds: deque[tuple[int, float]] = deque(maxlen=RATE_ROUNDS)
+        self._rounds: deque[tuple[int, float]] = deque()
+        self._n_tokens = PLAIN_PRIOR
+        self._n_steps = float(PLAIN_PRIOR)
         self._debt = 0.0
         self._instalment = 0.0
 
@@ -68,7 +70,11 @@ class Experience:
         paid = min(self._debt, n_emitted * self._instalment)
         self._debt -= paid
         self.budget.settle(n_emitted, n_steps + paid)
+        if len(self._rounds) == RATE_ROUNDS:
+            old_tokens, old_steps = self._rounds.popleft()
+            self._n_tokens -= old_tokens
+            self._n_steps -= old_steps
         self._rounds.append((n_emitted, n_steps))
-        n_tokens = PLAIN_PRIOR + sum(tokens for tokens, _ in self._rounds)
-        steps = PLAIN_PRIOR + sum(steps for _, steps in self._rounds)
-        self.tokens_per_step = max(1.0, n_tokens / steps)
+        self._n_tokens += n_emitted
+        self._n_steps += n_steps
+        self.tokens_per_step = max(1.0, self._n_tokens / self._n_steps)

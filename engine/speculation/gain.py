@@ -7,8 +7,17 @@ RESERVE = 2
 less, a few refuted drafts end speculation where it pays, until the credit has grown again."""
 
 
+SURE = 0.7
+"""Share of the expected tokens that has to pay for a draft which the credit does not cover."""
+
+
 def best_length(
-    shares: Sequence[float], added_steps: Sequence[float], *, rate: float, credit: float
+    shares: Sequence[float],
+    added_steps: Sequence[float],
+    *,
+    rate: float,
+    credit: float,
+    is_known: bool = False,
 ) -> int:
     """Give the length whose tokens exceed what its time would give by most, 0 where none does.
 
@@ -21,6 +30,9 @@ def best_length(
         added_steps: for each length the plain steps that a round takes beyond one.
         rate: tokens in the time of a plain step.
         credit: plain steps that may be lost if every guess is wrong.
+        is_known: whether the shares rest on many guesses: then a draft is made without credit too
+            where it pays with `SURE` of its expected tokens. Without that, credit which was spent
+            on one source would keep a better one from ever earning it back.
     """
     best, best_gain, tokens, reserve = 0, 0.0, 0.0, 0.0
     if shares and added_steps and shares[0] > rate * added_steps[0]:
@@ -29,6 +41,7 @@ def best_length(
         tokens += share
         gain = tokens - rate * steps
         kept = 0.0 if length == 1 else reserve
-        if gain > best_gain and steps + kept <= credit:
+        is_covered = steps + kept <= credit or (is_known and SURE * tokens > rate * steps)
+        if gain > best_gain and is_covered:
             best, best_gain = length, gain
     return best

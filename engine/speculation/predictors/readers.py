@@ -41,7 +41,7 @@ class Readers:
     def combine(
         self, settings: SpeculationSettings, replies: Replies, draft: Predictor | None
     ) -> Predictor:
-        """Give suffixes, past replies and the draft in one, each asked where those before are silent.
+        """Give suffixes, past replies, the draft: each asked where those before are silent.
 
         Look-up is not among them: what it finds, suffixes find too.
 
