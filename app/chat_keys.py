@@ -23,7 +23,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("f4", "compare", "Compare", "compare-open",
          "Answer one prompt plain and with drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
-         "Switch the source of drafts: off, look-up, draft model", show=True),
+         "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
          "Stop the reply and keep its text; without one, go to the composer", show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),

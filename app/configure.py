@@ -65,7 +65,7 @@ def configure(
     if rules is None:
         speculation = settings.speculation.speculation()
         if draft is not None:
-            speculation = replace(speculation, predictor=PredictorName.DRAFT)
+            speculation = replace(speculation, predictor=PredictorName.COMBINED)
         configuration = replace(
             configuration, speculation=speculation, sampling=settings.chat.sampling()
         )

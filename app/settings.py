@@ -78,11 +78,11 @@ class ChatSettings(_Section):
 class SpeculationDefaults(_Section):
     """Who drafts when a model is opened without a preset."""
 
-    predictor: PredictorName = Field(default=PredictorName.LOOKUP, strict=False)
+    predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
     """`off`, `lookup`, `suffix`, `combined`, `draft` (with a draft model), or `custom`."""
     custom_predictor: str = ""
     """Name of the plugin's predictor that `custom` is."""
-    controller: ControllerName = Field(default=ControllerName.BAND, strict=False)
+    controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
     """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance, `auto` what
     measured costs and acceptance promise."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)

@@ -37,10 +37,10 @@ class ControllerName(StrEnum):
 class SpeculationSettings:
     """Who drafts, and how many tokens a round."""
 
-    predictor: PredictorName = PredictorName.LOOKUP
+    predictor: PredictorName = PredictorName.SUFFIX
     custom_predictor: str = ""
     """Name of the plugin's predictor that `custom` is; empty where none is named."""
-    controller: ControllerName = ControllerName.BAND
+    controller: ControllerName = ControllerName.AUTO
     n_draft: int = 3
     """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens. The automatic
     rule takes neither this nor `n_draft_max`."""

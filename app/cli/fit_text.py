@@ -76,7 +76,7 @@ def _drafts(configuration: Configuration) -> str:
     if configuration.draft is not None:
         return f"by {configuration.draft.model_path.name}"
     is_off = configuration.speculation.predictor is PredictorName.OFF
-    return "none" if is_off else "by look-up in the text so far"
+    return "none" if is_off else "from the text so far"
 
 
 def _device_table(fit: Fitted) -> list[str]:

@@ -19,7 +19,7 @@ def with_draft(setup: Setup, path: Path | None) -> Setup:
         draft = DraftConfiguration(path, n_ctx=now.n_ctx)
         speculation = replace(speculation, predictor=PredictorName.DRAFT)
     elif speculation.predictor is PredictorName.DRAFT:
-        speculation = replace(speculation, predictor=PredictorName.LOOKUP)
+        speculation = replace(speculation, predictor=PredictorName.SUFFIX)
     return with_configuration(setup, replace(now, draft=draft, speculation=speculation))
 
 

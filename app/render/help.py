@@ -36,16 +36,16 @@ GLOSSARY = (
     ("tokens per round", "Tokens that one pass through the model gave: 1 without speculation."),
     ("look-up", "A predictor that finds the last words earlier in the chat and proposes what "
                 "followed them there. Costs nothing; good at edits, quotes and summaries."),
-    ("suffix", "A predictor that proposes what mostly followed the last words in this chat, as "
-               "long as that is likely enough."),
+    ("suffix", "The predictor at first: it proposes what mostly followed the last words in this "
+               "chat, as long as that is likely enough."),
     ("combined", "Suffixes draft; where they are silent, what was said in other chats and then the "
                  "draft model, if one is loaded."),
     ("draft model", "A predictor that is a smaller model with the same vocabulary."),
     ("fixed", "The rule that drafts the same number of tokens every round."),
     ("band", "The rule that drafts more while over 80 % are validated, less under 40 %, and "
              "stops for a while when drafts do not pay."),
-    ("auto", "The rule that drafts what pays: it measures what drafted tokens cost here and how "
-             "often they are right, and never loses more than a small budget."),
+    ("auto", "The rule at first: it drafts what pays. It measures what drafted tokens cost here "
+             "and how often they are right, and risks no more than a small budget."),
     ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "
                 "seed and place only, so the text is the same with and without speculation."),
     ("time saved", "Against the plain speed measured in the same run; a dash before there is one."),

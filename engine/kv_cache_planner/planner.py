@@ -125,7 +125,7 @@ class KVCachePlanner:
         now = self._configuration
         if model is None:
             self._draft = None
-            plain = replace(now.speculation, predictor=PredictorName.LOOKUP)
+            plain = replace(now.speculation, predictor=PredictorName.SUFFIX)
             changed = replace(now, draft=None, speculation=plain)
         else:
             draft = _model(model, quantization)

@@ -53,11 +53,11 @@ class TensorOverrideRule(_Strict):
 class SpeculationRules(_Strict):
     """Who drafts, and how many tokens a round."""
 
-    predictor: PredictorName = PredictorName.LOOKUP
+    predictor: PredictorName = PredictorName.SUFFIX
     """`off`, `lookup`, `suffix`, `combined`, `draft` or `custom`."""
     custom_predictor: str = ""
     """Name of the plugin's predictor that `custom` is."""
-    controller: ControllerName = ControllerName.BAND
+    controller: ControllerName = ControllerName.AUTO
     """`fixed`, `band` or `auto`."""
     n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
     """Tokens drafted a round; where the band starts."""

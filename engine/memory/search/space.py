@@ -92,7 +92,7 @@ class Space:
             flash_attention="on" if flash == "auto" and type_v not in FLOATS else flash,
         )
         if base.draft is not None:
-            drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.LOOKUP
+            drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.SUFFIX
             was = base.speculation.predictor
             predictor = drafting if knobs.with_draft or was is PredictorName.DRAFT else was
             chosen = replace(

@@ -21,7 +21,8 @@ def test_the_command_is_one_quoted_line_and_remarks_are_comments(
     assert args[args.index("--model") + 1] == str(starter_path)
     assert args[args.index("--ctx-size") + 1] == "8192"
     assert all(line.startswith("# ") for line in shown.err.splitlines())
-    assert "band rule" in shown.err
+    assert "predictor is suffix" in shown.err
+    assert "auto rule" in shown.err
 
 
 def test_json_has_arguments_command_and_remarks(

@@ -36,7 +36,10 @@ def test_a_saved_preset_can_be_exported_again(
     assert (
         run(["export", "--preset", "back", "--format", "shell", "--name", starter_path.stem]) == 0
     )
-    assert capsys.readouterr().out == script.read_text()
+    # The server has look-up for suffixes: that was said once, and came back as look-up.
+    left = "# the predictor is suffix: llama-server gets its look-up instead\n"
+    assert script.read_text().count(left) == 1
+    assert capsys.readouterr().out == script.read_text().replace(left, "")
     assert run(["import", str(script), "--name", "back", "--save"]) == 1
     assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
 

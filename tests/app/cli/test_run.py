@@ -49,7 +49,7 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
         assert isinstance(reply[key], int | float), key
     assert reply["n_emitted"] == 24
     assert reply["text"].strip()
-    assert (reply["predictor"], reply["controller"]) == ("lookup", "band")
+    assert (reply["predictor"], reply["controller"]) == ("suffix", "auto")
     plain = run([*arguments, "--max-tokens", "24"], environment)
     assert plain.stdout.strip() == reply["text"].strip()
 

@@ -13,7 +13,7 @@ from engine.requests import GenerationRequest, Message
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
-LOOKUP = Side(SpeculationSettings(controller=ControllerName.AUTO))
+LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))
 ONES_OWN = SpeculationSettings(n_draft=7)
 REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
 

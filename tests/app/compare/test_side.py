@@ -13,7 +13,8 @@ BASE = SpeculationSettings(n_draft=3, lookup_pattern_min=4)
     [
         ("off", "plain"),
         ("plain", "plain"),
-        ("lookup", "lookup · band 3"),
+        ("lookup", "lookup · auto"),
+        ("lookup:band", "lookup · band 3"),
         ("Combined:Auto", "combined · auto"),
         ("draft:fixed:12", "draft · fixed 12"),
         ("custom:mine:auto", "custom:mine · auto"),

@@ -84,7 +84,7 @@ def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
     assert setup.configuration.speculation.predictor is PredictorName.DRAFT
     again = KNOB["draft"].turned(setup, facts_of(setup, Planner()), -1)
     assert again.configuration.draft is None
-    assert again.configuration.speculation.predictor is PredictorName.LOOKUP
+    assert again.configuration.speculation.predictor is PredictorName.SUFFIX
 
 
 def test_the_table_holds_the_plan_itself_and_what_other_choices_cost(starter_path: Path) -> None:

@@ -19,7 +19,7 @@ from engine.requests import GenerationRequest, Message
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
-LOOKUP = Side(SpeculationSettings(controller=ControllerName.AUTO))
+LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))
 REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
 SAME = Script(("Hello there, how are you?",))
 OTHER = Script(("The red fox ran home", "The red dog ran home"))

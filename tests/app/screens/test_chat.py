@@ -181,7 +181,7 @@ async def test_the_status_line_always_says_what_runs_and_how_fast(tmp_path: Path
         await answered(pilot, screen, "go")
         status = screen.query_one(StatusBar)
         await wait_until(pilot, lambda: "74 tok/s" in plain(status.lines[0]))
-        assert "Tiny-Instruct · Q4_1 · lookup" in plain(status.lines[0])
+        assert "Tiny-Instruct · Q4_1 · suffix" in plain(status.lines[0])
         assert "ctx 2" in plain(status.lines[0])
 
 
@@ -191,12 +191,16 @@ async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path)
         await ready(pilot)
         await pilot.press("f5")
         assert client.speculation.predictor is PredictorName.OFF
+        assert client.speculation.controller is ControllerName.AUTO
         await pilot.press("f5", "f6")
         assert client.speculation.predictor is PredictorName.LOOKUP
-        assert client.speculation.controller is ControllerName.AUTO
-        await pilot.press("f6", "f8", "f8", "f7")
         assert client.speculation.controller is ControllerName.FIXED
+        await pilot.press("f8", "f8", "f7")
         assert client.speculation.n_draft == 4
+        await pilot.press("f6")
+        assert client.speculation.controller is ControllerName.BAND
+        await pilot.press("f6")
+        assert client.speculation.controller is ControllerName.AUTO
 
 
 async def test_text_that_comes_while_the_user_reads_above_does_not_move_the_view(

@@ -157,11 +157,11 @@ async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
         chat = await ready(pilot)
         chat.composer.put(QUESTION)
         screen = await compared(pilot)
-        await pilot.press("f6")
         assert screen.sides[1].settings.controller is ControllerName.AUTO
-        assert screen.comparison.pairs == []
-        await pilot.press("f6", "f8")
+        await pilot.press("f6")
         assert screen.sides[1].settings.controller is ControllerName.FIXED
+        assert screen.comparison.pairs == []
+        await pilot.press("f8")
         assert screen.sides[1].settings.n_draft == 4
         await pilot.press("tab", "f5")
         assert screen.sides[0].settings.predictor is PredictorName.LOOKUP

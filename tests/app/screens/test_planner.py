@@ -145,7 +145,7 @@ async def test_what_does_not_fit_is_loaded_after_a_question_only(
         await pilot.press("1", "6", "m", "enter")
         go_to(screen, "vram")
         await pilot.press("space", *"1MiB", "enter")
-        assert "✗ does not fit" in report_of(screen)
+        await shows(pilot, screen, "✗ does not fit")
         await pilot.press("left")
         assert "✗ does not fit" in report_of(screen)
         await pilot.press("enter")
@@ -252,7 +252,7 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
         assert screen.setup.configuration.draft == DraftConfiguration(starter_path, 4096)
         await pilot.press("left")
         assert "--model-draft" not in report_of(screen)
-        assert screen.setup.configuration.speculation.predictor is PredictorName.LOOKUP
+        assert screen.setup.configuration.speculation.predictor is PredictorName.SUFFIX
 
 
 async def test_a_file_that_is_no_model_is_a_notice(starter_path: Path, tmp_path: Path) -> None:

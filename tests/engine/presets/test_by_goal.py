@@ -91,7 +91,7 @@ def test_presets_without_gpu_use_none_though_there_is_one() -> None:
     assert (found.n_ctx, found.type_k) == (without.n_ctx, without.type_k) == (32768, "f16")
 
 
-def test_long_context_has_the_longest_and_coding_its_look_up() -> None:
+def test_long_context_has_the_longest_and_coding_drafts_from_its_text() -> None:
     longest = resolved("long-context", "llama-3.1-8b")
     assert longest.n_ctx == max(
         resolved(e.path.stem, "llama-3.1-8b").n_ctx
@@ -99,8 +99,8 @@ def test_long_context_has_the_longest_and_coding_its_look_up() -> None:
         if built_in(e.path.stem).vram_gib is None and built_in(e.path.stem).n_gpu_layers != 0
     )
     coding = resolved("coding", "llama-3.1-8b")
-    assert (coding.type_k, coding.speculation.predictor) == ("q8_0", "lookup")
-    assert coding.speculation.n_draft_max == 12
+    assert (coding.type_k, coding.speculation.predictor) == ("q8_0", "suffix")
+    assert coding.speculation.controller == "auto"
     assert coding.sampling.temperature == 0
 
 

@@ -107,9 +107,14 @@ def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
     assert back == as_llama_server_has_it(configuration, FLAG_SETS["current"])
 
 
-def test_the_default_look_up_comes_back_whole() -> None:
-    usual = Configuration(Path("/m.gguf"), 4096)
-    assert as_llama_server_has_it(usual, FLAG_SETS["current"]) == usual
+def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> None:
+    current, usual = FLAG_SETS["current"], Configuration(Path("/m.gguf"), 4096)
+    look_up = replace(usual.speculation, predictor=PredictorName.LOOKUP)
+    with_look_up = replace(usual, speculation=look_up)
+    assert as_llama_server_has_it(with_look_up, current) == with_look_up
+    assert through("shell", current, with_look_up) == preset_of(with_look_up, "back")
+    assert usual.speculation.predictor is PredictorName.SUFFIX
+    assert through("shell", current, usual) == preset_of(with_look_up, "back")
 
 
 @given(configuration=configurations())
