@@ -68,7 +68,7 @@ class CostMemory:
             return {}
         try:
             known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(known, dict) or known.get("version") != VERSION:
             return {}
@@ -147,8 +147,8 @@ def _profile(entry: object) -> CostProfile | None:
             str(name): KnownCost(*map(float, cost)) for name, cost in entry["drafting"].items()
         }
         profile = CostProfile(float(entry["plain_s"]), points, drafting)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return None
-    is_sane = profile.plain_s > 0 and all(n > 0 and 0 < steps < 1000 for n, steps in points)
+    is_sane = 0 < profile.plain_s < 1000 and all(n > 0 and 0 < steps < 1000 for n, steps in points)
     is_sane = is_sane and all(0 <= part < 1000 for cost in drafting.values() for part in cost)
     return profile if is_sane else None

@@ -1,11 +1,12 @@
 """The loop on a fake model: the text never depends on who guesses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
+from engine.backends.base import Forward
 from engine.cancellation import Cancellation
 from engine.configuration import (
     ControllerName,
@@ -30,14 +31,21 @@ from engine.events import (
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.session import COSTS_EVERY, Session
-from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
+from engine.speculation.calibration import N_MEASURED, SIZES
+from engine.speculation.profile import CostProfile
+from tests.fakes import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
-LOOKUP = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
+LOOKUP = SpeculationSettings(
+    predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED, n_draft=3
+)
 DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
 GREEDY = SamplingSettings()
 WARM = SamplingSettings(temperature=0.8, top_k=8)
+AUTO = replace(LOOKUP, controller=ControllerName.AUTO)
+LONG = "abcdefgh" * 12
+COSTS = CostProfile(0.01, ((1, 1.0), (2, 1.1), (17, 1.3)))
 
 
 def make_session(
@@ -45,13 +53,14 @@ def make_session(
     *,
     target: FakeBackend | None = None,
     draft: FakeBackend | None = None,
+    costs: CostProfile | None = None,
 ) -> Session:
     backend = target or FakeBackend(LETTERS, sharpness=2.0)
     needs_draft = speculation.predictor is PredictorName.DRAFT and draft is None
     if needs_draft:
         draft = FakeBackend(LETTERS, sharpness=2.0, noise=0.3)
     template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
-    return Session(backend, template, speculation, draft_backend=draft)
+    return Session(backend, template, speculation, draft_backend=draft, costs=costs)
 
 
 def request(text: str = "abcabcabc", **changes: object) -> GenerationRequest:
@@ -356,3 +365,129 @@ def test_used_cells_are_told_each_round() -> None:
     assert used[0] == len("BU" + "abcabcabc") + 1
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
+
+
+class Watched(FakeSequence):
+    """Notes the sizes of its batches until the first reply begins."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        super().__init__(backend)
+        self.prefilled: list[int] = []
+        self.verified: list[int] = []
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.prefilled.append(len(tokens))
+        super().prefill(tokens)
+
+    def verify(self, tokens: Sequence[int]) -> Forward:
+        self.verified.append(len(tokens))
+        return super().verify(tokens)
+
+
+def prompt_batches(
+    speculation: SpeculationSettings = AUTO,
+    *,
+    text: str = LONG,
+    costs: CostProfile | None = None,
+    n_batch: int = 32,
+    n_rows: int = 17,
+    can_crop: bool = True,
+) -> tuple[int, ...]:
+    """Give the sizes of the batches that measure while a prompt is read."""
+    target = FakeBackend(LETTERS, n_batch=n_batch, n_rows=n_rows, can_crop=can_crop)
+    watched = Watched(target)
+    target.open = lambda: watched  # type: ignore[method-assign]  # to look into it
+    session = make_session(speculation, target=target, costs=costs)
+    events = session.generate(request(text), Cancellation())
+    ready = next(event for event in events if isinstance(event, PromptReady))
+    assert list(watched.tokens) == list(session._prompt(request(text)).tokens[:-1])
+    assert ready.n_prompt == 1 + len(watched.tokens)
+    return tuple(watched.verified)
+
+
+def test_the_first_long_prompt_is_read_in_batches_that_tell_what_drafts_cost() -> None:
+    assert prompt_batches() == SIZES
+    assert prompt_batches(n_batch=17) == SIZES
+
+
+@pytest.mark.parametrize(
+    "speculation", [OFF, replace(AUTO, predictor=PredictorName.OFF), LOOKUP], ids=str
+)
+def test_a_rule_that_needs_no_costs_reads_the_prompt_at_full_speed(
+    speculation: SpeculationSettings,
+) -> None:
+    assert prompt_batches(speculation) == ()
+
+
+def test_no_prompt_is_measured_that_is_too_short_or_whose_batches_do_not_fit() -> None:
+    n_around = len("BU") + len("EA") - 1
+    assert prompt_batches(text="a" * (N_MEASURED - n_around)) == SIZES
+    assert prompt_batches(text="a" * (N_MEASURED - n_around - 1)) == ()
+    assert prompt_batches(n_rows=16) == ()
+    assert prompt_batches(n_batch=16) == ()
+    assert prompt_batches(can_crop=False) == ()
+
+
+def test_known_costs_are_not_measured_again() -> None:
+    assert prompt_batches(costs=COSTS) == ()
+    session = make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32))
+    run(session, request(LONG))
+    assert session.costs() is not None
+    progress = [e for e in run(session, request("z" * 96)) if isinstance(e, PromptProgress)]
+    steps = [right.n_done - left.n_done for left, right in pairwise(progress)]
+    assert steps[:-1] == [32] * (len(steps) - 1)
+    assert steps[-1] <= 32
+
+
+def test_reading_a_prompt_in_measured_batches_changes_no_text() -> None:
+    target = FakeBackend(LETTERS, n_batch=32, n_rows=17)
+    plain = finished(run(make_session(OFF, target=target), request(LONG)))
+    reply = finished(run(make_session(AUTO, target=target), request(LONG)))
+    assert reply.token_ids == plain.token_ids
+
+
+def test_progress_reaches_the_whole_prompt_where_it_is_measured() -> None:
+    events = run(make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32)), request(LONG))
+    progress = [event for event in events if isinstance(event, PromptProgress)]
+    n_known = len("BUEA") + len(LONG) - 1
+    assert [p.n_done for p in progress] == [0, 32, n_known - N_MEASURED, n_known]
+    assert all(p.n_total == n_known for p in progress)
+
+
+def test_cancelling_while_a_prompt_is_measured_ends_the_reply() -> None:
+    target = FakeBackend(LETTERS, n_batch=256)
+    session = make_session(AUTO, target=target)
+    cancellation = Cancellation()
+    events: list[Event] = []
+    for event in session.generate(request(LONG), cancellation):
+        events.append(event)
+        if isinstance(event, PromptProgress) and event.n_done:
+            cancellation.cancel()
+    assert finished(events).reason is FinishReason.CANCELLED
+    assert not any(isinstance(event, PromptReady) for event in events)
+    assert target.n_decodes == 1
+    assert finished(run(session, request(LONG))).reason is FinishReason.LENGTH
+
+
+def test_a_session_leaves_the_costs_that_it_measured() -> None:
+    drafting = replace(DRAFT, controller=ControllerName.AUTO)
+    session = make_session(drafting, target=FakeBackend(LETTERS, n_batch=32))
+    assert session.costs() is None
+    run(session, request(LONG))
+    costs = session.costs()
+    assert costs is not None
+    assert {n_rows for n_rows, _ in costs.points} >= set(SIZES)
+    assert list(costs.drafting) == ["draft"]
+
+
+def test_a_session_starts_with_the_costs_that_another_left() -> None:
+    session = make_session(OFF, costs=COSTS)
+    told = [e for e in run(session, request(max_tokens=2)) if isinstance(e, CostsMeasured)]
+    assert told[-1].points == COSTS.points
+
+
+def test_costs_of_a_machine_of_another_speed_are_forgotten() -> None:
+    session = make_session(OFF, costs=replace(COSTS, plain_s=1000.0))
+    told = [e for e in run(session, request(max_tokens=8)) if isinstance(e, CostsMeasured)]
+    assert told == []
+    assert session.costs() is None

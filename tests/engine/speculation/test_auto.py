@@ -3,10 +3,14 @@ from functools import partial
 import pytest
 
 from engine.speculation.acceptance import Examined
-from engine.speculation.auto import AutoController
+from engine.speculation.asking import PROBE_EVERY
+from engine.speculation.auto import OUTLOOK, AutoController
+from engine.speculation.budget import START
 from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.drafting_cost import KnownCost
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.profile import CostProfile
 from tests.contracts.controller import ControllerContract
 from tests.speculation_simulator import (
     GPU,
@@ -90,3 +94,73 @@ def test_it_drafts_long_where_guesses_are_right_and_batches_cheap() -> None:
     make = partial(World, GPU, steady(0.95))
     assert max(play_auto(make(seed=1), 400).lengths) == 16
     assert play_auto(make(seed=1), 400).speed > 4
+
+
+CHEAP = KnownCost(fixed=0.0, step=0.0005, catch_up=0.0, silence=0.0)
+DEAR = KnownCost(fixed=0.0, step=0.08, catch_up=0.01, silence=0.0)
+
+
+def knowing(source: KnownCost | None, *, share: float) -> tuple[AutoController, Experience]:
+    """Give a controller of a GPU that knows a source's cost and its share of right guesses."""
+    drafting = {} if source is None else {"s": source}
+    known = Experience(CostProfile(0.01, tuple(GPU), drafting))
+    for _ in range(3):
+        known.curve.add(1, 0.01)
+    for n in range(400):
+        known.acceptance.add("s", (Examined(0.8, 0, n % 100 < 100 * share),))
+    return AutoController("s", known), known
+
+
+def test_a_source_of_unknown_cost_is_asked_once_the_plain_step_is_known() -> None:
+    controller = AutoController("s", Experience())
+    assert not controller.wants_source("s")
+    assert not controller.wants_source("another")
+    plain_round(controller)
+    assert controller.wants_source("s")
+    assert controller.wants_source("another")
+
+
+def test_a_source_that_costs_time_is_asked_only_where_its_drafts_gain() -> None:
+    assert knowing(DEAR, share=0.95)[0].wants_source("s")
+    assert not knowing(DEAR, share=0.01)[0].wants_source("s")
+
+
+def test_a_cheap_source_is_asked_in_passing_whatever_it_gains() -> None:
+    assert knowing(CHEAP, share=0.01)[0].wants_source("s")
+
+
+def test_a_source_that_is_off_is_asked_again_behind_a_pause() -> None:
+    controller, _ = knowing(DEAR, share=0.01)
+    asked = []
+    for place in range(40):
+        if controller.wants_source("s"):
+            asked.append(place)
+        plain_round(controller)
+    assert asked[0] == PROBE_EVERY[0]
+
+
+def test_all_is_caught_up_with_where_better_drafts_win_more_than_that_costs() -> None:
+    controller, _ = knowing(DEAR, share=0.95)
+    assert controller.affords_catch_up(1000)
+    assert not knowing(DEAR, share=0.95)[0].affords_catch_up(100_000)
+    assert not knowing(DEAR, share=0.01)[0].affords_catch_up(1000)
+
+
+def test_nothing_is_caught_up_with_before_the_cost_is_known() -> None:
+    controller, _ = knowing(None, share=0.95)
+    assert not controller.affords_catch_up(21)
+
+
+def test_what_a_catch_up_costs_is_charged_over_the_tokens_behind_it() -> None:
+    controller, known = knowing(DEAR, share=0.95)
+    assert controller.affords_catch_up(1000)
+    assert known.budget.credit == START
+    known.add_round(OUTLOOK // 2, OUTLOOK / 2)
+    assert known.budget.credit == pytest.approx(START + 0.01 * OUTLOOK / 2 - 1000 * 0.01 / 2)
+
+
+def test_a_further_catch_up_of_a_reply_stays_within_the_credit() -> None:
+    controller, known = knowing(DEAR, share=0.95)
+    assert controller.affords_catch_up(1000)
+    assert controller.affords_catch_up(int(known.budget.credit / 0.01) - 1)
+    assert not controller.affords_catch_up(int(known.budget.credit / 0.01) + 1)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import pytest
@@ -117,3 +117,49 @@ def test_the_expectation_is_the_sum_of_the_chances_that_all_are_right() -> None:
     draft, expected = likely_part(iter(guesses(0.8, 0.5, 0.5)), 0.3)
     assert [guess.token for guess in draft] == [0, 1]
     assert expected == pytest.approx(0.8 + 0.8 * 0.5)
+
+
+def test_only_sources_with_leave_are_asked() -> None:
+    best, other = Saying("best", *guesses(0.99, 0.99)), Saying("other", *guesses(0.9, first=10))
+    model = Saying("model", *guesses(0.4, first=20))
+    late = Saying("late", *guesses(0.4, first=30))
+    combined = CombinedPredictor((best, other), min_confidence=0.5, followers=[model, late])
+    allowed = {"other", "late"}
+    combined.gate(lambda name: name in allowed)
+    assert [guess.source for guess in combined.propose()] == ["other"]
+    allowed.remove("other")
+    assert [guess.source for guess in combined.propose()] == ["late"]
+    assert (best.n_asked, model.n_asked) == (0, 0)
+
+
+def test_each_source_is_asked_for_leave_once_and_no_follower_behind_a_draft() -> None:
+    sources = [Saying("a", *guesses(0.9)), Saying("b"), Saying("model", *guesses(0.4))]
+    combined = CombinedPredictor(sources[:2], min_confidence=0.5, followers=sources[2:])
+    names: list[str] = []
+
+    def note(name: str) -> bool:
+        names.append(name)
+        return True
+
+    combined.gate(note)
+    list(combined.propose())
+    assert names == ["a", "b"]
+    sources[0].guesses = ()
+    list(combined.propose())
+    assert names == ["a", "b", "a", "b", "model"]
+
+
+def test_who_falls_behind_is_told_whom_to_ask() -> None:
+    class Behind(Saying):
+        affords: Callable[[int], bool] | None = None
+
+        def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+            self.affords = affords
+
+    def affords(n_tokens: int) -> bool:
+        return n_tokens < 100
+
+    model = Behind("model")
+    combined = CombinedPredictor([Saying("a")], min_confidence=0.5, followers=[model])
+    combined.limit_catch_up(affords)
+    assert model.affords is affords

@@ -1,6 +1,6 @@
 import pytest
 
-from engine.speculation.drafting_cost import DraftingCost
+from engine.speculation.drafting_cost import CATCH_UP_SHARE, DraftingCost, KnownCost
 
 
 def test_nothing_costs_before_it_was_timed() -> None:
@@ -45,3 +45,56 @@ def test_a_source_that_rested_has_to_catch_up() -> None:
     cost.add(1, 100, 0.002 + 0.1)
     assert cost.steps(1, 100) == pytest.approx(0.102)
     assert cost.steps(1, 2) == pytest.approx(0.002)
+
+
+KNOWN = KnownCost(fixed=0.1, step=0.2, catch_up=0.01, silence=0.05)
+
+
+def test_what_one_run_leaves_is_where_the_next_one_starts() -> None:
+    cost = DraftingCost(KNOWN)
+    known = cost.known()
+    assert known is not None
+    assert tuple(known) == pytest.approx(tuple(KNOWN))
+    assert cost.steps(4, 0) == pytest.approx(0.9)
+    assert cost.steps(4, 100) == pytest.approx(1.9)
+
+
+def test_nothing_is_left_before_anything_was_timed() -> None:
+    cost = DraftingCost()
+    cost.add_silent(0.1)
+    assert cost.known() is None
+    cost.add(1, 1, 0.2)
+    assert cost.known() is not None
+
+
+def test_one_draft_does_not_overturn_an_earlier_run_and_many_do() -> None:
+    cost = DraftingCost(KNOWN)
+    cost.add(2, 1, 5.0)
+    assert cost.steps(4, 0) < 3.0
+    for n_pulled in (1, 2, 4, 8) * 4:
+        cost.add(n_pulled, 1, 0.01 * n_pulled)
+    assert cost.steps(4, 0) == pytest.approx(0.04)
+
+
+def test_silence_costs_what_it_mostly_took() -> None:
+    cost = DraftingCost()
+    assert cost.silence == 0.0
+    for n_steps in (0.01, 0.02, 9.0):
+        cost.add_silent(n_steps)
+    assert cost.silence == 0.02
+
+
+def test_silence_is_no_draft() -> None:
+    cost = DraftingCost()
+    cost.add_silent(3.0)
+    assert cost.step is None
+    assert cost.steps(4, 0) == 0.0
+
+
+def test_catching_up_costs_by_the_token_as_it_was_measured() -> None:
+    cost = DraftingCost()
+    assert cost.catch_up(100) == 0.0
+    cost.add(1, 1, 0.2)
+    assert cost.catch_up(100) == pytest.approx(100 * CATCH_UP_SHARE * 0.2)
+    cost.add(1, 50, 0.2 + 50 * 0.03)
+    assert cost.catch_up(100) == pytest.approx(3.0)

@@ -10,6 +10,7 @@ from engine.errors import DecodeAborted, DecodeError, PredictorError
 from engine.sampling.distribution import Distribution
 from engine.speculation.cost import PlainStep
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.predictors.combined import CombinedPredictor
 from engine.speculation.predictors.guarded import GuardedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from tests.contracts.predictor import PredictorContract
@@ -195,3 +196,34 @@ def test_a_running_call_can_be_seen_from_outside() -> None:
     assert seen[0] is not None
     assert 0.0 <= seen[0] < 5.0
     assert predictor.busy_s is None
+
+
+class Resting(Scripted):
+    """Falls behind the line while it is not asked."""
+
+    affords: Callable[[int], bool] | None = None
+
+    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+        self.affords = affords
+
+
+def test_leave_passes_to_a_predictor_of_several_sources_and_to_no_other() -> None:
+    def nobody(_: str) -> bool:
+        return False
+
+    source = Scripted(lambda: iter([DraftToken(3, 0.9)]))
+    inner = CombinedPredictor((), min_confidence=0.5, followers=[source])
+    several = GuardedPredictor(inner, name="combined", n_vocab=N_VOCAB, plain_step=PlainStep())
+    one = guarded(source)
+    assert (several.asks_sources, one.asks_sources) == (True, False)
+    several.gate(nobody)
+    one.gate(nobody)
+    assert list(several.propose()) == []
+    assert [guess.token for guess in one.propose()] == [3]
+
+
+def test_who_falls_behind_is_told_whom_to_ask() -> None:
+    inner = Resting()
+    guarded(inner).limit_catch_up(bool)
+    assert inner.affords is bool
+    guarded(Scripted()).limit_catch_up(bool)

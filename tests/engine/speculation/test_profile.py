@@ -1,0 +1,210 @@
+"""Costs kept from one start to the next: whose they are, and that a bad file does no harm."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import ModelFileError
+from engine.speculation.drafting_cost import KnownCost
+from engine.speculation.profile import (
+    MOST_PROFILES,
+    CostMemory,
+    CostProfile,
+    KeptCosts,
+    profile_key,
+)
+from tests.drafting_models import drafting_model
+
+COSTS = CostProfile(
+    0.02, ((1, 1.0), (2, 1.6), (8, 4.5)), {"suffix": KnownCost(0.001, 0.0005, 0.0, 0.002)}
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "costs.json"
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Configuration:
+    return Configuration(drafting_model(tmp_path / "target.gguf", 4), n_ctx=512)
+
+
+def with_draft(configuration: Configuration, path: Path) -> Configuration:
+    return replace(configuration, draft=DraftConfiguration(path, n_ctx=512))
+
+
+def test_what_one_run_writes_the_next_one_reads(path: Path) -> None:
+    CostMemory(path).write("a", COSTS)
+    assert CostMemory(path).read("a") == COSTS
+    assert CostMemory(path).read("b") is None
+
+
+def test_a_profile_replaces_its_former_and_no_other(path: Path) -> None:
+    memory, newer = CostMemory(path), replace(COSTS, plain_s=0.01)
+    memory.write("a", COSTS)
+    memory.write("b", COSTS)
+    memory.write("a", newer)
+    assert (memory.read("a"), memory.read("b")) == (newer, COSTS)
+
+
+def test_the_profiles_written_last_are_kept(path: Path) -> None:
+    memory = CostMemory(path)
+    for n in range(MOST_PROFILES):
+        memory.write(f"{n}", COSTS)
+    memory.write("0", COSTS)
+    memory.write("one more", COSTS)
+    assert memory.read("1") is None
+    assert all(memory.read(key) for key in ("0", "2", "one more"))
+
+
+def test_without_a_path_nothing_is_kept_and_no_model_is_read() -> None:
+    kept = KeptCosts(Configuration(Path("no such model"), n_ctx=512), None)
+    kept.write(COSTS)
+    assert kept.read() is None
+
+
+def test_nothing_but_the_file_is_left_and_only_its_owner_reads_it(path: Path) -> None:
+    memory = CostMemory(path)
+    memory.write("a", COSTS)
+    memory.write("b", COSTS)
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "file" / "costs.json", tmp_path / "folder"):
+        memory = CostMemory(path)
+        memory.write("a", COSTS)
+        assert memory.read("a") is None
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"version": 1}',
+        '{"version": 1, "profiles": []}',
+        '{"version": 1, "profiles": {"a": 3}}',
+        "\N{PILE OF POO}",
+    ],
+    ids=["empty", "cut", "list", "deep", "bare", "no profiles", "number", "odd"],
+)
+def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-16" if text == "\N{PILE OF POO}" else "utf-8")
+    memory = CostMemory(path)
+    assert memory.read("a") is None
+    memory.write("a", COSTS)
+    assert memory.read("a") == COSTS
+
+
+def test_a_file_of_another_version_is_not_read(path: Path) -> None:
+    CostMemory(path).write("a", COSTS)
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps(known | {"version": known["version"] + 1}))
+    assert CostMemory(path).read("a") is None
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("plain_s", 0),
+        ("plain_s", -0.02),
+        ("plain_s", "soon"),
+        ("plain_s", None),
+        ("plain_s", float("nan")),
+        ("plain_s", float("inf")),
+        ("plain_s", 10**400),
+        ("points", None),
+        ("points", [1, 2]),
+        ("points", [[1, 2, 3]]),
+        ("points", [[0, 1.0]]),
+        ("points", [[2, 0.0]]),
+        ("points", [[2, 1000.0]]),
+        ("points", [[2, float("nan")]]),
+        ("points", [[float("inf"), 1.0]]),
+        ("drafting", []),
+        ("drafting", {"suffix": [0.0, 0.0, 0.0]}),
+        ("drafting", {"suffix": [0.0, -0.1, 0.0, 0.0]}),
+        ("drafting", {"suffix": [0.0, 1000.0, 0.0, 0.0]}),
+        ("drafting", {"suffix": [0.0, float("nan"), 0.0, 0.0]}),
+    ],
+)
+def test_numbers_that_cannot_be_costs_are_not_believed(
+    part: str, value: object, path: Path
+) -> None:
+    CostMemory(path).write("a", COSTS)
+    known = json.loads(path.read_text())
+    known["profiles"]["a"][part] = value
+    path.write_text(json.dumps(known))
+    assert CostMemory(path).read("a") is None
+
+
+def test_costs_are_those_of_a_configuration(path: Path, configuration: Configuration) -> None:
+    KeptCosts(configuration, path).write(COSTS)
+    assert KeptCosts(configuration, path).read() == COSTS
+    assert KeptCosts(replace(configuration, n_threads=3), path).read() is None
+
+
+def test_who_drafts_how_tokens_are_drawn_and_names_of_files_change_no_cost(
+    tmp_path: Path, configuration: Configuration
+) -> None:
+    configuration = with_draft(configuration, drafting_model(tmp_path / "draft.gguf", 1))
+    key = profile_key(configuration)
+    speculation = SpeculationSettings(PredictorName.OFF, controller=ControllerName.FIXED)
+    moved = replace(
+        with_draft(configuration, (tmp_path / "draft.gguf").rename(tmp_path / "small.gguf")),
+        model_path=(tmp_path / "target.gguf").rename(tmp_path / "large.gguf"),
+        speculation=speculation,
+        sampling=SamplingSettings(temperature=0.8),
+    )
+    assert profile_key(moved) == key
+
+
+def test_model_draft_settings_build_and_machine_tell_costs_apart(
+    tmp_path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = drafting_model(tmp_path / "small.gguf", 1)
+    other = drafting_model(tmp_path / "other.gguf", 2)
+    keys = [
+        profile_key(each)
+        for each in (
+            configuration,
+            replace(configuration, model_path=small),
+            with_draft(configuration, small),
+            with_draft(configuration, other),
+            replace(configuration, n_gpu_layers=0),
+            replace(configuration, type_k="q8_0"),
+            replace(configuration, use_extra_buffers=False),
+        )
+    ]
+    monkeypatch.setattr("engine.speculation.profile.installed_build", lambda: "another build")
+    keys.append(profile_key(configuration))
+    monkeypatch.setattr("engine.speculation.profile.platform.node", lambda: "another machine")
+    keys.append(profile_key(configuration))
+    monkeypatch.setattr("engine.speculation.profile.os.cpu_count", lambda: 1234)
+    keys.append(profile_key(configuration))
+    assert len(set(keys)) == len(keys)
+
+
+def test_costs_of_a_model_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"gone\.gguf"):
+        KeptCosts(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")
