@@ -129,12 +129,17 @@ class SamplingSettings:
     min_p: float = 0.0
 
 
+DRAFT_N_CTX = 4096
+"""Context of a draft model where no other was asked for: it reads the end of a longer line."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftConfiguration:
     """The draft model and its context."""
 
     model_path: Path
     n_ctx: int
+    """Tokens that it holds; of a line that is longer it reads the end."""
     n_gpu_layers: int = -1
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"

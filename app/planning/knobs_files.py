@@ -6,7 +6,7 @@ from pathlib import Path
 from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import parse_count, parse_file
-from engine.configuration import MAX_DRAFT, DraftConfiguration, PredictorName
+from engine.configuration import DRAFT_N_CTX, MAX_DRAFT, DraftConfiguration, PredictorName
 
 NONE = "none"
 
@@ -16,7 +16,7 @@ def with_draft(setup: Setup, path: Path | None) -> Setup:
     now = setup.configuration
     speculation, draft = now.speculation, None
     if path is not None:
-        draft = DraftConfiguration(path, n_ctx=now.n_ctx)
+        draft = DraftConfiguration(path, n_ctx=min(now.n_ctx, DRAFT_N_CTX))
         speculation = replace(speculation, predictor=PredictorName.DRAFT)
     elif speculation.predictor is PredictorName.DRAFT:
         speculation = replace(speculation, predictor=PredictorName.SUFFIX)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from engine.configuration import Configuration, DraftConfiguration, PredictorName
+from engine.configuration import DRAFT_N_CTX, Configuration, DraftConfiguration, PredictorName
 from engine.errors import PresetError
 from engine.kv_cache_planner.recommendation import recommendation
 from engine.kv_cache_planner.settings import checked_changes
@@ -132,7 +132,7 @@ class KVCachePlanner:
             check_headers(self.model.file, draft.file)
             self._draft = draft
             drafting = replace(now.speculation, predictor=PredictorName.DRAFT)
-            own = DraftConfiguration(draft.file.path, now.n_ctx)
+            own = DraftConfiguration(draft.file.path, min(now.n_ctx, DRAFT_N_CTX))
             changed = replace(now, draft=own, speculation=drafting)
         self._take(self._settled(self.model, changed, self._offload))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.configuration import Configuration
+from engine.configuration import DRAFT_N_CTX, Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Companions, Estimate, Target, estimate
 from engine.memory.hardware import Device
@@ -55,8 +55,8 @@ def max_n_ctx(
 
 
 def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:
-    """Change the context, and that of a draft model with it."""
+    """Change the context, and that of a draft model with it, as far as drafts gain by it."""
     draft = configuration.draft
     if draft is not None:
-        draft = replace(draft, n_ctx=n_ctx)
+        draft = replace(draft, n_ctx=min(n_ctx, DRAFT_N_CTX))
     return replace(configuration, n_ctx=n_ctx, draft=draft)

@@ -38,7 +38,6 @@ class Drafter:
             predictor.name if predictor is not None else "off",
             Experience() if experience is None else experience,
         )
-        self._asks_sources = _join(predictor, self.controller)
         self._shadow = Shadow()
         self.sources: tuple[str, ...] = ()
         """Who made each guess of this round; those that are verified are the first."""
@@ -46,6 +45,9 @@ class Drafter:
         """Why drafting was given up, None while it works."""
         self.laws: tuple[Distribution | None, ...] = ()
         """What each token of the last draft was drawn from (`DraftToken.distribution`)."""
+        self._asks_sources = False
+        if predictor is not None:
+            self._join(predictor)
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         self._has_plain_step = False
@@ -120,6 +122,12 @@ class Drafter:
             tell(tokens)
         except DecodeAborted:
             raise
+        except EngineError as error:
+            self._give_up(predictor, error)
+
+    def _join(self, predictor: Predictor) -> None:
+        try:
+            self._asks_sources = _join(predictor, self.controller)
         except EngineError as error:
             self._give_up(predictor, error)
 

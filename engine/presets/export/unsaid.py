@@ -2,7 +2,13 @@
 
 from collections.abc import Iterator
 
-from engine.configuration import Configuration, ControllerName, DraftConfiguration, PredictorName
+from engine.configuration import (
+    DRAFT_N_CTX,
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+)
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import FlagSet
 from engine.presets.export.speculation import has_head, is_drafted_behind
@@ -80,7 +86,7 @@ def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
 
 
 def _draft_context(configuration: Configuration, draft: DraftConfiguration) -> Iterator[str]:
-    if draft.n_ctx != configuration.n_ctx:
+    if draft.n_ctx != min(configuration.n_ctx, DRAFT_N_CTX):
         yield (
             f"the draft's n_ctx is {draft.n_ctx}: llama-server gives it a context as long "
             f"as its target's, {configuration.n_ctx}"

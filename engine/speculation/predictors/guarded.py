@@ -82,14 +82,24 @@ class GuardedPredictor:
         return isinstance(self._inner, AsksSources)
 
     def gate(self, may_ask: Callable[[str], bool]) -> None:
-        """Take who says whether a source is asked."""
-        if isinstance(self._inner, AsksSources):
-            self._inner.gate(may_ask)
+        """Take who says whether a source is asked.
+
+        Raises:
+            PredictorError: the predictor raised.
+        """
+        inner = self._inner
+        if isinstance(inner, AsksSources):
+            self._call("gate", lambda: inner.gate(may_ask))
 
     def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        """Take who says whether a source that fell behind takes in all that it missed."""
-        if isinstance(self._inner, CatchesUp):
-            self._inner.limit_catch_up(affords)
+        """Take who says whether a source that fell behind takes in all that it missed.
+
+        Raises:
+            PredictorError: the predictor raised.
+        """
+        inner = self._inner
+        if isinstance(inner, CatchesUp):
+            self._call("limit_catch_up", lambda: inner.limit_catch_up(affords))
 
     def close(self) -> None:
         """Let the predictor go.

@@ -163,14 +163,15 @@ def test_a_token_costs_what_the_next_one_takes() -> None:
     assert slots.kv_bytes == 1024 * MIB
 
 
-def test_a_draft_is_counted_follows_the_context_and_can_go_again() -> None:
+def test_a_draft_is_counted_follows_the_context_up_to_its_own_and_can_go_again() -> None:
     own = planner(gib=24)
     alone = own.estimate().total_bytes
     own.set_draft("llama-3.2-1b")
     assert own.estimate().total_bytes > alone + 700 * MIB
-    own.update_config(n_ctx=16384)
-    assert own.configuration.draft is not None
-    assert own.configuration.draft.n_ctx == 16384
+    for n_ctx in (2048, 16384):
+        own.update_config(n_ctx=n_ctx)
+        assert own.configuration.draft is not None
+        assert own.configuration.draft.n_ctx == min(n_ctx, 4096)
     assert "draft-simple" in own.llama_cpp_arguments()
     own.set_draft(None)
     assert own.configuration.draft is None

@@ -127,7 +127,7 @@ def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
     fast = found(model_8b, 8, Goal.SPEED, draft=small)
     assert fast.configuration.draft is not None
     assert fast.configuration.speculation.predictor is PredictorName.DRAFT
-    assert fast.configuration.draft.n_ctx == fast.configuration.n_ctx
+    assert fast.configuration.draft.n_ctx == min(fast.configuration.n_ctx, 4096)
     assert "the draft model is used" in knob(fast, "draft")
     far = found(model_8b, 8, Goal.CONTEXT, draft=small)
     assert far.configuration.draft is None
