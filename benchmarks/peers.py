@@ -230,7 +230,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--binding", type=Path, default=Path(sys.executable))
     parser.add_argument("--node", type=Path, help="folder in which npm installed node-llama-cpp")
     parser.add_argument("--transformers", type=Path, help="Python of an environment with it")
-    parser.add_argument("--kvchat", default="combined:auto,lookup:fixed:3", help="its policies")
+    parser.add_argument("--kvchat", default="suffix:auto,lookup:fixed:3", help="its policies")
     parser.add_argument("--sets", default="grounded,humaneval,chat", help="names or JSONL files")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--slow-prompts", type=int, default=6, help="for transformers, per set")

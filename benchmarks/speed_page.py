@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--auto", default=f"{KVCHAT} combined:auto", help="kvchat's side")
+    parser.add_argument("--auto", default=f"{KVCHAT} suffix:auto", help="kvchat's side")
     options = parser.parse_args()
     try:
         measured = [read_results(path) for path in options.results]
