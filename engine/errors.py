@@ -55,6 +55,18 @@ class CropUnsupportedError(EngineError):
     title = "The cache cannot be cut back"
 
 
+class StateError(EngineError):
+    """A saved state that is damaged, or that the backend refuses."""
+
+    title = "The saved state is not usable"
+
+
+class CacheStoreError(EngineError):
+    """The folder of saved states cannot be read or written."""
+
+    title = "The cache on disk is not usable"
+
+
 class ContextFullError(EngineError):
     """More tokens than the context has cells."""
 

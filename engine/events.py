@@ -8,6 +8,7 @@ first miss); accepted; emitted. Refuted is verified minus accepted.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.cache.report import CacheReport
 from engine.configuration import Configuration
 
 
@@ -178,6 +179,21 @@ class CacheChanged:
     n_reused: int
     """Tokens of the current prompt that were not computed again."""
     n_prompt: int
+    n_hot: int = 0
+    """Of the reused tokens, those that the context itself held."""
+    n_warm: int = 0
+    """Those restored from main memory."""
+    n_cold: int = 0
+    """Those restored from disk."""
+    restore_s: float = 0.0
+    """Time that restoring took."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiersChanged:
+    """The cache's tiers, behind a change and at most a few times a second."""
+
+    report: CacheReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +312,7 @@ Event = (
     | RoundFinished
     | CostsMeasured
     | CacheChanged
+    | TiersChanged
     | Finished
     | SpeculationChanged
     | Failed

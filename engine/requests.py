@@ -40,3 +40,10 @@ class GenerationRequest:
     past_replies: tuple[tuple[int, ...], ...] = ()
     """What the model said before, oldest first, as token ids of its vocabulary: material for drafts
     and no part of the prompt."""
+    owner: str = ""
+    """Whose tokens these are, such as `chat:12`: names kept states; empty names nobody."""
+    continues: tuple[int, ...] = ()
+    """Ids of a reply that was cut: it goes on behind them, and they are part of `Finished`."""
+    may_shift: bool = False
+    """Whether tokens may be dropped from the middle of what is held where the prompt dropped them,
+    without computing the rest anew; the text is then not to the bit what a new start would give."""

@@ -116,6 +116,37 @@ class Sequence(Protocol):
         """
         ...
 
+    def save(self, start: int = 0) -> bytes | memoryview:
+        """Give the state of the tokens from `start` on, in the backend's own format.
+
+        `start` other than 0 needs `Backend.can_slice`. Nothing in it names the model or the tokens:
+        whoever keeps it must.
+        """
+        ...
+
+    def load(self, tokens: Tokens[int], states: Tokens[bytes | memoryview]) -> None:
+        """Hold `tokens` instead of what is held, from saved states that follow one another.
+
+        Raises:
+            StateError: the backend refuses the states; the sequence is empty then.
+        """
+        ...
+
+    def copy(self, source: "Sequence", length: int) -> None:
+        """Hold the first `length` tokens of another sequence, sharing its cells.
+
+        Needs `Backend.shares_cells`, and a length that `source.can_crop`.
+        """
+        ...
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        """Drop `n_drop` tokens behind the first `n_keep` and move the rest up to them.
+
+        Needs `Backend.can_shift`. What is held is then no function of `tokens` alone: it must not
+        be saved for others.
+        """
+        ...
+
     def close(self) -> None:
         """Give the cells back."""
         ...
@@ -150,6 +181,42 @@ class Backend(Protocol):
     @property
     def can_crop(self) -> bool:
         """Whether sequences can be cut back by a draft's length, so that speculation works."""
+        ...
+
+    @property
+    def n_sequences(self) -> int:
+        """Most sequences that are open at once."""
+        ...
+
+    @property
+    def shares_cells(self) -> bool:
+        """Whether sequences take their cells from one pool of `n_ctx`, and can share a prefix."""
+        ...
+
+    @property
+    def can_slice(self) -> bool:
+        """Whether saved states can be cut at any token: full attention and nothing else."""
+        ...
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether tokens can be dropped from the middle of a sequence."""
+        ...
+
+    @property
+    def state_format(self) -> str:
+        """Name of the format of saved states, build of the library included.
+
+        Backends with equal names read each other's, as far as model and settings agree.
+        """
+        ...
+
+    def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
+        """Cut a saved state behind its first `at` tokens; needs `can_slice`.
+
+        Raises:
+            StateError: the state is damaged, or has not more than `at` tokens.
+        """
         ...
 
     def open(self) -> Sequence:

@@ -62,12 +62,12 @@ class Controller(Protocol):
         ...
 
 
-class FixedController:
-    """Always the same length."""
+class _ByLength:
+    """A rule that knows its length before the round: it takes that many guesses, from anyone."""
 
-    def __init__(self, n_draft: int) -> None:
-        self.length = _checked(n_draft, "n_draft")
-        self.reason = f"fixed at {n_draft}"
+    @property
+    def length(self) -> int:
+        raise NotImplementedError
 
     def wants_source(self, name: str) -> bool:  # noqa: ARG002  one rule for all
         return self.length > 0
@@ -81,11 +81,23 @@ class FixedController:
     def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
         return len(pulled)
 
+
+class FixedController(_ByLength):
+    """Always the same length."""
+
+    def __init__(self, n_draft: int) -> None:
+        self._length = _checked(n_draft, "n_draft")
+        self.reason = f"fixed at {n_draft}"
+
+    @property
+    def length(self) -> int:
+        return self._length
+
     def observe(self, outcome: RoundOutcome) -> None:
         """A fixed rule learns nothing."""
 
 
-class BandController:
+class BandController(_ByLength):
     """Longer above 80 % accepted, shorter below 40 %, off below a floor, and able to come back.
 
     The rate is accepted over examined tokens of the last rounds, 32 tokens at least half full. At
@@ -112,18 +124,6 @@ class BandController:
         if self._is_on:
             return self._on_length
         return 1 if self._tokens_off >= self._retry_after else 0
-
-    def wants_source(self, name: str) -> bool:  # noqa: ARG002  one rule for all
-        return self.length > 0
-
-    def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
-        return len(pulled) < self.length
-
-    def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  whatever it costs
-        return True
-
-    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
-        return len(pulled)
 
     def observe(self, outcome: RoundOutcome) -> None:
         if self._is_on:

@@ -104,10 +104,6 @@ class BatchCurve:
             return ()
         return tuple((n_rows, self.steps(n_rows)) for n_rows in (1, *sorted(self._ratios)))
 
-    def is_settled(self, n_rows: int) -> bool:
-        """Tell whether that number of rows was measured often enough to be trusted."""
-        return len(self._ratios.get(n_rows, ())) > TRUSTED
-
     def afresh(self) -> "BatchCurve":
         """Give a curve that knows the plain step and nothing else."""
         curve = BatchCurve()

@@ -1,0 +1,1 @@
+"""What was computed and is kept: a prefix tree over committed tokens, and tiers of states."""
