@@ -233,6 +233,14 @@ class ChatStore:
         self._writer.drop_partial(message_id)
         return self._writer.run(lambda db: statements.finish_message(db, message_id, end))
 
+    def reopen_message(self, message_id: int) -> None:
+        """Let an ended reply go on: partial writes of it count again, and `finish_message` ends it.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        self._writer.run(lambda db: statements.reopen_message(db, message_id))
+
     def lock_chat(self, chat_id: int) -> ChatLock | None:
         """Lock a chat for writing, or give None while another kvchat writes it."""
         return take_lock(self.path.with_name(self.path.name + ".locks") / f"chat-{chat_id}")

@@ -181,12 +181,17 @@ def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> 
         ),
     ).fetchone()
     if row is None:
-        raise StoreError(
-            f"message {message_id} is not in the database: another kvchat may have deleted its chat"
-        )
+        raise _no_message(message_id)
     message = message_of(row)
     _touch(db, message.chat_id, time.time())
     return message
+
+
+def reopen_message(db: sqlite3.Connection, message_id: int) -> None:
+    """Take the end of a reply away, so that it can go on; its text and tokens stay."""
+    changed = db.execute("UPDATE messages SET finish_reason = NULL WHERE id = ?", (message_id,))
+    if changed.rowcount == 0:
+        raise _no_message(message_id)
 
 
 def _touch(db: sqlite3.Connection, chat_id: int, now: float) -> None:
@@ -204,3 +209,9 @@ def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -
 
 def _no_chat(chat_id: int) -> StoreError:
     return StoreError(f"chat {chat_id} is not in the database: another kvchat may have deleted it")
+
+
+def _no_message(message_id: int) -> StoreError:
+    return StoreError(
+        f"message {message_id} is not in the database: another kvchat may have deleted its chat"
+    )
