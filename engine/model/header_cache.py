@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import replace_file
 from engine.model.folders import Candidate
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import identity_of
@@ -69,7 +68,7 @@ class HeaderCache:
         text = json.dumps({"format": FORMAT, "models": self._used})
         # The next scan reads the headers again then; nothing that the user asked for is lost.
         with contextlib.suppress(OSError):
-            _replace(self._path, text)
+            replace_file(self._path, [text.encode()], is_durable=False)
 
 
 def read_facts(model: Path) -> HeaderFacts:
@@ -143,11 +142,3 @@ def _load(path: Path | None) -> dict[str, object]:
         return {}
     models = content.get("models")
     return models if isinstance(models, dict) else {}
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(name).replace(path)

@@ -3,11 +3,10 @@
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from engine.files import replace_file
 from engine.model.remote_ranges import Version
 
 FORMAT = 1
@@ -62,9 +61,8 @@ class RemoteCache:
             "saved": header.saved,
         }
         with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(body, header.data)
-            _write(about, json.dumps(content).encode())
+            replace_file(body, [header.data], is_durable=False)
+            replace_file(about, [json.dumps(content).encode()], is_durable=False)
             _prune(self._folder, keep={about, body})
 
 
@@ -76,17 +74,6 @@ def _paths(folder: Path, url: str) -> tuple[Path, Path]:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".new", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _prune(folder: Path, keep: set[Path]) -> None:

@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.build_memory import installed_build
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.files import replace_file
 from engine.model.identity import model_identity
 from engine.speculation.curve import Points
 from engine.speculation.drafting_cost import KnownCost
@@ -61,7 +61,7 @@ class CostMemory:
         text = json.dumps({"version": VERSION, "profiles": newest})
         # Where nothing can be written, the next start measures again.
         with contextlib.suppress(OSError):
-            _replace(self._path, text)
+            replace_file(self._path, [text.encode()], is_durable=False)
 
     def _entries(self) -> dict[str, object]:
         if self._path is None:
@@ -124,18 +124,6 @@ def profile_key(configuration: Configuration) -> str:
         settings,
     )
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _profile(entry: object) -> CostProfile | None:

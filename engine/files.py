@@ -1,0 +1,65 @@
+"""Files that are replaced whole or stay as they were."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+DRAFT_SUFFIX = ".new"
+"""Ends the name of a file that is being written; the number of the process stands before it."""
+
+
+def replace_file(path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool) -> None:
+    """Replace a file whole, or leave it as it was; it is for its owner only.
+
+    The parts are written one behind the other to a new file in the same folder, which is flushed
+    to the disk and then takes the name. The folder is made where it is missing.
+
+    Args:
+        path: The file; a link is replaced, not followed.
+        parts: Its content.
+        is_durable: Whether the folder is flushed too, so that the new file outlives a power cut;
+            without it the old one may come back then.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(
+        prefix=f"{path.name}.", suffix=f".{os.getpid()}{DRAFT_SUFFIX}", dir=path.parent
+    )
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        # What failed is worth telling, not that its remains could not be removed.
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    if is_durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that new and changed names in it outlive a power cut.
+
+    Raises:
+        OSError: the folder cannot be opened or flushed.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def drafting_process(path: Path) -> int | None:
+    """Give the number of the process that writes, or wrote, a draft; None where it is none."""
+    number = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
+    return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
