@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 
+from engine.errors import DecodeAborted
+
 
 class Cancellation:
     """Belongs to one reply; cancelling is final, and may come before the reply has started."""
@@ -22,6 +24,15 @@ class Cancellation:
             self._event.set()
             if self._on_cancel is not None:
                 self._on_cancel()
+
+    def check(self) -> None:
+        """End the reply between two steps if it was cancelled.
+
+        Raises:
+            DecodeAborted: it was.
+        """
+        if self.is_cancelled:
+            raise DecodeAborted("stopped between two steps")
 
     def attach(self, on_cancel: Callable[[], None]) -> None:
         """Name what interrupts a running decode; who attaches asks `is_cancelled` before each."""

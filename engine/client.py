@@ -1,10 +1,12 @@
 """What a front end sees of an engine, whether it runs in a worker process or in this one."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
-from engine.requests import GenerationRequest
+from engine.requests import GenerationRequest, Message
+from engine.worker_protocol import CacheAction
 
 
 class EngineClient(Protocol):
@@ -39,6 +41,18 @@ class EngineClient(Protocol):
         """Switch predictor and controller, in the middle of a reply too."""
         ...
 
+    def prefetch(self, messages: Sequence[Message]) -> None:
+        """Bring what is kept of this conversation from disk into memory, beside what runs."""
+        ...
+
+    def manage_cache(self, action: CacheAction, key: str = "") -> None:
+        """Pin, unpin, drop or verify a kept state, or clear all; the next report says what came."""
+        ...
+
+    def forget_owner(self, owner: str) -> None:
+        """Drop the kept states that only this owner used, such as `chat:12`."""
+        ...
+
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         """Every event since the last call, waiting at most `timeout_s` for a first one."""
         ...
@@ -48,5 +62,5 @@ class EngineClient(Protocol):
         ...
 
     def close(self) -> None:
-        """End the engine and its process."""
+        """End the engine and its process; what it holds is written to disk before."""
         ...

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine.backends.base import Vocabulary
 from engine.events import CommittedToken, FinishReason, TokenKind
+from engine.recall import Recalled
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.speculation.cost import Stopwatch
@@ -21,9 +22,11 @@ class Reply:
     tokens: list[int]
     """The prompt's and the reply's; the last one is pending."""
     n_prompt: int
+    """Tokens before the reply."""
     text: StreamingText
     stats: ReplyStats
     watch: Stopwatch
+    recalled: Recalled
     ended: FinishReason | None = None
     end_token: int | None = None
 
@@ -31,6 +34,11 @@ class Reply:
     def n_generated(self) -> int:
         """Tokens of the reply, the one that ended the turn included."""
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def n_new(self) -> int:
+        """Tokens of the reply that this request made: those it goes on behind are none."""
+        return self.n_generated - len(self.request.continues)
 
     @property
     def generated(self) -> tuple[int, ...]:
@@ -41,7 +49,7 @@ class Reply:
     def out_of_room(self, n_ctx: int) -> FinishReason | None:
         """Give why no further token may be made, None while one may."""
         limit = self.request.max_tokens
-        if limit is not None and self.n_generated >= limit:
+        if limit is not None and self.n_new >= limit:
             return FinishReason.LENGTH
         if len(self.tokens) > n_ctx:
             return FinishReason.CONTEXT

@@ -8,8 +8,12 @@ invariant. Everything is told by events; nobody is called.
 
 import secrets
 from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from engine.backends.base import Backend, Sequence, rewind
+from engine.backends.base import Backend, Sequence
+from engine.cache.report import CacheReport
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
@@ -19,19 +23,20 @@ from engine.events import (
     Event,
     Finished,
     FinishReason,
-    PromptProgress,
     PromptReady,
     RoundFinished,
     SpeculationChanged,
+    TiersChanged,
     TokensCommitted,
 )
 from engine.model.chat_template import ChatTemplate
+from engine.prefill import Prefill
 from engine.prompt import Prompt, chat_prompt, raw_prompt
+from engine.recall import Recall
 from engine.reply import Reply
-from engine.requests import GenerationRequest
+from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Sampler
 from engine.speculation.barred import Barred, Busy
-from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
@@ -43,6 +48,9 @@ from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
 from engine.text.detokenizer import StreamingText
+
+if TYPE_CHECKING:
+    from engine.cache.tiers import TieredCache
 
 SEED_BITS = 63
 COSTS_EVERY = 16
@@ -78,10 +86,12 @@ class Session:
                     "token, so it cannot be drafted for; load it without a draft"
                 )
             check_pair(backend.vocabulary, draft_backend.vocabulary)
-        self._sequence: Sequence = backend.open()
+        self._recall = Recall(backend)
+        self._sequence: Sequence = self._recall.sequence
         self._roster = Roster(backend, draft_backend, barred)
         self._plain_step = PlainStep()
         self._experience = Experience(costs)
+        self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
         self._exact_rows = 1
         """Rows of a batch that come out as each would alone, as far as it was measured."""
@@ -95,6 +105,27 @@ class Session:
     def busy_predictor(self) -> Busy | None:
         """Give the predictor that is at work now, None while none is; from any thread."""
         return self._roster.busy()
+
+    def attach_cache(self, tiers: "TieredCache", *, checkpoint_tokens: int = 0) -> None:
+        """Look for prompts in these tiers too, and keep there what replies compute.
+
+        Args:
+            tiers: Of this model, its settings and its build; whoever made them closes them.
+            checkpoint_tokens: New tokens after which a running reply is kept; 0 is at its end.
+        """
+        self._recall.attach(tiers, checkpoint_tokens=checkpoint_tokens)
+
+    def cache_report(self) -> CacheReport:
+        """Give where everything lies."""
+        return self._recall.report()
+
+    def prompt_tokens(self, messages: Tokens[Message]) -> tuple[int, ...]:
+        """Give what a conversation's prompt begins with; from any thread.
+
+        Raises:
+            TemplateError: the chat template failed.
+        """
+        return chat_prompt(messages, self._template, self._backend.vocabulary).tokens
 
     def costs(self) -> CostProfile | None:
         """Give the measured costs of rounds, None while too little was measured."""
@@ -142,19 +173,23 @@ class Session:
         sampler = Sampler(request.sampling, seed)
         prompt = self._prompt(request)
         self._know_exact_rows(prompt.tokens)
-        n_reused = rewind(self._sequence, prompt.tokens[:-1])
+        tokens = list(prompt.tokens)
+        recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
+        self._sequence = recalled.sequence
         reply = Reply(
             request=request,
             sampler=sampler,
-            tokens=list(prompt.tokens),
-            n_prompt=len(prompt.tokens),
-            text=StreamingText((*request.stop, *self._stop_strings(request))),
-            stats=ReplyStats(n_prompt=len(prompt.tokens), n_reused=n_reused, prefill_s=0.0),
+            tokens=tokens,
+            n_prompt=len(tokens) - len(request.continues),
+            text=self._text(request),
+            stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
             watch=watch,
+            recalled=recalled,
         )
         try:
-            yield from self._prefill(reply, n_reused, cancellation)
-            yield PromptReady(len(prompt.tokens), n_reused, reply.stats.prefill_s, prompt.note)
+            yield from self._prefill.read(reply, self._wanted, cancellation)
+            n_prompt, n_reused = len(prompt.tokens), recalled.n_reused
+            yield PromptReady(n_prompt, n_reused, reply.stats.prefill_s, prompt.note)
             yield self._cache_state(reply)
             yield from self._rounds(reply, cancellation)
         except DecodeAborted:
@@ -165,6 +200,14 @@ class Session:
         yield self._cache_state(reply)
         yield from self._costs()
         yield self._finished(reply)
+        self._recall.keep()
+        yield TiersChanged(self._recall.report())
+
+    def _text(self, request: GenerationRequest) -> StreamingText:
+        text = StreamingText((*request.stop, *self._stop_strings(request)))
+        pieces = (self._backend.vocabulary.piece(token) for token in request.continues)
+        text.resume(b"".join(pieces))
+        return text
 
     def _prompt(self, request: GenerationRequest) -> Prompt:
         vocabulary = self._backend.vocabulary
@@ -172,6 +215,7 @@ class Session:
             prompt = raw_prompt(request.raw_prompt, vocabulary)
         else:
             prompt = chat_prompt(request.messages, self._template, vocabulary)
+        prompt = replace(prompt, tokens=(*prompt.tokens, *request.continues))
         n_prompt, n_ctx = len(prompt.tokens), self._backend.n_ctx
         if n_prompt == 0:
             raise ContextFullError("the prompt is empty: write something to answer")
@@ -185,45 +229,24 @@ class Session:
     def _stop_strings(self, request: GenerationRequest) -> tuple[str, ...]:
         return () if request.raw_prompt is not None else self._template.stop
 
-    def _prefill(self, reply: Reply, n_reused: int, cancellation: Cancellation) -> Iterator[Event]:
-        n_known = reply.n_prompt - 1
-        n_batch = self._backend.n_batch
-        yield PromptProgress(n_reused, n_known, n_reused)
-        n_measured = self._n_to_measure(n_known - n_reused)
-        for start in range(n_reused, n_known - n_measured, n_batch):
-            _check(cancellation)
-            end = min(start + n_batch, n_known - n_measured)
-            self._sequence.prefill(reply.tokens[start:end])
-            yield PromptProgress(len(self._sequence.tokens), n_known, n_reused)
-        if n_measured:
-            _check(cancellation)
-            rest = reply.tokens[n_known - n_measured : n_known]
-            measure_batches(self._sequence, rest, self._experience.curve)
-            yield PromptProgress(n_known, n_known, n_reused)
-        reply.stats.prefill_s = reply.watch.split()
-
-    def _n_to_measure(self, n_left: int) -> int:
-        """Give how many tokens of the prompt go in small batches, to learn what these cost."""
-        is_wanted = self._wanted.controller is ControllerName.AUTO and self._backend.can_crop
-        is_wanted = is_wanted and self._wanted.predictor is not PredictorName.OFF
-        is_known = len(self._experience.curve.measured()) > 1
-        has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
-        is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED
-        return N_MEASURED if is_due else 0
-
     def _rounds(self, reply: Reply, cancellation: Cancellation) -> Iterator[Event]:
         drafter: Drafter | None = None
         is_first = True
         while reply.ended is None:
-            _check(cancellation)
+            cancellation.check()
             if drafter is None or drafter.settings is not self._wanted or drafter.fault:
                 drafter, changed = self._switch(reply, drafter)
                 yield changed
             reply.ended = reply.out_of_room(self._backend.n_ctx)
             if reply.ended is not None:
                 return
+            self._recall.make_room()
             yield from self._round(reply, drafter, is_first=is_first)
             is_first = False
+            if self._recall.is_due():
+                self._recall.keep()
+                reply.watch.split()
+                yield TiersChanged(self._recall.report())
             if reply.stats.rounds % COSTS_EVERY == 0:
                 yield from self._costs()
 
@@ -333,7 +356,7 @@ class Session:
         if self._wanted.strict and is_compared and self._exact_rows > 1:
             n_max = min(n_max, self._exact_rows - 1)
         if reply.request.max_tokens is not None:
-            n_max = min(n_max, reply.request.max_tokens - reply.n_generated - 1)
+            n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
         return n_max
 
     def _cache_state(self, reply: Reply) -> CacheChanged:
@@ -342,7 +365,11 @@ class Session:
             n_cells=self._backend.n_ctx,
             kv_bytes=self._backend.kv_bytes,
             n_reused=reply.stats.n_reused,
-            n_prompt=reply.n_prompt,
+            n_prompt=reply.stats.n_prompt,
+            n_hot=reply.recalled.n_hot,
+            n_warm=reply.recalled.n_warm,
+            n_cold=reply.recalled.n_cold,
+            restore_s=reply.recalled.restore_s,
         )
 
     def _costs(self) -> Iterator[CostsMeasured]:
@@ -367,8 +394,3 @@ class Session:
         self._backend.abort()
         if self._draft_backend is not None:
             self._draft_backend.abort()
-
-
-def _check(cancellation: Cancellation) -> None:
-    if cancellation.is_cancelled:
-        raise DecodeAborted("stopped between two steps")

@@ -2,9 +2,11 @@
 
 `python -m engine.worker FD` takes the file descriptor of its end of a socket pair. The main thread
 loads and generates; a second thread reads the pipe, so that a stop is obeyed in the middle of a
-decode and a ping is answered at any time. The process ends when the pipe closes.
+decode and a ping is answered at any time. When it is told to end, or when the pipe closes, it stops
+the reply, writes down what it holds and ends; a time limit sees to that.
 """
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -13,6 +15,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from engine.backends.llama_cpp.log import NativeLog
+from engine.cache_keeper import CacheKeeper
 from engine.cancellation import Cancellation
 from engine.errors import EngineError
 from engine.events import (
@@ -23,6 +26,7 @@ from engine.events import (
     PromptProgress,
     PromptReady,
     RoundFinished,
+    TiersChanged,
 )
 from engine.load import load_session
 from engine.requests import GenerationRequest
@@ -31,11 +35,15 @@ from engine.speculation.cost import Stopwatch
 from engine.speculation.profile import KeptCosts
 from engine.worker_protocol import (
     Answer,
+    Close,
     Command,
+    ForgetOwner,
     Generate,
     Load,
+    ManageCache,
     Ping,
     Pong,
+    Prefetch,
     SetSpeculation,
     Stop,
 )
@@ -44,7 +52,10 @@ SEND_EVERY_S = 0.06
 """Rounds that end within this time are sent together: the screen shows a frame of them at once, and
 each message wakes a process that takes a core from decoding."""
 
-SENT_AT_ONCE = (PromptProgress, PromptReady, Finished)
+END_LIMIT_S = 5.0
+"""Time for writing down what is held when the front end is gone."""
+
+SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 
 class Worker:
@@ -53,11 +64,12 @@ class Worker:
     def __init__(self, connection: "Connection[Answer, Command]") -> None:
         self._connection = connection
         self._send_lock = threading.Lock()
-        self._tasks: SimpleQueue[tuple[Load | Generate, Cancellation]] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Load | Generate | Close, Cancellation]] = SimpleQueue()
         self._cancellations: list[Cancellation] = []
         self._session: Session | None = None
         self._costs: KeptCosts | None = None
         self._log = NativeLog()
+        self._cache = CacheKeeper(lambda event: self._send((event,)))
 
     def run(self) -> None:
         """Serve until the pipe closes."""
@@ -68,18 +80,23 @@ class Worker:
                 self._do(task, cancellation)
             except EngineError as error:
                 self._send((Failed(error.title, str(error), fatal=isinstance(task, Load)),))
-            self._cancellations.remove(cancellation)
+            if cancellation in self._cancellations:
+                self._cancellations.remove(cancellation)
 
-    def _do(self, task: Load | Generate, cancellation: Cancellation) -> None:
+    def _do(self, task: Load | Generate | Close, cancellation: Cancellation) -> None:
         match task:
-            case Load(configuration, barred, costs_path):
+            case Load(configuration, barred, costs_path, cache):
                 self._costs = KeptCosts(configuration, costs_path)
                 loaded = load_session(configuration, self._log, barred, self._costs.read())
                 self._session = loaded.session
                 self._send((loaded.loaded,))
+                self._cache.open(loaded.session, configuration, cache)
             case Generate(request):
                 self._generate(request, cancellation)
                 self._keep_costs()
+            case Close():
+                self._cache.close(END_LIMIT_S)
+                os._exit(0)  # native threads must not outlive the front end
 
     def _generate(self, request: GenerationRequest, cancellation: Cancellation) -> None:
         if self._session is None:
@@ -106,8 +123,19 @@ class Worker:
             try:
                 command = self._connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # the front end is gone; native threads must not outlive it
+                self._end()
+                return
             self._take(command)
+
+    def _end(self) -> None:
+        """Stop what runs, write down what is held and end, soon in any case."""
+        if self._session is None:
+            os._exit(0)
+        limit = threading.Timer(END_LIMIT_S, os._exit, (0,))
+        limit.daemon = True
+        limit.start()
+        self._take(Stop())
+        self._tasks.put((Close(), Cancellation()))
 
     def _take(self, command: Command) -> None:
         match command:
@@ -121,16 +149,17 @@ class Worker:
             case SetSpeculation(settings):
                 if self._session is not None:
                     self._session.set_speculation(settings)
+            case Prefetch() | ManageCache() | ForgetOwner():
+                self._cache.take(command)
+            case Close():
+                self._end()
             case Ping():
                 session = self._session
                 self._send(Pong(None if session is None else session.busy_predictor()))
 
     def _send(self, answer: Answer) -> None:
-        with self._send_lock:
-            try:
-                self._connection.send(answer)
-            except (BrokenPipeError, OSError):
-                os._exit(0)
+        with self._send_lock, contextlib.suppress(OSError):  # who reads the pipe sees its end
+            self._connection.send(answer)
 
 
 def main() -> None:

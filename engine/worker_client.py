@@ -23,18 +23,24 @@ from queue import Empty, SimpleQueue
 import psutil
 
 from engine.build_memory import BuildMemory
+from engine.cache.settings import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.crash import describe_exit, is_native_crash
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
 from engine.hang import Hang, hang_in_silence, hang_of
-from engine.requests import GenerationRequest
+from engine.requests import GenerationRequest, Message
 from engine.worker_protocol import (
     Answer,
+    CacheAction,
+    Close,
     Command,
+    ForgetOwner,
     Generate,
     Load,
+    ManageCache,
     Ping,
     Pong,
+    Prefetch,
     SetSpeculation,
     Stop,
 )
@@ -43,6 +49,8 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
 
 LOG_TAIL_BYTES = 4000
+SAVE_LIMIT_S = 5.0
+POLL_S = 1.0
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "
     "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`"
@@ -54,7 +62,8 @@ class WorkerClient:
 
     `silence_limit_s` is how long the process may leave a ping unanswered, and how long one call of
     a predictor may take; pings are answered from a thread of its own, so only a hung process is
-    silent that long.
+    silent that long. `cache` is what the engine keeps of computed tokens; a process that is ended
+    has `SAVE_LIMIT_S` to write it down.
     """
 
     def __init__(
@@ -63,12 +72,14 @@ class WorkerClient:
         log_path: Path,
         memory_path: Path | None = None,
         costs_path: Path | None = None,
+        cache: CacheSettings | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         silence_limit_s: float = 15.0,
     ) -> None:
         self._log_path = log_path
         self._memory = BuildMemory(memory_path)
         self._costs_path = costs_path
+        self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
         self._command = tuple(command)
         self._silence_limit_s = silence_limit_s
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -81,6 +92,8 @@ class WorkerClient:
         self._is_loaded = False
         self._is_closed = False
         self._heard_at = 0.0
+        self._end_by: float | None = None
+        """When a process that was told to end is killed."""
         self._speculation = SpeculationSettings()
         self._thread = threading.Thread(target=self._serve, name="engine-client", daemon=True)
         self._thread.start()
@@ -97,8 +110,9 @@ class WorkerClient:
         self._is_busy = True
         self._is_loaded = False
         self._speculation = configuration.speculation
-        self._jobs.put(Load(configuration, costs_path=self._costs_path))
-        self._end_process()
+        ending = self._process
+        self._jobs.put(Load(configuration, costs_path=self._costs_path, cache=self._cache))
+        self._end_process(ending)
 
     def generate(self, request: GenerationRequest) -> None:
         if self._is_busy:
@@ -117,6 +131,15 @@ class WorkerClient:
     def set_speculation(self, settings: SpeculationSettings) -> None:
         self._speculation = settings
         self._send(SetSpeculation(settings))
+
+    def prefetch(self, messages: Sequence[Message]) -> None:
+        self._send(Prefetch(tuple(messages)))
+
+    def manage_cache(self, action: CacheAction, key: str = "") -> None:
+        self._send(ManageCache(action, key))
+
+    def forget_owner(self, owner: str) -> None:
+        self._send(ForgetOwner(owner))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         events: list[Event] = []
@@ -139,8 +162,8 @@ class WorkerClient:
     def close(self) -> None:
         self._is_closed = True
         self._jobs.put(None)
-        self._end_process()
-        self._thread.join(timeout=5.0)
+        self._end_process(self._process)
+        self._thread.join(timeout=SAVE_LIMIT_S + 5.0)
 
     def _serve(self) -> None:
         """Start a process for each configuration and read it until it ends; the client's thread."""
@@ -180,7 +203,7 @@ class WorkerClient:
             )
         connection: Connection[Command, Answer] = Connection(ours.detach())
         with self._lock:
-            self._process, self._connection = process, connection
+            self._process, self._connection, self._end_by = process, connection, None
         with contextlib.suppress(psutil.Error):
             self._watched = psutil.Process(process.pid)
         return process, connection
@@ -195,8 +218,10 @@ class WorkerClient:
         """Pass events on until the pipe closes; tells how the process hung if it was killed."""
         self._heard_at = time.monotonic()
         while True:
+            if self._end_by is not None and time.monotonic() > self._end_by:
+                process.kill()
             try:
-                if connection.poll(1.0):
+                if connection.poll(POLL_S):
                     answer = connection.recv()
                     self._take(answer, is_fallback=is_fallback)
                     self._heard_at = time.monotonic()
@@ -215,7 +240,7 @@ class WorkerClient:
         return hang_of(answer.busy, self._silence_limit_s) if isinstance(answer, Pong) else None
 
     def _take(self, answer: Answer, *, is_fallback: bool) -> None:
-        if not isinstance(answer, tuple):
+        if not isinstance(answer, tuple) or self._end_by is not None:
             return
         for event in answer:
             if isinstance(event, Loaded | Finished | Failed):
@@ -266,7 +291,7 @@ class WorkerClient:
     def _again(self, job: Load, hang: Hang) -> Load:
         """Give what to load in the place of a hung process: as it was set last, without culprit."""
         configuration = replace(job.configuration, speculation=self._speculation)
-        return Load(configuration, hang.barred or job.barred, job.costs_path)
+        return Load(configuration, hang.barred or job.barred, job.costs_path, job.cache)
 
     def _stopped(
         self, title: str, message: str, exit_code: int, *, will_restart: bool = False
@@ -299,7 +324,12 @@ class WorkerClient:
                 self._connection.close()
             self._connection = self._process = self._watched = None
 
-    def _end_process(self) -> None:
-        with self._lock:
-            if self._process is not None:
-                self._process.kill()
+    def _end_process(self, process: "subprocess.Popen[bytes] | None") -> None:
+        """Let a process write down what it holds, and end; it is killed when that takes long."""
+        if process is None or process is not self._process:
+            return
+        self._end_by = time.monotonic() + SAVE_LIMIT_S
+        if not self._send(Close()):
+            with self._lock:
+                if self._process is not None:
+                    self._process.kill()

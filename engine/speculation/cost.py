@@ -48,3 +48,24 @@ class PlainStep:
         if not self._samples:
             return None
         return sorted(self._samples)[len(self._samples) // 2]
+
+
+class PromptRate:
+    """The time of one token of a prompt: the median over the last prompts that were computed."""
+
+    MIN_TOKENS = 16
+    """A shorter prompt says more about a batch's fixed cost than about a token's."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=RECENT)
+
+    def add(self, n_tokens: int, elapsed_s: float) -> None:
+        """Take the time of computing a prompt, or what was left of it."""
+        if n_tokens >= self.MIN_TOKENS:
+            self._samples.append(elapsed_s / n_tokens)
+
+    def seconds_of(self, n_tokens: int) -> float:
+        """Give what computing that many tokens would take; 0 before anything was measured."""
+        if not self._samples:
+            return 0.0
+        return n_tokens * sorted(self._samples)[len(self._samples) // 2]

@@ -32,6 +32,10 @@ class StreamingText:
             end = len(self._held) - self._n_waiting()
         return self._release(end)
 
+    def resume(self, data: bytes) -> None:
+        """Take the bytes of a text that was given before, all of it; half a character waits on."""
+        self.text += self._decoder.decode(data)
+
     def finish(self) -> str:
         """Give what was held back; an unfinished character is dropped."""
         return self._release(len(self._held)) if self.stopped_by is None else ""

@@ -1,0 +1,148 @@
+"""The hot tier: sequences inside the context, each with the line of one chat or branch."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from engine.backends.base import Backend, Sequence, common_prefix
+
+MIN_SHIFTED = 16
+"""Shortest stretch behind a gap that is worth moving."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One sequence, and whose line it holds."""
+
+    sequence: Sequence
+    owner: str = ""
+    turn: int = 0
+    """When it was used last, in replies."""
+    is_pure: bool = True
+    """Whether what it holds follows from its tokens alone; not so behind a shift."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that it holds."""
+        return len(self.sequence.tokens)
+
+
+class HotTier:
+    """Chooses the sequence that a line of tokens is computed in."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._slots = [Slot(backend.open())]
+        self._turn = 0
+
+    @property
+    def slots(self) -> Tokens[Slot]:
+        """The sequences that were opened so far."""
+        return self._slots
+
+    def best(self, tokens: Tokens[int]) -> tuple[Slot, int]:
+        """Give the sequence that holds most of the line's start, and how many tokens of it."""
+        return max(
+            ((slot, _n_usable(slot, tokens)) for slot in self._slots),
+            key=lambda found: (found[1], found[0].turn),
+        )
+
+    def shiftable(self, tokens: Tokens[int], owner: str) -> tuple[Slot, int, int, int] | None:
+        """Find a line of this owner that becomes `tokens` when a stretch in the middle is dropped.
+
+        Returns:
+            The slot, how many tokens stay in front, how many go, and how many of those behind are
+            of use; None where no line is alike.
+        """
+        if not self._backend.can_shift:
+            return None
+        for slot in self._slots:
+            if owner and slot.owner == owner and (gap := _gap(slot.sequence.tokens, tokens)):
+                return slot, *gap
+        return None
+
+    def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
+        """Give the slot for a line whose first `n_common` tokens `best` holds.
+
+        That is `best` itself where nobody else's line would be cut; otherwise the emptiest or
+        longest unused one, which gets a copy of the common part where that is possible.
+        """
+        is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
+        if is_own:
+            return best
+        slot = self.victim()
+        if slot is not best and n_common:
+            self._copy(best, slot, n_common)
+        return slot
+
+    def victim(self) -> Slot:
+        """Give the slot whose line is given up for another: an unopened one, else the oldest."""
+        if len(self._slots) < self._backend.n_sequences:
+            self._slots.append(Slot(self._backend.open()))
+            return self._slots[-1]
+        return min(self._slots, key=lambda slot: (slot.n_tokens > 0, slot.turn))
+
+    def use(self, slot: Slot, owner: str) -> None:
+        """Note that a reply is made in this slot."""
+        self._turn += 1
+        slot.owner, slot.turn = owner, self._turn
+
+    def make_room(self, slot: Slot, n_tokens: int) -> int:
+        """Empty the oldest other sequences until a shared pool has room for a line's growth.
+
+        Returns:
+            How many sequences were emptied.
+        """
+        if len(self._slots) < 2 or not self._backend.shares_cells:
+            return 0
+        n_emptied = 0
+        idle = sorted((s for s in self._slots if s is not slot), key=lambda s: s.turn)
+        for other in idle:
+            if self.n_held + n_tokens <= self._backend.n_ctx:
+                break
+            n_emptied += other.n_tokens > 0
+            empty(other)
+        return n_emptied
+
+    @property
+    def n_held(self) -> int:
+        """Tokens of all sequences; a prefix that several share counts for each."""
+        return sum(slot.n_tokens for slot in self._slots)
+
+    def _copy(self, source: Slot, slot: Slot, length: int) -> None:
+        if not source.is_pure:
+            return
+        empty(slot)
+        if self._backend.shares_cells:
+            slot.sequence.copy(source.sequence, length)
+        elif self._backend.can_slice:
+            state = source.sequence.save()
+            if length < source.n_tokens:
+                state, _ = self._backend.split_state(state, length)
+            slot.sequence.load(list(source.sequence.tokens[:length]), [state])
+
+
+def empty(slot: Slot) -> None:
+    """Hold nothing in a slot."""
+    slot.sequence.crop(0)
+    slot.owner, slot.is_pure = "", True
+
+
+def _n_usable(slot: Slot, tokens: Tokens[int]) -> int:
+    if not slot.is_pure:
+        return 0
+    length = common_prefix(slot.sequence.tokens, tokens)
+    return length if slot.sequence.can_crop(length) else 0
+
+
+def _gap(held: Tokens[int], tokens: Tokens[int]) -> tuple[int, int, int] | None:
+    """Find the stretch of `held` without which it begins as `tokens`."""
+    n_keep = common_prefix(held, tokens)
+    if n_keep == len(held) or n_keep == len(tokens):
+        return None
+    held, rest = list(held), list(tokens[n_keep:])
+    head = rest[:MIN_SHIFTED]
+    for n_drop in range(1, len(held) - n_keep - MIN_SHIFTED + 1):
+        at = n_keep + n_drop
+        if held[at] == head[0] and held[at : at + MIN_SHIFTED] == head:
+            return n_keep, n_drop, common_prefix(held[at:], rest)
+    return None

@@ -1,0 +1,77 @@
+"""Reading a prompt: what no tier holds of it is computed, in batches that can be stopped."""
+
+from collections.abc import Iterator
+
+from engine.backends.base import Backend
+from engine.cancellation import Cancellation
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.events import PromptProgress
+from engine.recall import Recall
+from engine.reply import Reply
+from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
+from engine.speculation.cost import Stopwatch
+from engine.speculation.experience import Experience
+
+
+class Prefill:
+    """Computes prompts into the sequence that `Recall` chose, and learns what that costs."""
+
+    def __init__(self, backend: Backend, recall: Recall, experience: Experience) -> None:
+        self._backend = backend
+        self._recall = recall
+        self._experience = experience
+
+    def read(
+        self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
+    ) -> Iterator[PromptProgress]:
+        """Compute the prompt but for its last token, which is pending.
+
+        Raises:
+            DecodeAborted: it was cancelled; the sequence holds what was computed.
+            DecodeError: the backend failed.
+        """
+        n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
+        yield PromptProgress(n_reused, n_known, n_reused)
+        n_measured = self._n_to_measure(n_known - n_reused, settings)
+        watch = Stopwatch()
+        elapsed_s = 0.0
+        for start, end in self._batches(reply, n_known - n_measured):
+            cancellation.check()
+            watch.split()
+            self._recall.sequence.prefill(reply.tokens[start:end])
+            elapsed_s += watch.split()
+            yield PromptProgress(end, n_known, n_reused)
+            self._keep_on_the_way(reply, end, elapsed_s)
+        self._recall.rate.add(n_known - n_measured - n_reused, elapsed_s)
+        if n_measured:
+            cancellation.check()
+            rest = reply.tokens[n_known - n_measured : n_known]
+            measure_batches(self._recall.sequence, rest, self._experience.curve)
+            yield PromptProgress(n_known, n_known, n_reused)
+        self._recall.keep_prompt()
+        reply.stats.prefill_s = reply.watch.split()
+
+    def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
+        """Give start and end of each batch; one ends where other lines branch off."""
+        n_branch = reply.recalled.n_branch
+        start = reply.recalled.n_reused
+        while start < n_end:
+            end = min(start + self._backend.n_batch, n_end)
+            if start < n_branch < end:
+                end = n_branch
+            yield start, end
+            start = end
+
+    def _keep_on_the_way(self, reply: Reply, n_done: int, elapsed_s: float) -> None:
+        if self._recall.is_due() or n_done == reply.recalled.n_branch:
+            self._recall.rate.add(n_done - reply.recalled.n_reused, elapsed_s)
+            self._recall.keep()
+
+    def _n_to_measure(self, n_left: int, settings: SpeculationSettings) -> int:
+        """Give how many tokens of the prompt go in small batches, to learn what these cost."""
+        is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
+        is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
+        is_known = len(self._experience.curve.measured()) > 1
+        has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
+        is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED
+        return N_MEASURED if is_due else 0

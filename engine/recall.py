@@ -1,0 +1,214 @@
+"""What a reply starts from: a sequence, and what of its prompt need not be computed.
+
+The tokens of a prompt are looked for in the context itself, in main memory and on disk; the longest
+start of them that lies somewhere is used. What a reply added is kept the same way. Only committed
+tokens get here, so nothing that was refuted is ever kept.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from engine.backends.base import Backend, Sequence, rewind
+from engine.cache.hot import HotTier, Slot, empty
+from engine.cache.report import CacheReport, TierUse
+from engine.errors import StateError
+from engine.speculation.cost import PromptRate, Stopwatch
+
+if TYPE_CHECKING:
+    from engine.cache.tiers import Match, TieredCache
+
+MIN_GAIN = 16
+"""Tokens that a kept state must bring beyond what the context holds; fewer are computed sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Where a reply begins."""
+
+    sequence: Sequence
+    n_hot: int = 0
+    n_warm: int = 0
+    n_cold: int = 0
+    restore_s: float = 0.0
+    n_branch: int = 0
+    """Tokens that other lines began with too: where no state lies, one is worth being made there;
+    0 where there is none."""
+
+    @property
+    def n_reused(self) -> int:
+        """Tokens that need not be computed."""
+        return self.n_hot + self.n_warm + self.n_cold
+
+
+class Recall:
+    """The tiers of one session, from its own thread; without `tiers` only the context is used."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._hot = HotTier(backend)
+        self._slot = self._hot.slots[0]
+        self._tiers: TieredCache | None = None
+        self._checkpoint_tokens = 0
+        self._n_looked_at = 0
+        """Tokens that the sequence held when it was last looked at for what to keep."""
+        self._n_hot_tokens = 0
+        self._n_computed_tokens = 0
+        self.rate = PromptRate()
+
+    @property
+    def sequence(self) -> Sequence:
+        """The sequence of the reply that is made, or was made last."""
+        return self._slot.sequence
+
+    def attach(self, tiers: "TieredCache", *, checkpoint_tokens: int) -> None:
+        """Use and fill these tiers from now on."""
+        self._tiers, self._checkpoint_tokens = tiers, checkpoint_tokens
+
+    def begin(self, tokens: Tokens[int], owner: str, *, may_shift: bool = False) -> Recalled:
+        """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere."""
+        watch = Stopwatch()
+        recalled = self._shifted(tokens, owner) if may_shift else None
+        if recalled is None:
+            recalled = self._found(tokens, owner)
+        self._hot.use(self._slot, owner)
+        self._hot.make_room(self._slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
+        self._n_hot_tokens += recalled.n_hot
+        self._n_computed_tokens += len(tokens) - recalled.n_reused
+        if self._tiers is not None:
+            restored = recalled.n_warm + recalled.n_cold
+            elapsed_s = watch.split()
+            self._tiers.note_hit(
+                n_warm=recalled.n_warm,
+                n_cold=recalled.n_cold,
+                saved_s=self.rate.seconds_of(restored) - elapsed_s if restored else 0.0,
+            )
+            recalled = replace(recalled, restore_s=elapsed_s if restored else 0.0)
+        return recalled
+
+    def make_room(self) -> None:
+        """See to it that a shared pool of cells has room for one more round."""
+        self._hot.make_room(self._slot, self._backend.n_rows)
+
+    def is_due(self) -> bool:
+        """Tell whether so much was computed since the last snapshot that one is made now."""
+        if self._tiers is None or not self._checkpoint_tokens or not self._slot.owner:
+            return False
+        n_new = self._slot.n_tokens - self._n_looked_at
+        return n_new >= self._checkpoint_tokens and self._slot.is_pure
+
+    def keep_prompt(self) -> None:
+        """Keep a prompt that was just read, where a later cut cannot come back to its end."""
+        if self._tiers is not None and not self._backend.can_slice:
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep what the sequence holds, as far as no tier has it."""
+        slot, tiers = self._slot, self._tiers
+        if tiers is None or not slot.owner or not slot.is_pure or not slot.n_tokens:
+            return
+        tokens = slot.sequence.tokens
+        n_kept = tiers.n_kept(tokens)
+        self._n_looked_at = len(tokens)
+        if not tiers.wants(len(tokens) - n_kept):
+            return
+        start = n_kept if self._backend.can_slice else 0
+        state = slot.sequence.save(start)
+        recompute_s = self.rate.seconds_of(len(tokens) - start)
+        tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
+
+    def report(self) -> CacheReport:
+        """Give where everything lies."""
+        hot = self._hot_use()
+        if self._tiers is None:
+            return CacheReport(tiers=(hot,))
+        report = self._tiers.report()
+        keys = {
+            key
+            for slot in self._hot.slots
+            if slot.is_pure and slot.n_tokens
+            for key in self._tiers.keys_on(slot.sequence.tokens)
+        }
+        entries = tuple(
+            replace(entry, tiers=("hot", *entry.tiers)) if entry.key in keys else entry
+            for entry in report.entries
+        )
+        counts = replace(
+            report.counts,
+            n_hot_tokens=self._n_hot_tokens,
+            n_computed_tokens=self._n_computed_tokens,
+        )
+        return replace(report, tiers=(hot, *report.tiers), counts=counts, entries=entries)
+
+    def _hot_use(self) -> TierUse:
+        n_pools = 1 if self._backend.shares_cells else self._backend.n_sequences
+        n_cells = self._backend.n_ctx * n_pools
+        n_held = min(self._hot.n_held, n_cells)
+        return TierUse(
+            name="hot",
+            n_entries=sum(slot.n_tokens > 0 for slot in self._hot.slots),
+            n_tokens=n_held,
+            nbytes=round(self._backend.kv_bytes * n_held / n_cells),
+            budget_bytes=self._backend.kv_bytes,
+            budget_tokens=n_cells,
+        )
+
+    def _found(self, tokens: Tokens[int], owner: str) -> Recalled:
+        best, n_hot = self._hot.best(tokens)
+        match = None if self._tiers is None else self._tiers.match(tokens)
+        n_branch = 0 if match is None else match.n_branch
+        if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
+            self._slot = self._slot_to_fill(best, n_hot, owner)
+            restored = self._restored(tokens, match)
+            if restored is not None:
+                return replace(restored, n_branch=n_branch)
+            n_hot = 0
+        else:
+            if match is not None:
+                match.release()
+            self._slot = self._hot.claim(best, n_hot, owner)
+        n_held = self._rewound(tokens)
+        return Recalled(self._slot.sequence, n_hot=n_held, n_branch=n_branch)
+
+    def _slot_to_fill(self, best: Slot, n_common: int, owner: str) -> Slot:
+        is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
+        return best if is_own else self._hot.victim()
+
+    def _restored(self, tokens: Tokens[int], match: "Match") -> Recalled | None:
+        """Load what a match found; None where nothing of it was usable."""
+        assert self._tiers is not None
+        try:
+            read = self._tiers.read(match)
+        finally:
+            match.release()
+        if not read.states:
+            return None
+        slot = self._slot
+        slot.is_pure = True
+        self._hot.make_room(slot, read.n_tokens)
+        try:
+            slot.sequence.load(tokens[: read.n_tokens], read.states)
+        except StateError as error:
+            self._tiers.refuse(match, str(error))
+            return None
+        n_held = self._rewound(tokens)
+        n_cold = min(read.n_cold, n_held)
+        return Recalled(slot.sequence, n_warm=n_held - n_cold, n_cold=n_cold)
+
+    def _rewound(self, tokens: Tokens[int]) -> int:
+        if not self._slot.is_pure:
+            empty(self._slot)
+        self._slot.is_pure = True
+        self._n_looked_at = rewind(self._slot.sequence, tokens)
+        return self._n_looked_at
+
+    def _shifted(self, tokens: Tokens[int], owner: str) -> Recalled | None:
+        found = self._hot.shiftable(tokens, owner)
+        if found is None:
+            return None
+        self._slot, n_keep, n_drop, _ = found
+        sequence = self._slot.sequence
+        sequence.shift(n_keep, n_drop)
+        self._slot.is_pure = False
+        length = rewind(sequence, tokens, known=n_keep)
+        return Recalled(sequence, n_hot=length)
