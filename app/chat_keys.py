@@ -48,6 +48,8 @@ CHAT_KEYS: list[BindingType] = [
 MESSAGE_KEYS: list[BindingType] = [
     _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
          "Answer once more and keep the old reply as a variant", show=True),
+    _key("c", "screen.continue_reply", "Go on", "message-continue",
+         "Go on with the last reply where it was cut"),
     _key("e", "screen.edit", "Edit", "message-edit",
          "Write a question anew, beside the old one", show=True),
     _key("y", "screen.copy_message", "Copy", "message-copy",
@@ -68,7 +70,8 @@ MESSAGE_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 COMPOSER_KEYS: list[BindingType] = [
-    _key("enter", "send", "Send", "composer-send", "Send the message"),
+    _key("enter", "send", "Send", "composer-send",
+         "Send the message; with nothing written, go on with a reply that was cut"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Begin a new line in the message"),
 ]  # fmt: skip

@@ -30,6 +30,9 @@ from engine.requests import GenerationRequest
 
 CONFIGURATION = Configuration(model_path=Path("Tiny-Instruct.Q4_1.gguf"), n_ctx=8192)
 PIECE = re.compile(r"\s?\S{1,6}|\s")
+VOCABULARY: list[str] = []
+"""Every piece that was ever said; a token's id is 100 and its place."""
+FIRST_ID = 100
 PLAIN_STEP_S = 0.014
 MIB = 1 << 20
 
@@ -105,7 +108,7 @@ class ScriptedClient:
             return
         text = self.script.replies[self._n_replies % len(self.script.replies)]
         self._n_replies += 1
-        self._running = self._play(text)
+        self._running = self._play(text, request.continues)
         self._due = self._clock()
 
     def stop(self) -> None:
@@ -143,7 +146,7 @@ class ScriptedClient:
         self.is_closed = True
         self._running = None
 
-    def _play(self, text: str) -> Iterator[Sequence[Event] | float]:
+    def _play(self, text: str, continues: tuple[int, ...]) -> Iterator[Sequence[Event] | float]:
         """Groups of events, and seconds to wait before the next group."""
         n_prompt = 200
         for part in range(1, 5):
@@ -153,13 +156,13 @@ class ScriptedClient:
                 break
         yield [PromptReady(n_prompt, 120, self.script.prefill_s)]
         pieces = PIECE.findall(text)
-        shown = ""
+        ids = list(continues)
         n_tokens = n_rounds = n_accepted = 0
         for i, group in enumerate(_groups(pieces)):
             if self._is_stopping:
                 break
             yield _round_events(group, i, n_prompt + n_tokens)
-            shown += "".join(group)
+            ids += map(token_of, group)
             n_tokens += len(group)
             n_rounds += 1
             n_accepted += len(group) - 1
@@ -173,7 +176,17 @@ class ScriptedClient:
             if self.script.tps is not None:
                 yield len(group) / self.script.tps
         reason = FinishReason.CANCELLED if self._is_stopping else FinishReason.END
-        yield [_finished(shown, reason, n_tokens, n_rounds, n_accepted)]
+        yield [_finished(ids, reason, n_tokens, n_rounds, n_accepted)]
+
+
+def token_of(piece: str) -> int:
+    if piece not in VOCABULARY:
+        VOCABULARY.append(piece)
+    return FIRST_ID + VOCABULARY.index(piece)
+
+
+def spelled(token_ids: Sequence[int]) -> str:
+    return "".join(VOCABULARY[token - FIRST_ID] for token in token_ids)
 
 
 def loaded(configuration: Configuration) -> Loaded:
@@ -218,7 +231,10 @@ def _round_events(group: Sequence[str], i: int, n_used: int) -> list[Event]:
         TokenKind.CORRECTION if n_drafted else TokenKind.PLAIN
     ]
     source = "lookup" if n_drafted else None
-    tokens = tuple(CommittedToken(100 + j, kind, source) for j, kind in enumerate(kinds))
+    tokens = tuple(
+        CommittedToken(token_of(piece), kind, source)
+        for piece, kind in zip(group, kinds, strict=True)
+    )
     return [
         TokensCommitted(tokens, "".join(group), tuple(map(len, group))),
         RoundFinished(
@@ -242,7 +258,7 @@ def _round_events(group: Sequence[str], i: int, n_used: int) -> list[Event]:
 
 
 def _finished(
-    text: str, reason: FinishReason, n_tokens: int, n_rounds: int, n_accepted: int
+    ids: Sequence[int], reason: FinishReason, n_tokens: int, n_rounds: int, n_accepted: int
 ) -> Finished:
     n_verified = max(3 * n_rounds, n_accepted)
     stats = GenerationStats(
@@ -266,5 +282,4 @@ def _finished(
         predictor="lookup",
         controller="fixed",
     )
-    ids = tuple(100 + i % 4 for i in range(n_tokens))
-    return Finished(reason, text, ids, "tiny", 42, stats, 200 + n_tokens, 8192)
+    return Finished(reason, spelled(ids), tuple(ids), "tiny", 42, stats, 200 + n_tokens, 8192)

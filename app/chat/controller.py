@@ -9,6 +9,7 @@ from dataclasses import asdict
 from queue import Empty, SimpleQueue
 
 from app.chat.change import Change, Notice, Severity
+from app.chat.continuing import known_tokens
 from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
 from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
@@ -40,6 +41,11 @@ from engine.requests import GenerationRequest
 
 N_PAST_TOKENS = 32_768
 """Tokens of past replies that go with a request as material for drafts."""
+
+
+def owner_of(chat_id: int) -> str:
+    """Give the name by which the cache knows a chat."""
+    return f"chat:{chat_id}"
 
 
 class ChatController:
@@ -184,14 +190,42 @@ class ChatController:
         self._ask(question, None, self.history.head_id)
         return True
 
+    def continue_reply(self) -> bool:
+        """Go on with the reply that the chat ends with, or answer its open question.
+
+        Gives False where the chat ends with neither.
+
+        Raises:
+            CannotContinueError: If the reply is in another vocabulary than the loaded model's.
+            StoreError: If the reply could not be opened again; nothing was asked then.
+        """
+        last = self.history.unfinished()
+        if last is None or self.loaded is None:
+            return False
+        if last.role == "user" or last.parent_id is None:
+            return self.regenerate(last.id)
+        known_tokens(last, self.loaded.vocabulary_id)
+        self._store.reopen_message(last.id)
+        self.history.refresh()
+        pieces = self._remembered.of(last.id, last.content) if last.content else ()
+        reply = RunningReply(
+            last.chat_id, last.id, "", self.history.head_id, begun=last, begun_pieces=pieces
+        )
+        self._begin(reply, last.parent_id)
+        return True
+
     def _ask(self, question_id: int, prompt: str | None, head: int | None) -> None:
-        messages = self.history.request_messages(question_id)
         name = self.configuration.model_path.stem if self.configuration else None
-        reply_id = self.history.add_reply(question_id, model_name=name)
+        vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
+        reply_id = self.history.add_reply(question_id, model_name=name, vocabulary_id=vocabulary_id)
         chat = self.history.chat
         if chat is None:
             raise StoreError("the chat was deleted while it was written")
-        self._reply = RunningReply(chat.id, reply_id, prompt or "", head)
+        self._begin(RunningReply(chat.id, reply_id, prompt or "", head), question_id)
+
+    def _begin(self, reply: RunningReply, question_id: int) -> None:
+        messages = self.history.request_messages(question_id)
+        self._reply = reply
         self._is_rebuilt = True
         self.meters.asked()
         self.client.generate(
@@ -200,6 +234,8 @@ class ChatController:
                 sampling=self.history.sampling,
                 max_tokens=self._max_tokens,
                 past_replies=self._past_replies(),
+                owner=owner_of(reply.chat_id),
+                continues=reply.token_ids,
             )
         )
 
@@ -326,7 +362,10 @@ class ChatController:
         self._notices.append(Notice(event.message, event.title, "error"))
         reply = self._reply
         if reply is not None and not reply.has_begun:
-            self._take_back(reply)
+            if reply.begun is not None:
+                self._cut_reply(reply.begun.finish_reason or FAILED)
+            else:
+                self._take_back(reply)
         else:
             self._cut_reply(FAILED)
         self.say(f"{event.title}: {event.message}")
@@ -361,17 +400,18 @@ class ChatController:
         vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
         text = event.text if event else reply.text
         self._remembered.keep(reply.message_id, reply.pieces, text)
+        stats = reply.whole_stats(event.stats if event else None)
         try:
             self._store.finish_message(
                 reply.message_id,
                 content=text,
                 token_ids=event.token_ids if event else reply.token_ids,
                 vocabulary_id=event.vocabulary_id if event else vocabulary_id,
-                seed=event.seed if event else None,
+                seed=event.seed if event else reply.seed,
                 finish_reason=reason,
-                stats=asdict(event.stats) if event else None,
-                predictor=event.stats.predictor if event else None,
-                controller=event.stats.controller if event else None,
+                stats=asdict(stats) if stats else None,
+                predictor=stats.predictor if stats else None,
+                controller=stats.controller if stats else None,
             )
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from app.chat.continuing import is_cut
 from app.chat.entries import Entry, Speaker, entry_of
 from app.store.chats import ChatStore
 from app.store.locks import ChatLock
@@ -10,6 +11,10 @@ from engine.configuration import SamplingSettings
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
+GOES_ON = "enter goes on"
+"""Said behind a reply that was cut."""
+ANSWERS = "not answered yet: enter asks"
+"""Said behind a question that has no reply."""
 
 
 def title_of(text: str) -> str:
@@ -130,6 +135,13 @@ class ChatHistory:
         role = "user" if speaker is Speaker.USER else "assistant"
         return next((m for m in reversed(self._path) if m.role == role), None)
 
+    def unfinished(self) -> StoredMessage | None:
+        """What the shown chat ends with, if that is a reply that was cut, or an open question."""
+        last = self._path[-1] if self._path else None
+        if last is None or self.is_read_only:
+            return None
+        return last if last.role == "user" or is_cut(last) else None
+
     def question_for(self, message_id: int | None) -> int | None:
         """The question behind a message: the one that a reply answers, or the message itself.
 
@@ -150,11 +162,15 @@ class ChatHistory:
             live_text: Its text so far, newer than what is stored.
         """
         entries = [aside for anchor, aside in self._asides if anchor is None]
+        last = self.unfinished()
         for message in self._path:
             is_live = message.id == live_id
             shown = replace(message, content=live_text) if is_live else message
             siblings = self._siblings.get(message.id, [message.id])
             entry = entry_of(shown, siblings, is_live=is_live)
+            if not is_live and shown is last:
+                hint = GOES_ON if is_cut(shown) else ANSWERS
+                entry = replace(entry, note=f"{entry.note} · {hint}".removeprefix(" · "))
             if self.is_read_only and shown.role == "assistant" and shown.finish_reason is None:
                 entry = replace(entry, note="another kvchat writes this")
             entries.append(entry)
@@ -227,7 +243,9 @@ class ChatHistory:
         self.refresh()
         return message.id
 
-    def add_reply(self, question_id: int, *, model_name: str | None) -> int:
+    def add_reply(
+        self, question_id: int, *, model_name: str | None, vocabulary_id: str | None
+    ) -> int:
         """Save the place of a reply and show it.
 
         Raises:
@@ -235,7 +253,13 @@ class ChatHistory:
         """
         chat_id = self.store.message(question_id).chat_id
         message = self.store.add_message(
-            chat_id, parent_id=question_id, role="assistant", content="", model_name=model_name
+            chat_id,
+            parent_id=question_id,
+            role="assistant",
+            content="",
+            model_name=model_name,
+            # Known before the end: a reply that a crash cuts can go on only if it is.
+            vocabulary_id=vocabulary_id,
         )
         self.refresh()
         return message.id

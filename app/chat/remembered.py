@@ -25,6 +25,13 @@ class RememberedPieces:
         if len(self._pieces) > N_REPLIES:
             self._pieces.popitem(last=False)
 
+    def of(self, message_id: int, text: str) -> tuple[Piece, ...]:
+        """Give the pieces of a text, one of unknown origin where they are not known."""
+        known = self._pieces.get(message_id, ())
+        if "".join(piece.text for piece in known) == text:
+            return known
+        return (Piece(text, None, None),)
+
     def on(self, entries: list[Entry]) -> list[Entry]:
         """Give the entries with the pieces that are known of them."""
         return [

@@ -1,8 +1,13 @@
 """A reply while it streams: its text so far and when it was last handed to the store."""
 
+from collections.abc import Sequence
+
+from app.chat.joined_stats import joined_stats
 from app.chat.pieces import Piece, pieces_of
 from app.store.locks import ChatLock
-from engine.events import TokensCommitted
+from app.store.records import StoredMessage
+from app.store.reply_stats import stats_of
+from engine.events import GenerationStats, TokensCommitted
 
 SAVE_EVERY_S = 0.4
 """Time between two partial saves; with the store's own half second less than one is lost."""
@@ -11,20 +16,32 @@ SAVE_EVERY_S = 0.4
 class RunningReply:
     """Collects what the engine commits for one message."""
 
-    def __init__(self, chat_id: int, message_id: int, prompt: str, parent_head: int | None) -> None:
+    def __init__(
+        self,
+        chat_id: int,
+        message_id: int,
+        prompt: str,
+        parent_head: int | None,
+        *,
+        begun: StoredMessage | None = None,
+        begun_pieces: Sequence[Piece] = (),
+    ) -> None:
         self.chat_id = chat_id
         self.message_id = message_id
         self.prompt = prompt
         """The user's text, given back if the engine refuses it before the first token."""
         self.parent_head = parent_head
         """The chat's head before the text was sent."""
+        self.begun = begun
+        """The reply as it was when it was cut, None if it is a new one."""
         self.lock: ChatLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
-        self.pieces: list[Piece] = []
+        self.pieces = list(begun_pieces)
         """The text so far by where its tokens came from."""
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
+        self._texts = [begun.content] if begun is not None else []
+        self._token_ids = list(begun.token_ids or ()) if begun is not None else []
+        self._n_begun = len(self._token_ids)
         self._saved_at = 0.0
         self._has_unsaved = False
 
@@ -42,8 +59,20 @@ class RunningReply:
 
     @property
     def has_begun(self) -> bool:
-        """At least one token came."""
-        return bool(self._token_ids)
+        """At least one token came since it was asked for."""
+        return len(self._token_ids) > self._n_begun
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the part that was there before, if there was one."""
+        return self.begun.seed if self.begun is not None else None
+
+    def whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
+        """Give the statistics of the reply with the part that was there before."""
+        before = stats_of(self.begun) if self.begun is not None else None
+        if before is None or of_this_part is None:
+            return of_this_part or before
+        return joined_stats(before, of_this_part)
 
     def add(self, event: TokensCommitted) -> None:
         """Take in the tokens of a round."""

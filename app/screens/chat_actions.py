@@ -64,6 +64,23 @@ class ChatActions(ChatDialogs):
         self.composer.put("")
         self.transcript.action_follow()
 
+    def on_composer_prompted(self) -> None:
+        if self._edited is None and self.controller.history.unfinished() is not None:
+            self.action_continue_reply()
+
+    def action_continue_reply(self) -> None:
+        """Go on with the last reply where it was cut."""
+        if not self._may_ask():
+            return
+        try:
+            if not self.controller.continue_reply():
+                self.notify("The last reply is whole: there is nothing to go on with.")
+                return
+        except EngineError as error:
+            self.report(error)
+            return
+        self.transcript.action_follow()
+
     def give_back(self, text: str) -> None:
         """Put a text that was refused back where it was written, unless something is there."""
         if not self.composer.text:

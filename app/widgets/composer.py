@@ -26,6 +26,10 @@ class Composer(TextArea):
 
         text: str
 
+    @dataclass
+    class Prompted(Message):
+        """The user pressed the key that sends, with nothing written."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(
             id=id,
@@ -59,9 +63,11 @@ class Composer(TextArea):
             await self.run_action(active.binding.action)
 
     def action_send(self) -> None:
-        """Hand the text over; an empty one stays."""
+        """Hand the text over, or say that there is none."""
         if self.text.strip():
             self.post_message(self.Submitted(self.text))
+        elif not self.text:
+            self.post_message(self.Prompted())
 
     def action_newline(self) -> None:
         """Begin a new line."""

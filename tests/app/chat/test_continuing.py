@@ -1,0 +1,165 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.continuing import CannotContinueError
+from app.chat.controller import ChatController
+from app.chat.entries import Speaker
+from app.store.chats import ChatStore
+from engine.configuration import SamplingSettings
+from engine.events import FinishReason
+from tests.app.chat.test_controller import Clock, contents, loaded
+from tests.fakes_app import make_controller
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
+
+FIRST = "one two three four five six seven eight nine ten"
+SECOND = " and the rest."
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def stopped(
+    tmp_path: Path, clock: Clock, *, replies: tuple[str, ...] = (FIRST, SECOND)
+) -> tuple[ChatController, ScriptedClient]:
+    """A chat whose reply was stopped in the middle."""
+    controller, client = loaded(tmp_path, clock, Script(replies=replies, tps=10))
+    controller.send("count")
+    for _ in range(3):
+        clock.now += 0.1
+        controller.poll()
+    controller.stop()
+    controller.poll()
+    return controller, client
+
+
+def finished(controller: ChatController, clock: Clock) -> None:
+    for _ in range(40):
+        clock.now += 0.5
+        controller.poll()
+    assert not controller.is_replying
+
+
+def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, clock: Clock) -> None:
+    controller, client = stopped(tmp_path, clock)
+    [_, cut] = controller.entries()
+    assert 0 < len(cut.content) < len(FIRST)
+    assert cut.note.endswith("enter goes on")
+    assert controller.continue_reply()
+    assert spelled(client.requests[-1].continues) == cut.content
+    assert [m.role for m in client.requests[-1].messages] == ["user"]
+    clock.now += 0.1
+    controller.poll()
+    assert controller.entries()[-1].content.startswith(cut.content)
+    finished(controller, clock)
+    [_, whole] = controller.entries()
+    assert whole.key == cut.key
+    assert whole.content == cut.content + SECOND
+    assert "enter goes on" not in whole.note
+    assert not controller.continue_reply()
+    stored = controller.history.message(whole.key)
+    assert stored.finish_reason == FinishReason.END
+    assert spelled(stored.token_ids or ()) == whole.content
+
+
+def test_the_statistics_of_both_parts_are_added_up(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = stopped(tmp_path, clock)
+    [_, cut] = controller.entries()
+    first = controller.history.message(cut.key).stats
+    controller.continue_reply()
+    finished(controller, clock)
+    whole = controller.history.message(cut.key)
+    assert first is not None
+    assert whole.stats is not None
+    assert isinstance(first["n_emitted"], int)
+    assert 0 < first["n_emitted"] < len(whole.token_ids or ())
+    assert whole.stats["n_emitted"] == len(whole.token_ids or ())
+
+
+def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=(FIRST,), tps=10))
+    controller.send("count")
+    for _ in range(8):
+        clock.now += 0.1
+        controller.poll()
+    controller.history.close()
+    controller.history.store.close()  # the reply never ends: nothing more is written
+
+    again, client = make_controller(tmp_path, Script(replies=(SECOND,)), clock=clock)
+    again.load(CONFIGURATION)
+    again.poll()
+    [chat] = again.history.store.list_chats()
+    again.open_chat(chat.id)
+    [_, cut] = again.entries()
+    assert cut.content
+    assert again.continue_reply()
+    assert spelled(client.requests[0].continues) == cut.content
+    finished(again, clock)
+    assert again.entries()[-1].content == cut.content + SECOND
+
+
+def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = stopped(tmp_path, clock)
+    controller.continue_reply()
+    controller.poll()
+    clock.now += 0.1
+    change = controller.poll()
+    assert change.text
+    assert SECOND.startswith(change.text) or change.text in SECOND
+
+
+def test_an_engine_that_refuses_to_go_on_leaves_the_reply_as_it_was(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = stopped(tmp_path, clock)
+    before = controller.history.message(controller.entries()[-1].key)
+    client.script = Script(refuses=("Decoding failed", "no"))
+    controller.continue_reply()
+    controller.poll()
+    after = controller.history.message(before.id)
+    assert (after.content, after.token_ids) == (before.content, before.token_ids)
+    assert (after.finish_reason, after.seed) == (before.finish_reason, before.seed)
+    assert after.stats == before.stats
+    assert controller.history.head_id == before.id
+
+
+def test_a_reply_of_another_vocabulary_does_not_go_on(tmp_path: Path, clock: Clock) -> None:
+    controller, client = stopped(tmp_path, clock)
+    assert controller.loaded is not None
+    controller.loaded = replace(controller.loaded, vocabulary_id="other")
+    n_requests = len(client.requests)
+    with pytest.raises(CannotContinueError, match="Tiny-Instruct"):
+        controller.continue_reply()
+    assert len(client.requests) == n_requests
+    assert controller.entries()[-1].note.startswith("stopped")
+
+
+def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
+    with ChatStore(tmp_path / "chats.db") as store:
+        chat = store.create_chat(
+            title="open", model_path=None, system_prompt="", sampling=SamplingSettings()
+        )
+        store.add_message(chat.id, parent_id=None, role="user", content="anyone?")
+    controller, client = loaded(tmp_path, clock)
+    controller.open_chat(chat.id)
+    assert "enter asks" in controller.entries()[-1].note
+    assert controller.continue_reply()
+    controller.poll()
+    assert client.requests[0].messages[0].content == "anyone?"
+    assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
+
+
+def test_a_tint_keeps_the_part_that_was_there(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = stopped(tmp_path, clock)
+    [_, cut] = controller.entries()
+    controller.continue_reply()
+    clock.now += 0.1
+    controller.poll()
+    live = controller.entries()[-1]
+    assert "".join(piece.text for piece in live.pieces) == live.content
+    assert live.content.startswith(cut.content)
