@@ -1,0 +1,215 @@
+"""A radix tree over lines of tokens: what lines share is there once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from engine.cache.line import TOKEN_BYTES
+
+V = TypeVar("V")
+Divide = Callable[[V, int], tuple[V | None, V | None]]
+"""Gives the values of both halves of an edge, from its value and the tokens of the upper half."""
+
+
+class Node(Generic[V]):
+    """A stretch of tokens behind its parent's; the way from the root spells a line."""
+
+    __slots__ = ("children", "edge", "end", "n_locks", "parent", "value")
+
+    def __init__(self, parent: "Node[V] | None", edge: bytes, end: int) -> None:
+        self.parent = parent
+        self.edge = edge
+        self.end = end
+        self.children: dict[bytes, Node[V]] = {}
+        self.value: V | None = None
+        self.n_locks = 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the node's own stretch."""
+        return len(self.edge) // TOKEN_BYTES
+
+    @property
+    def start(self) -> int:
+        """Tokens in front of the node's own stretch."""
+        return self.end - self.n_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[V]):
+    """How far a line is known."""
+
+    nodes: tuple[Node[V], ...]
+    """The nodes on the way, root excluded; the last may agree in its first tokens only."""
+    n_tokens: int
+    """Leading tokens of the line that the tree spells."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the way ends within the last node's stretch."""
+        return bool(self.nodes) and self.nodes[-1].end > self.n_tokens
+
+
+class RadixTree(Generic[V]):
+    """Values at stretches of token lines, found by comparing the tokens themselves.
+
+    Lines are packed (`engine.cache.line.pack`). No two children of a node begin with the same
+    token. `n_locks` of a node is the number of locks on it and on all below it. A node that was
+    removed keeps its parent, so that locks taken before can be given back. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.root: Node[V] = Node(None, b"", 0)
+        self.n_nodes = 0
+        """Nodes, root excluded."""
+        self.n_tokens = 0
+        """Tokens of all stretches together."""
+
+    def match(self, line: bytes, *, below: Node[V] | None = None) -> Found[V]:
+        """Find the longest known start of a line, from the root or from `below` a node."""
+        node = self.root if below is None else below
+        n_tokens, at, nodes = node.end, 0, []
+        while child := node.children.get(line[at : at + TOKEN_BYTES]):
+            nodes.append(child)
+            if not line.startswith(child.edge, at):
+                n_tokens += _n_shared(child.edge, line, at)
+                break
+            at += len(child.edge)
+            n_tokens = child.end
+            node = child
+        return Found(tuple(nodes), n_tokens)
+
+    def insert(
+        self,
+        line: bytes,
+        value: V,
+        *,
+        divide: Divide[V] | None = None,
+        below: Node[V] | None = None,
+    ) -> Node[V]:
+        """Put a value at the end of a line, splitting the edge where it leaves a known one.
+
+        A value that is there is replaced. Without `divide`, the lower half of a split edge keeps
+        the value.
+        """
+        top = self.root if below is None else below
+        found = self.match(line, below=top)
+        node = found.nodes[-1] if found.nodes else top
+        if found.is_inside:
+            node = self.split(node, found.n_tokens, divide=divide)
+        rest = line[(found.n_tokens - top.end) * TOKEN_BYTES :]
+        if rest:
+            node = self._add(node, rest)
+        node.value = value
+        return node
+
+    def split(self, node: Node[V], at: int, *, divide: Divide[V] | None = None) -> Node[V]:
+        """Cut a node at `at` tokens of its line and give the new upper half.
+
+        The node itself becomes the lower half, so that whoever holds it still holds its end.
+        """
+        assert node.parent is not None
+        assert node.start < at < node.end
+        cut = (at - node.start) * TOKEN_BYTES
+        upper: Node[V] = Node(node.parent, node.edge[:cut], at)
+        node.parent.children[node.edge[:TOKEN_BYTES]] = upper
+        node.parent = upper
+        node.edge = node.edge[cut:]
+        upper.children[node.edge[:TOKEN_BYTES]] = node
+        upper.n_locks = node.n_locks
+        if divide is not None and node.value is not None:
+            upper.value, node.value = divide(node.value, upper.n_tokens)
+        self.n_nodes += 1
+        return upper
+
+    def lock(self, node: Node[V]) -> None:
+        """Protect a node and all above it from eviction, once more."""
+        for each in self.way(node):
+            each.n_locks += 1
+
+    def unlock(self, node: Node[V]) -> None:
+        """Give one lock back."""
+        for each in self.way(node):
+            assert each.n_locks > 0
+            each.n_locks -= 1
+        self.tidy(node)
+
+    def remove(self, node: Node[V]) -> list[Node[V]]:
+        """Take a node and all below it out of the tree, locked or not, and give them."""
+        assert node.parent is not None
+        removed = [node, *self.below(node)]
+        del node.parent.children[node.edge[:TOKEN_BYTES]]
+        self.n_nodes -= len(removed)
+        self.n_tokens -= sum(each.n_tokens for each in removed)
+        self.tidy(node.parent)
+        return removed
+
+    def evict(self, key: Callable[[Node[V]], float]) -> Node[V] | None:
+        """Remove the leaf of the lowest key among those without locks; None where there is none."""
+        leaf = min((each for each in self.leaves() if not each.n_locks), key=key, default=None)
+        if leaf is not None:
+            self.remove(leaf)
+        return leaf
+
+    def tidy(self, node: Node[V]) -> None:
+        """Undo splits that no value needs: empty leaves go, an empty link joins its only child."""
+        while node.parent is not None and node.value is None and not node.n_locks:
+            parent, name = node.parent, node.edge[:TOKEN_BYTES]
+            if len(node.children) > 1 or parent.children.get(name) is not node:
+                return
+            if not node.children:
+                del parent.children[name]
+                self.n_tokens -= node.n_tokens
+            else:
+                (child,) = node.children.values()
+                child.edge = node.edge + child.edge
+                child.parent = parent
+                parent.children[name] = child
+            self.n_nodes -= 1
+            node = parent
+
+    def line(self, node: Node[V]) -> bytes:
+        """Give the whole line that ends with a node."""
+        return b"".join(each.edge for each in reversed(list(self.way(node))))
+
+    def way(self, node: Node[V]) -> Iterator[Node[V]]:
+        """Give a node and those above it, upwards, root excluded."""
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+    def below(self, node: Node[V]) -> Iterator[Node[V]]:
+        """Give the nodes below one, parents before children."""
+        waiting = list(node.children.values())
+        while waiting:
+            each = waiting.pop()
+            yield each
+            waiting.extend(each.children.values())
+
+    def nodes(self) -> Iterator[Node[V]]:
+        """Give all nodes, parents before children, root excluded."""
+        return self.below(self.root)
+
+    def leaves(self) -> Iterator[Node[V]]:
+        """Give the nodes without children."""
+        return (each for each in self.nodes() if not each.children)
+
+    def _add(self, parent: Node[V], edge: bytes) -> Node[V]:
+        node: Node[V] = Node(parent, edge, parent.end + len(edge) // TOKEN_BYTES)
+        parent.children[edge[:TOKEN_BYTES]] = node
+        self.n_nodes += 1
+        self.n_tokens += node.n_tokens
+        return node
+
+
+def _n_shared(edge: bytes, line: bytes, at: int) -> int:
+    """Give the leading tokens that an edge shares with a line from byte `at` on, by halving."""
+    low, high = 0, min(len(edge), len(line) - at) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        here, there = low * TOKEN_BYTES, middle * TOKEN_BYTES
+        if edge[here:there] == line[at + here : at + there]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

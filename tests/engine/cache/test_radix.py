@@ -1,0 +1,145 @@
+"""The prefix tree against lines kept in a plain list."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.backends.base import common_prefix
+from engine.cache.line import pack, packed_digest, unpack
+from engine.cache.radix import Node, RadixTree
+from engine.cache.stored import line_digest
+
+lines = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
+line = st.lists(st.integers(0, 2), max_size=11)
+
+
+def filled(all_lines: list[list[int]]) -> RadixTree[int]:
+    tree: RadixTree[int] = RadixTree()
+    for index, tokens in enumerate(all_lines):
+        tree.insert(pack(tokens), index)
+    return tree
+
+
+def check(tree: RadixTree[int]) -> None:
+    """The shape that a radix tree has to have."""
+    nodes = list(tree.nodes())
+    assert tree.n_nodes == len(nodes)
+    assert tree.n_tokens == sum(node.n_tokens for node in nodes)
+    for node in [tree.root, *nodes]:
+        for name, child in node.children.items():
+            assert child.parent is node
+            assert child.edge[:4] == name
+            assert child.start == node.end
+            assert child.n_tokens > 0
+            assert node.n_locks >= child.n_locks or node is tree.root
+
+
+@given(lines, line)
+def test_a_match_is_the_longest_start_that_any_line_shares(all_lines, asked):
+    tree = filled(all_lines)
+    check(tree)
+    found = tree.match(pack(asked))
+    assert found.n_tokens == max((common_prefix(each, asked) for each in all_lines), default=0)
+    spelled = b"".join(node.edge for node in found.nodes)
+    assert spelled[: found.n_tokens * 4] == pack(asked[: found.n_tokens])
+
+
+@given(lines)
+def test_every_line_ends_at_a_node_that_holds_its_last_value(all_lines):
+    tree = filled(all_lines)
+    for tokens in all_lines:
+        found = tree.match(pack(tokens))
+        last = max(index for index, each in enumerate(all_lines) if each == tokens)
+        assert not found.is_inside
+        assert found.nodes[-1].value == last
+        assert unpack(tree.line(found.nodes[-1])) == tuple(tokens)
+
+
+@given(lines, line, st.integers(0, 11))
+def test_a_match_below_a_node_goes_on_where_the_node_ends(all_lines, asked, cut):
+    tree = filled(all_lines)
+    whole = tree.match(pack(asked))
+    for node in whole.nodes[:-1]:
+        rest = tree.match(pack(asked[node.end :]), below=node)
+        assert rest.n_tokens == whole.n_tokens
+
+
+@given(lines, st.lists(st.integers(0, 11), max_size=5))
+def test_eviction_never_takes_what_is_locked_and_ends_with_only_that(all_lines, chosen):
+    tree = filled(all_lines)
+    locked: list[Node[int]] = []
+    for index in chosen:
+        if index < len(all_lines):
+            node = tree.match(pack(all_lines[index])).nodes[-1]
+            tree.lock(node)
+            locked.append(node)
+    kept = {id(each) for node in locked for each in tree.way(node)}
+    while (gone := tree.evict(lambda node: -node.end)) is not None:
+        assert id(gone) not in kept
+        check(tree)
+    assert kept >= {id(node) for node in tree.nodes()}
+    for node in locked:
+        assert tree.match(tree.line(node)).nodes[-1] is node
+        tree.unlock(node)
+    while tree.evict(lambda node: 0.0) is not None:
+        pass
+    assert (tree.n_nodes, tree.n_tokens) == (0, 0)
+
+
+@given(lines, lines, st.integers(0, 11))
+def test_a_lock_outlives_splits_of_its_node(all_lines, later, index):
+    tree = filled(all_lines)
+    if index >= len(all_lines):
+        return
+    node = tree.match(pack(all_lines[index])).nodes[-1]
+    tree.lock(node)
+    for tokens in later:
+        tree.insert(pack(tokens), -1)
+    check(tree)
+    while tree.evict(lambda node: 0.0) is not None:
+        pass
+    assert tree.match(pack(all_lines[index])).n_tokens == len(all_lines[index])
+    tree.unlock(node)
+    assert all(each.n_locks == 0 for each in tree.nodes())
+
+
+@given(lines, st.integers(0, 11))
+def test_taking_a_value_away_leaves_the_tree_as_if_it_was_never_there(all_lines, index):
+    if index >= len(all_lines):
+        return
+    tree = filled(all_lines)
+    node = tree.match(pack(all_lines[index])).nodes[-1]
+    node.value = None
+    tree.tidy(node)
+    check(tree)
+    others = [each for each in all_lines if each != all_lines[index]]
+    never = filled(others)
+    assert sorted(tree.line(each) for each in tree.nodes()) == sorted(
+        never.line(each) for each in never.nodes()
+    )
+
+
+def test_a_value_is_divided_where_its_edge_is():
+    tree: RadixTree[str] = RadixTree()
+    tree.insert(pack([1, 2, 3, 4]), "abcd")
+    tree.insert(pack([1, 2, 9]), "x", divide=lambda value, at: (value[:at], value[at:]))
+    upper = tree.match(pack([1, 2])).nodes[-1]
+    assert upper.value == "ab"
+    assert tree.match(pack([1, 2, 3, 4])).nodes[-1].value == "cd"
+
+
+def test_a_node_removed_under_a_lock_gives_the_lock_back():
+    tree = filled([[1, 2], [1, 2, 3, 4]])
+    node = tree.match(pack([1, 2, 3, 4])).nodes[-1]
+    tree.lock(node)
+    tree.remove(node)
+    tree.insert(pack([1, 7]), 5)
+    check(tree)
+    tree.unlock(node)
+    assert all(each.n_locks == 0 for each in tree.nodes())
+
+
+@pytest.mark.parametrize("tokens", [[], [0], [1, -1, 2**31 - 1, -(2**31)]])
+def test_a_packed_line_is_the_line_and_has_its_digest(tokens):
+    assert unpack(pack(tokens)) == tuple(tokens)
+    assert packed_digest(pack(tokens)) == line_digest(tokens)
