@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from app.store import statements
-from app.store.errors import StoreError, store_error
+from app.store import search, statements, trees
+from app.store.errors import StoreError, is_damaged_index, store_error
 from app.store.locks import ChatLock, take_lock
 from app.store.opening import connect, hold_database, open_database
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
     Chat,
+    ChatSize,
+    ChatTree,
     StoredMessage,
     chat_of,
     load_tokens,
@@ -66,12 +68,38 @@ class ChatStore:
     def on_error(self, handler: Callable[[StoreError], None] | None) -> None:
         self._writer.on_error = handler
 
-    def list_chats(self, limit: int = 500) -> list[Chat]:
-        """Give the chats, the one used last first."""
+    def list_chats(self, limit: int = 500, *, archived: bool | None = False) -> list[Chat]:
+        """Give the chats outside of the archive, those in it, or all (None), last used first."""
+        where = {None: "", False: "WHERE archived_at IS NULL", True: "WHERE archived_at NOT NULL"}
         rows = self._read(
-            f"SELECT {CHAT_COLUMNS} FROM chats ORDER BY updated_at DESC, id DESC LIMIT ?", limit
+            f"SELECT {CHAT_COLUMNS} FROM chats {where[archived]}"
+            " ORDER BY updated_at DESC, id DESC LIMIT ?",
+            limit,
         )
         return [chat_of(row) for row in rows]
+
+    def sizes(self) -> dict[int, ChatSize]:
+        """Give how much each chat with messages holds, by its id."""
+        return {
+            row["chat_id"]: ChatSize(row["m"], row["t"]) for row in self._read(statements.SIZES)
+        }
+
+    def search(self, text: str, limit: int = 50) -> list[search.SearchHit]:
+        """Give where everything in `text` is found: titles, then messages, the newest first.
+
+        Words are found inside of words too, whatever their case; a phrase in double quotes is whole
+        words behind one another. No text is an error, and blanks alone find nothing.
+        """
+        try:
+            return search.search(self._reader(), text, limit)
+        except sqlite3.Error as error:
+            if not is_damaged_index(error):
+                raise store_error(error, self.path) from error
+        self._writer.run(search.rebuild)
+        try:
+            return search.search(self._reader(), text, limit)
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
 
     def chat(self, chat_id: int) -> Chat:
         """Give one chat.
@@ -90,6 +118,17 @@ class ChatStore:
         """
         rows = self._read(f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE id = ?", message_id)
         return message_of(_only(rows, "message", message_id))
+
+    def tree(self, chat_id: int) -> ChatTree:
+        """Give a chat with all of its messages, in the order in which they were added.
+
+        Raises:
+            StoreError: If there is no chat with this id.
+        """
+        try:
+            return trees.read_tree(self._reader(), chat_id)
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
 
     def path_to(self, message_id: int) -> list[StoredMessage]:
         """Give the messages from the root of the tree to this one.
@@ -171,9 +210,59 @@ class ChatStore:
         changes = statements.ChatChanges(title, title_locked, system_prompt, sampling, model_path)
         return self._writer.run(lambda db: statements.update_chat(db, chat_id, changes))
 
-    def delete_chat(self, chat_id: int) -> None:
-        """Delete a chat and all of its messages; one that is gone already is no error."""
-        self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+    def set_archived(self, chat_id: int, *, archived: bool) -> Chat:
+        """Put a chat into the archive or take it out; its place in the list stays.
+
+        Raises:
+            StoreError: If there is no chat with this id.
+        """
+        return self._writer.run(lambda db: statements.archive_chat(db, chat_id, archived=archived))
+
+    def set_kept_from(self, chat_id: int, message_id: int | None) -> Chat:
+        """Let the model see a chat from a message on; None is all of it, and drops the summary.
+
+        Raises:
+            StoreError: If the chat is gone, or the message is not one of its own.
+        """
+        return self._writer.run(lambda db: statements.keep_from(db, chat_id, message_id))
+
+    def set_summary(self, chat_id: int, summary: str | None) -> Chat:
+        """Note what stands for the model in place of the messages before `kept_from`.
+
+        Raises:
+            StoreError: If there is no chat with this id.
+        """
+        return self._writer.run(lambda db: statements.summarise(db, chat_id, summary))
+
+    def show_message(self, message_id: int) -> Chat:
+        """Let a chat show this message: its branch becomes the shown one, down to the newest leaf.
+
+        Nothing changes where it is shown already.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        return self._writer.run(lambda db: statements.show_message(db, message_id))
+
+    def branch_chat(self, message_id: int, *, title: str | None = None) -> Chat:
+        """Begin a chat that holds the path to a message, under the old title if none is given.
+
+        Raises:
+            StoreError: If there is no message with this id.
+        """
+        return self._writer.run(lambda db: trees.branch(db, message_id, title))
+
+    def add_trees(self, added: Sequence[ChatTree]) -> list[Chat]:
+        """Add whole chats, all or none, with new ids for chats and messages.
+
+        Raises:
+            StoreError: If a parent, head or first kept message is not a message of its tree.
+        """
+        return self._writer.run(lambda db: [trees.insert_tree(db, tree) for tree in added])
+
+    def delete_chat(self, chat_id: int) -> ChatTree | None:
+        """Delete a chat and all of its messages, and give what it was; None if it was gone."""
+        return self._writer.run(lambda db: trees.delete_tree(db, chat_id))
 
     def add_message(
         self,

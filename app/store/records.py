@@ -26,6 +26,12 @@ class Chat:
     system_prompt: str
     sampling: SamplingSettings
     head_id: int | None
+    archived_at: float | None = None
+    """When the chat went into the archive, seconds since the epoch; None in the list."""
+    kept_from: int | None = None
+    """First message that the model still sees, where it lies on the shown path; None for all."""
+    summary: str | None = None
+    """What stands for the model in place of the messages before `kept_from`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,26 @@ class StoredMessage:
     controller: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ChatTree:
+    """A chat with all of its messages, a parent before what hangs below it."""
+
+    chat: Chat
+    messages: tuple[StoredMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSize:
+    """How much a chat holds, over all of its branches."""
+
+    n_messages: int = 0
+    n_tokens: int = 0
+    """Tokens of the messages whose token ids are kept."""
+
+
 CHAT_COLUMNS = (
-    "id, title, title_locked, created_at, updated_at, model_path, system_prompt, sampling, head_id"
+    "id, title, title_locked, created_at, updated_at, model_path, system_prompt, sampling, head_id,"
+    " archived_at, kept_from, summary"
 )
 MESSAGE_COLUMNS = (
     "id, chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed,"
@@ -73,6 +97,9 @@ def chat_of(row: sqlite3.Row) -> Chat:
         system_prompt=row["system_prompt"],
         sampling=load_sampling(row["sampling"]),
         head_id=row["head_id"],
+        archived_at=row["archived_at"],
+        kept_from=row["kept_from"],
+        summary=row["summary"],
     )
 
 

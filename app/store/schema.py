@@ -5,7 +5,7 @@ changed; a new one is appended.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.store.errors import StoreError
@@ -50,7 +50,58 @@ ALTER TABLE messages ADD COLUMN predictor TEXT;
 ALTER TABLE messages ADD COLUMN controller TEXT
 """
 
-STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED)
+# A chat in the archive is left out of the list; of a chat whose context was full the model sees
+# `summary` and the messages from `kept_from` on.
+ARCHIVE_AND_CONTEXT = """
+ALTER TABLE chats ADD COLUMN archived_at REAL;
+ALTER TABLE chats ADD COLUMN kept_from INTEGER REFERENCES messages(id) ON DELETE SET NULL;
+ALTER TABLE chats ADD COLUMN summary TEXT;
+CREATE INDEX chats_by_head ON chats(head_id);
+CREATE INDEX chats_by_kept_from ON chats(kept_from)
+"""
+
+# Three characters are what unspaced scripts, identifiers and operators have in common: `n_ctx`,
+# `!= 0` and a word in the middle of a Chinese sentence are all found, which an index of words does
+# not do. It only proposes messages and their text decides, so it keeps neither places nor lengths.
+# The two line feeds end every text, so that its last two characters begin terms too.
+# A reply that is being written is not in it, so four writes a second leave it alone; a search
+# reads those few (`replies_without_end`) through.
+SEARCH = """
+CREATE VIEW searchable_messages AS
+    SELECT id, content || char(10, 10) AS content FROM messages
+    WHERE role <> 'assistant' OR finish_reason IS NOT NULL;
+CREATE INDEX replies_without_end ON messages(id)
+    WHERE role = 'assistant' AND finish_reason IS NULL;
+CREATE VIRTUAL TABLE message_index USING fts5(
+    content, content = 'searchable_messages', content_rowid = 'id', tokenize = 'trigram',
+    detail = 'none', columnsize = 0
+);
+CREATE VIRTUAL TABLE message_terms USING fts5vocab('message_index', 'row');
+CREATE TRIGGER message_added AFTER INSERT ON messages
+WHEN new.role <> 'assistant' OR new.finish_reason IS NOT NULL
+BEGIN
+    INSERT INTO message_index (rowid, content) VALUES (new.id, new.content || char(10, 10));
+END;
+CREATE TRIGGER message_deleted AFTER DELETE ON messages
+WHEN old.role <> 'assistant' OR old.finish_reason IS NOT NULL
+BEGIN
+    INSERT INTO message_index (message_index, rowid, content)
+    VALUES ('delete', old.id, old.content || char(10, 10));
+END;
+CREATE TRIGGER message_changed AFTER UPDATE OF content, role, finish_reason ON messages
+WHEN old.role <> 'assistant' OR old.finish_reason IS NOT NULL OR new.finish_reason IS NOT NULL
+BEGIN
+    INSERT INTO message_index (message_index, rowid, content)
+    SELECT 'delete', old.id, old.content || char(10, 10)
+    WHERE old.role <> 'assistant' OR old.finish_reason IS NOT NULL;
+    INSERT INTO message_index (rowid, content)
+    SELECT new.id, new.content || char(10, 10)
+    WHERE new.role <> 'assistant' OR new.finish_reason IS NOT NULL;
+END;
+INSERT INTO message_index (message_index) VALUES ('rebuild')
+"""
+
+STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED, ARCHIVE_AND_CONTEXT, SEARCH)
 """Step i takes a database from version i to version i + 1."""
 
 
@@ -87,6 +138,23 @@ def _take_steps(connection: sqlite3.Connection, path: Path, steps: Sequence[str]
             f"{len(steps)}): update kvchat, or move the file away to start with an empty list"
         )
     for step in steps[version:]:
-        for statement in filter(str.strip, step.split(";")):
+        for statement in statements_of(step):
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {len(steps)}")
+
+
+def statements_of(step: str) -> Iterator[str]:
+    """Give the statements of a step one by one; a trigger, semicolons and all, is one of them.
+
+    `executescript` would end the transaction that an upgrade is.
+    """
+    statement = ""
+    for part in step.split(";"):
+        statement += f"{part};"
+        if not sqlite3.complete_statement(statement):
+            continue
+        if statement.strip(" \n;"):
+            yield statement
+        statement = ""
+    if statement:
+        yield statement

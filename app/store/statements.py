@@ -51,6 +51,20 @@ WITH RECURSIVE below(node) AS (
 SELECT max(node) AS leaf FROM below
 """
 
+SIZES = """
+SELECT chat_id, count(*) AS m, coalesce(sum(length(token_ids) / 4), 0) AS t
+FROM messages GROUP BY chat_id
+"""
+
+IS_SHOWN = """
+WITH RECURSIVE shown(node) AS (
+    SELECT head_id FROM chats WHERE id = ?
+    UNION ALL
+    SELECT parent_id FROM messages JOIN shown ON id = node WHERE parent_id IS NOT NULL
+)
+SELECT 1 FROM shown WHERE node = ?
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatChanges:
@@ -124,7 +138,7 @@ def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> C
         ),
     ).fetchone()
     if row is None:
-        raise _no_chat(chat_id)
+        raise no_chat(chat_id)
     return chat_of(row)
 
 
@@ -159,7 +173,50 @@ def move_head(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> N
     if message_id is not None:
         _require_message_of(db, chat_id, message_id)
     if db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (message_id, chat_id)).rowcount == 0:
-        raise _no_chat(chat_id)
+        raise no_chat(chat_id)
+
+
+def show_message(db: sqlite3.Connection, message_id: int) -> Chat:
+    """Show the branch of a message down to its newest leaf, unless it is shown; give its chat."""
+    row = db.execute("SELECT chat_id FROM messages WHERE id = ?", (message_id,)).fetchone()
+    if row is None:
+        raise no_message(message_id)
+    chat_id: int = row["chat_id"]
+    if db.execute(IS_SHOWN, (chat_id, message_id)).fetchone() is None:
+        leaf = db.execute(LEAF, (message_id,)).fetchone()["leaf"]
+        move_head(db, chat_id, leaf)
+    return _changed(db, chat_id, "head_id = head_id")
+
+
+def archive_chat(db: sqlite3.Connection, chat_id: int, *, archived: bool) -> Chat:
+    """Put a chat into the archive or take it out, and give it as it is then."""
+    if not archived:
+        return _changed(db, chat_id, "archived_at = NULL")
+    return _changed(db, chat_id, "archived_at = coalesce(archived_at, ?)", time.time())
+
+
+def keep_from(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> Chat:
+    """Set the first message that the model sees, and give the chat as it is then."""
+    if message_id is None:
+        return _changed(db, chat_id, "kept_from = NULL, summary = NULL")
+    _require_message_of(db, chat_id, message_id)
+    return _changed(db, chat_id, "kept_from = ?", message_id)
+
+
+def summarise(db: sqlite3.Connection, chat_id: int, summary: str | None) -> Chat:
+    """Set what stands for the messages before `kept_from`, and give the chat as it is then."""
+    return _changed(db, chat_id, "summary = ?", summary)
+
+
+def _changed(
+    db: sqlite3.Connection, chat_id: int, assignment: str, *values: float | str | None
+) -> Chat:
+    row = db.execute(
+        f"UPDATE chats SET {assignment} WHERE id = ? RETURNING {CHAT_COLUMNS}", (*values, chat_id)
+    ).fetchone()
+    if row is None:
+        raise no_chat(chat_id)
+    return chat_of(row)
 
 
 def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> StoredMessage:
@@ -181,7 +238,7 @@ def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> 
         ),
     ).fetchone()
     if row is None:
-        raise _no_message(message_id)
+        raise no_message(message_id)
     message = message_of(row)
     _touch(db, message.chat_id, time.time())
     return message
@@ -191,12 +248,12 @@ def reopen_message(db: sqlite3.Connection, message_id: int) -> None:
     """Take the end of a reply away, so that it can go on; its text and tokens stay."""
     changed = db.execute("UPDATE messages SET finish_reason = NULL WHERE id = ?", (message_id,))
     if changed.rowcount == 0:
-        raise _no_message(message_id)
+        raise no_message(message_id)
 
 
 def _touch(db: sqlite3.Connection, chat_id: int, now: float) -> None:
     if db.execute("UPDATE chats SET updated_at = ? WHERE id = ?", (now, chat_id)).rowcount == 0:
-        raise _no_chat(chat_id)
+        raise no_chat(chat_id)
 
 
 def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -> None:
@@ -207,11 +264,13 @@ def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -
         raise StoreError(f"message {message_id} is not one of chat {chat_id}")
 
 
-def _no_chat(chat_id: int) -> StoreError:
+def no_chat(chat_id: int) -> StoreError:
+    """Give the error that says that a chat is gone."""
     return StoreError(f"chat {chat_id} is not in the database: another kvchat may have deleted it")
 
 
-def _no_message(message_id: int) -> StoreError:
+def no_message(message_id: int) -> StoreError:
+    """Give the error that says that a message is gone."""
     return StoreError(
         f"message {message_id} is not in the database: another kvchat may have deleted its chat"
     )

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from app.store.errors import StoreError, store_error
+from app.store.errors import StoreError, is_damaged_index, store_error
 from app.store.records import dump_tokens
+from app.store.search import rebuild
 
 T = TypeVar("T")
 
@@ -108,17 +109,27 @@ class Writer:
 
     def _transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
-                result = job(self._connection)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # SQLite has ended the transaction by itself after some faults, a full disk too.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+                return self._in_transaction(job)
+            except sqlite3.Error as error:
+                if not is_damaged_index(error):
+                    raise
+                # No reply is lost because words cannot be found: the messages are whole.
+                self._in_transaction(rebuild)
+                return self._in_transaction(job)
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
+
+    def _in_transaction(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = job(self._connection)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # SQLite has ended the transaction by itself after some faults, a full disk too.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
         return result
 
     def _flush(self) -> None:
