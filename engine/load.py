@@ -16,8 +16,6 @@ from engine.speculation.heads import check_is_no_head
 from engine.speculation.pairing import check_draft
 from engine.speculation.profile import CostProfile
 
-TRIAL_TOKENS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedSession:
@@ -57,7 +55,7 @@ def load_session(
             draft = LlamaCppBackend(draft_settings(configuration), log)
             opened.append(draft)
         for backend in opened:
-            _try_decode(backend)
+            backend.try_out()
         session = Session(
             target,
             _template(target),
@@ -96,6 +94,8 @@ def target_settings(configuration: Configuration) -> ContextSettings:
         use_extra_buffers=configuration.use_extra_buffers,
         lora_paths=configuration.lora_paths,
         n_rows=1 + MAX_DRAFT,
+        n_sequences=configuration.n_slots,
+        kv_unified=configuration.kv_unified,
     )
 
 
@@ -120,17 +120,9 @@ def draft_settings(configuration: Configuration) -> ContextSettings:
         type_v=draft.type_v,
         lora_paths=(),
         n_rows=1,
+        n_sequences=1,
         owner="draft",
     )
-
-
-def _try_decode(backend: LlamaCppBackend) -> None:
-    sequence = backend.open()
-    token = backend.vocabulary.bos
-    sequence.prefill([0 if token is None else token] * min(TRIAL_TOKENS, backend.n_batch))
-    sequence.crop(0)
-    sequence.decode(0 if token is None else token)
-    sequence.crop(0)
 
 
 def _template(backend: LlamaCppBackend) -> ChatTemplate:

@@ -9,12 +9,15 @@ import llama_cpp
 import psutil
 
 from engine.backends.llama_cpp.adapters import apply_adapters
+from engine.backends.llama_cpp.library_build import library_build
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import Placement, PlacementRequest
-from engine.backends.llama_cpp.sequence import LlamaCppSequence
+from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
+from engine.backends.llama_cpp.state_layout import State
+from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
-from engine.errors import ModelLoadError
+from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 
 GGML_TYPES: dict[KVTypeName, int] = {
@@ -29,11 +32,15 @@ GGML_TYPES: dict[KVTypeName, int] = {
     "bf16": 30,
 }
 FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+TRIAL_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """What one model and its context are opened with; `n_rows` is `n_outputs_max`."""
+    """What one model and its context are opened with; `n_rows` is `n_outputs_max`.
+
+    Unless `kv_unified`, the `n_sequences` divide the `n_ctx` cells.
+    """
 
     placement: PlacementRequest
     n_ctx: int
@@ -48,6 +55,8 @@ class ContextSettings:
     use_extra_buffers: bool = True
     lora_paths: tuple[Path, ...] = ()
     n_rows: int = 1 + MAX_DRAFT
+    n_sequences: int = 1
+    kv_unified: bool = False
     owner: str = "target"
 
 
@@ -75,7 +84,7 @@ class AbortFlag:
 
 
 class LlamaCppBackend:
-    """A model, its context and the one sequence in it.
+    """A model, its context and the sequences in it.
 
     Raises:
         ModelLoadError: llama.cpp refused the file or the context.
@@ -84,7 +93,6 @@ class LlamaCppBackend:
     def __init__(self, settings: ContextSettings, log: NativeLog) -> None:
         self._log = log
         self._flag = AbortFlag()
-        self._sequence: LlamaCppSequence | None = None
         llama_cpp.llama_backend_init()
         log.clear()
         self._model = _load_model(settings, log)
@@ -97,11 +105,9 @@ class LlamaCppBackend:
         self.n_batch: int = llama_cpp.llama_n_batch(self._context)
         self.n_rows = settings.n_rows
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
-        self._n_swa: int = 0 if settings.swa_full else llama_cpp.llama_model_n_swa(self._model)
-        self._is_recurrent = bool(
-            llama_cpp.llama_model_is_recurrent(self._model)
-            or llama_cpp.llama_model_is_hybrid(self._model)
-        )
+        self.n_sequences = settings.n_sequences
+        self.shares_cells = settings.kv_unified and settings.n_sequences > 1
+        self._room = self._make_room()
 
     @property
     def kv_bytes(self) -> int:
@@ -109,7 +115,21 @@ class LlamaCppBackend:
 
     @property
     def can_crop(self) -> bool:
-        return not self._is_recurrent
+        return not self._room.is_recurrent
+
+    @property
+    def can_shift(self) -> bool:
+        return self._room.can_shift
+
+    @property
+    def can_slice(self) -> bool:
+        if not self._room.states.is_learned:
+            self._learn_states()
+        return self._room.states.sliced is not None
+
+    @property
+    def state_format(self) -> str:
+        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}"
 
     @property
     def model_name(self) -> str:
@@ -132,19 +152,43 @@ class LlamaCppBackend:
         text = llama_cpp.llama_model_chat_template(self._model, None)
         return text.decode("utf-8", "replace") if text else None
 
+    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
+        states = self._room.states
+        start = states.first_position(state)
+        front, back = states.cut(state, start, start + at), states.cut(state, start + at)
+        return bytes(front), bytes(back)
+
     def open(self) -> LlamaCppSequence:
-        if self._sequence is None:
-            self._sequence = LlamaCppSequence(
-                self._context,
-                n_ctx=self.n_ctx,
-                n_batch=self.n_batch,
-                n_rows=self.n_rows,
-                n_vocab=self.vocabulary.n_tokens,
-                n_swa=self._n_swa,
-                is_recurrent=self._is_recurrent,
+        """Give an empty sequence; where there is only one, that one is emptied.
+
+        Raises:
+            ContextFullError: all are open.
+        """
+        opened = self._room.open
+        free = [number for number in range(self.n_sequences) if number not in opened]
+        if free:
+            return LlamaCppSequence(self._room, free[0])
+        if self.n_sequences > 1:
+            raise ContextFullError(
+                f"all {self.n_sequences} sequences of the context are open: close one, or load the "
+                "model with more slots"
             )
-        self._sequence.crop(0)
-        return self._sequence
+        opened[0].crop(0)
+        return opened[0]
+
+    def try_out(self) -> None:
+        """Decode a few tokens, and learn from them what saved states look like.
+
+        A badly built llama.cpp crashes at its first decode.
+        """
+        bos = self.vocabulary.bos
+        token = 0 if bos is None else bos
+        sequence = self.open()
+        sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch))
+        sequence.save()
+        sequence.crop(0)
+        sequence.decode(token)
+        sequence.close()
 
     def abort(self) -> None:
         self._flag.set()
@@ -155,11 +199,46 @@ class LlamaCppBackend:
     def close(self) -> None:
         if self._context is None:
             return
-        if self._sequence is not None:
-            self._sequence.close()
+        for sequence in list(self._room.open.values()):
+            sequence.close()
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
-        self._context = self._model = self._sequence = None
+        self._context = self._model = None
+
+    def _make_room(self) -> Room:
+        memory = llama_cpp.llama_get_memory(self._context)
+        n_swa: int = llama_cpp.llama_model_n_swa(self._model)
+        is_recurrent = bool(
+            llama_cpp.llama_model_is_recurrent(self._model)
+            or llama_cpp.llama_model_is_hybrid(self._model)
+        )
+        return Room(
+            context=self._context,
+            memory=memory,
+            states=States(self._context, n_swa=n_swa),
+            n_ctx=self.n_ctx,
+            n_batch=self.n_batch,
+            n_rows=self.n_rows,
+            n_vocab=self.vocabulary.n_tokens,
+            n_swa=n_swa,
+            is_recurrent=is_recurrent,
+            shares_cells=self.shares_cells,
+            can_shift=not is_recurrent and bool(llama_cpp.llama_memory_can_shift(memory)),
+        )
+
+    def _learn_states(self) -> None:
+        """Learn what saved states look like from a sequence that holds something."""
+        for sequence in self._room.open.values():
+            if sequence.tokens:
+                sequence.save()
+                return
+        if len(self._room.open) < self.n_sequences:
+            self.try_out()
+            return
+        sequence = self._room.open[0]
+        sequence.decode(0)
+        sequence.save()
+        sequence.crop(0)
 
     def _metadata(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(512)
@@ -185,7 +264,8 @@ def _open_context(model: object, settings: ContextSettings, log: NativeLog) -> o
     params.n_ctx = settings.n_ctx
     params.n_batch = settings.n_batch
     params.n_ubatch = settings.n_ubatch
-    params.n_seq_max = 1
+    params.n_seq_max = settings.n_sequences
+    params.kv_unified = settings.kv_unified
     params.n_outputs_max = settings.n_rows
     params.n_threads = n_threads
     params.n_threads_batch = n_threads

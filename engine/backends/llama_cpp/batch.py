@@ -7,9 +7,9 @@ import numpy as np
 
 
 class Batch:
-    """At most `capacity` tokens of sequence 0."""
+    """At most `capacity` tokens of one sequence."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, sequence_id: int) -> None:
         self.native = llama_cpp.llama_batch_init(capacity, 0, 1)
         self._tokens = np.ctypeslib.as_array(self.native.token, (capacity,))
         self._positions = np.ctypeslib.as_array(self.native.pos, (capacity,))
@@ -17,7 +17,7 @@ class Batch:
         self._steps = np.arange(capacity, dtype=np.int32)
         np.ctypeslib.as_array(self.native.n_seq_id, (capacity,))[:] = 1
         for index in range(capacity):
-            self.native.seq_id[index][0] = 0
+            self.native.seq_id[index][0] = sequence_id
 
     def fill(self, tokens: Tokens[int], position: int, *, logits: bool) -> None:
         """Put tokens at consecutive positions, all rows flagged for logits or none."""

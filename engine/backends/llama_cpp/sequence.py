@@ -1,63 +1,73 @@
-"""The one line of tokens in a llama.cpp context."""
+"""One of the lines of tokens in a llama.cpp context."""
 
 import ctypes
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
 
 import llama_cpp
 import numpy as np
 
-from engine.backends.base import Forward, Logits
+from engine.backends.base import Forward, Logits, Sequence
 from engine.backends.llama_cpp.batch import Batch
+from engine.backends.llama_cpp.state_layout import State
+from engine.backends.llama_cpp.states import States
 from engine.errors import (
     ContextFullError,
     CropUnsupportedError,
     DecodeAborted,
     DecodeError,
+    StateError,
 )
 
-SEQUENCE = 0
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One context, as its sequences see it."""
+
+    context: object
+    memory: object
+    states: States
+    n_ctx: int
+    """Cells of one sequence, or of all where they share."""
+    n_batch: int
+    n_rows: int
+    n_vocab: int
+    n_swa: int
+    is_recurrent: bool
+    shares_cells: bool
+    can_shift: bool
+    open: "dict[int, LlamaCppSequence]" = field(default_factory=dict)
+    """The sequences that are open, by their ids."""
+
+
 class LlamaCppSequence:
-    """Invariant: the context's memory holds exactly `tokens`, at positions 0, 1, ….
+    """Invariant: the context holds exactly `tokens` for its id, at positions 0, 1, ….
 
     A sliding window has moved on from early tokens; `can_crop` knows how far back is whole.
     """
 
-    def __init__(
-        self,
-        context: object,
-        *,
-        n_ctx: int,
-        n_batch: int,
-        n_rows: int,
-        n_vocab: int,
-        n_swa: int,
-        is_recurrent: bool,
-    ) -> None:
-        self._context = context
-        self._memory = llama_cpp.llama_get_memory(context)
-        self._n_ctx = n_ctx
-        self._n_batch = n_batch
-        self._n_rows = n_rows
-        self._n_vocab = n_vocab
-        self._n_swa = n_swa
-        self._is_recurrent = is_recurrent
-        self._batch = Batch(max(n_batch, n_rows))
+    def __init__(self, room: Room, sequence_id: int) -> None:
+        self._room = room
+        self._id = sequence_id
+        self._batch = Batch(max(room.n_batch, room.n_rows), sequence_id)
         self._tokens: list[int] = []
+        self._n_shared = 0
+        self._is_shifted = False
         self._logits_address = 0
-        self._logits: Logits = np.empty((0, n_vocab), dtype=np.float32)
+        self._logits: Logits = np.empty((0, room.n_vocab), dtype=np.float32)
+        room.open[sequence_id] = self
 
     @property
     def tokens(self) -> Tokens[int]:
         return self._tokens
 
     def prefill(self, tokens: Tokens[int]) -> None:
-        if len(tokens) > self._n_batch:
+        if len(tokens) > self._room.n_batch:
             raise ContextFullError(
-                f"a prefill of {len(tokens)} tokens was asked but a batch holds {self._n_batch}: "
-                "split it"
+                f"a prefill of {len(tokens)} tokens was asked but a batch holds "
+                f"{self._room.n_batch}: split it"
             )
         self._decode(tokens, logits=False)
 
@@ -65,10 +75,10 @@ class LlamaCppSequence:
         return self.verify((token,))
 
     def verify(self, tokens: Tokens[int]) -> Forward:
-        if len(tokens) > self._n_rows:
+        if len(tokens) > self._room.n_rows:
             raise ContextFullError(
                 f"logits of {len(tokens)} rows were asked but the context reserves "
-                f"{self._n_rows}: draft at most {self._n_rows - 1} tokens"
+                f"{self._room.n_rows}: draft at most {self._room.n_rows - 1} tokens"
             )
         self._decode(tokens, logits=True)
         return Forward(self._read_logits(len(tokens)))
@@ -77,7 +87,7 @@ class LlamaCppSequence:
         held = len(self._tokens)
         if length in (0, held):
             return True
-        if length > held or self._is_recurrent:
+        if length > held or self._room.is_recurrent:
             return False
         return self._window_is_whole(length)
 
@@ -89,43 +99,127 @@ class LlamaCppSequence:
                 f"the cache holds {len(self._tokens)} tokens and cannot go back to {length}: "
                 f"{self._why_not(length)}; start again from 0"
             )
-        start = length if length else -1
-        if not llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, start, -1):
+        if not length:
+            self._forget()
+            return
+        if not llama_cpp.llama_memory_seq_rm(self._room.memory, self._id, length, -1):
             raise CropUnsupportedError(
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
             )
         del self._tokens[length:]
+        self._n_shared = min(self._n_shared, length)
+
+    def save(self, start: int = 0) -> bytes | memoryview:
+        if self._is_shifted:
+            raise StateError(
+                "tokens were dropped from the middle of this sequence: what it holds no longer "
+                "follows from its tokens, and is not saved"
+            )
+        if not 0 <= start < len(self._tokens):
+            raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
+        states = self._room.states
+        state = states.read(self._id)
+        if not states.is_learned:
+            states.learn(state)
+        return states.cut(state, start) if start else state
+
+    def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        if len(tokens) > self._room.n_ctx:
+            raise ContextFullError(
+                f"a state of {len(tokens)} tokens was asked for and the context has "
+                f"{self._room.n_ctx} cells: raise the context"
+            )
+        self.crop(0)
+        try:
+            self._room.states.write(self._id, states, len(tokens))
+        except StateError:
+            self._forget()
+            raise
+        self._tokens = list(tokens)
+
+    def copy(self, source: Sequence, length: int) -> None:
+        if not (isinstance(source, LlamaCppSequence) and self._room.shares_cells):
+            raise StateError("cells can be shared within one context that shares them only")
+        if source is self:
+            self.crop(length)
+            return
+        if not source.can_crop(length):
+            raise CropUnsupportedError(
+                f"the cache holds {len(source.tokens)} tokens and its first {length} cannot be "
+                "shared: its window has moved on, or it is recurrent"
+            )
+        self.crop(0)
+        if length:
+            llama_cpp.llama_memory_seq_cp(self._room.memory, source._id, self._id, 0, length)
+        self._tokens = list(source.tokens[:length])
+        self._is_shifted = source._is_shifted
+        self._n_shared = length
+        source._n_shared = max(source._n_shared, length)
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        n_held = len(self._tokens)
+        if not self._room.can_shift:
+            raise CropUnsupportedError(
+                "this model's cache cannot drop tokens from its middle; start again from 0"
+            )
+        if not (n_drop > 0 and n_keep >= 0 and n_keep + n_drop <= n_held):
+            raise CropUnsupportedError(
+                f"the cache holds {n_held} tokens: {n_drop} behind the first {n_keep} are not there"
+            )
+        if self._n_shared > n_keep + n_drop:
+            self._stop_sharing()
+        end = n_keep + n_drop
+        memory = self._room.memory
+        if not llama_cpp.llama_memory_seq_rm(memory, self._id, n_keep, end):
+            raise CropUnsupportedError("llama.cpp refused to drop tokens; start again from 0")
+        llama_cpp.llama_memory_seq_add(memory, self._id, end, -1, -n_drop)
+        del self._tokens[n_keep:end]
+        self._n_shared = min(self._n_shared, n_keep)
+        self._is_shifted = True
 
     def close(self) -> None:
         """Give the cells back; the batch is freed with it."""
-        if self._tokens:
-            self.crop(0)
+        if self._room.open.get(self._id) is not self:
+            return
+        self._forget()
         self._batch.close()
+        del self._room.open[self._id]
+
+    def _forget(self) -> None:
+        llama_cpp.llama_memory_seq_rm(self._room.memory, self._id, -1, -1)
+        self._tokens = []
+        self._n_shared = 0
+        self._is_shifted = False
+
+    def _stop_sharing(self) -> None:
+        """Move to cells of its own: moved positions would move in every sequence that shares."""
+        tokens = self._tokens
+        self.load(tokens, [self._room.states.read(self._id)])
+        self._n_shared = 0
 
     def _decode(self, tokens: Tokens[int], *, logits: bool) -> None:
-        n_free = self._n_ctx - len(self._tokens)
+        n_free = self._room.n_ctx - len(self._tokens)
         if len(tokens) > n_free:
             raise ContextFullError(
-                f"{len(tokens)} more tokens were asked but {n_free} of {self._n_ctx} cells are "
-                "free: raise the context, or shorten the chat"
+                f"{len(tokens)} more tokens were asked but {n_free} of {self._room.n_ctx} cells "
+                "are free: raise the context, or shorten the chat"
             )
         self._batch.fill(tokens, len(self._tokens), logits=logits)
-        status = llama_cpp.llama_decode(self._context, self._batch.native)
+        status = llama_cpp.llama_decode(self._room.context, self._batch.native)
         if status == DECODED:
             self._tokens.extend(tokens)
             return
         self._read_what_is_held(tokens)
-        raise _failure(status, len(tokens), len(self._tokens))
+        raise self._failure(status, len(tokens))
 
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
         """Agree with the memory after a decode that stopped half-way."""
-        last = llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)
+        last = llama_cpp.llama_memory_seq_pos_max(self._room.memory, self._id)
         length = last + 1
         self._tokens = [*self._tokens, *tokens][:length]
-        if length and (self._is_recurrent or not self._window_is_whole(length)):
-            llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, -1, -1)
-            self._tokens = []
+        if length and (self._room.is_recurrent or not self._window_is_whole(length)):
+            self._forget()
 
     def _window_is_whole(self, length: int) -> bool:
         """Whether every cell that token `length` attends to is still there.
@@ -133,40 +227,52 @@ class LlamaCppSequence:
         The rule of llama.cpp's server: `seq_rm` itself returns True on a sliding-window cache that
         it leaves without the cells of the window.
         """
-        first: int = llama_cpp.llama_memory_seq_pos_min(self._memory, SEQUENCE)
-        return first == 0 or 0 < first < max(0, length - self._n_swa)
+        first: int = llama_cpp.llama_memory_seq_pos_min(self._room.memory, self._id)
+        return first == 0 or 0 < first < max(0, length - self._room.n_swa)
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):
             return "it is shorter"
-        if self._is_recurrent:
+        if self._room.is_recurrent:
             return "a recurrent state has no past"
-        return f"the sliding window of {self._n_swa} tokens has moved on"
+        return f"the sliding window of {self._room.n_swa} tokens has moved on"
 
     def _read_logits(self, n_rows: int) -> Logits:
         """Give a view of llama.cpp's rows; it is made anew when they moved."""
-        pointer = llama_cpp.llama_get_logits(self._context)
+        pointer = llama_cpp.llama_get_logits(self._room.context)
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         if address is None:
             raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
         if address != self._logits_address:
             self._logits_address = address
-            values = (ctypes.c_float * (self._n_rows * self._n_vocab)).from_address(address)
-            self._logits = np.ctypeslib.as_array(values).reshape(self._n_rows, self._n_vocab)
+            values = (ctypes.c_float * (self._room.n_rows * self._room.n_vocab)).from_address(
+                address
+            )
+            self._logits = np.ctypeslib.as_array(values).reshape(
+                self._room.n_rows, self._room.n_vocab
+            )
         return self._logits[:n_rows]
 
-
-def _failure(
-    status: int, n_asked: int, n_held: int
-) -> DecodeAborted | ContextFullError | DecodeError:
-    if status == ABORTED:
-        return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
-    if status == NO_CELLS:
-        return ContextFullError(
-            f"llama.cpp found no cells for {n_asked} tokens behind {n_held}: raise the context, or "
-            "shorten the chat"
+    def _failure(self, status: int, n_asked: int) -> DecodeAborted | ContextFullError | DecodeError:
+        n_held = len(self._tokens)
+        if status == ABORTED:
+            return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
+        if status == NO_CELLS:
+            return ContextFullError(
+                f"llama.cpp found no cells for {n_asked} tokens behind {n_held}{self._others()}: "
+                "raise the context, or shorten the chat"
+            )
+        return DecodeError(
+            f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: the log has the "
+            "reason; reload the model"
         )
-    return DecodeError(
-        f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: the log has the reason; "
-        "reload the model"
-    )
+
+    def _others(self) -> str:
+        """Say what other sequences hold of shared cells; a common prefix counts for each."""
+        others = [len(one.tokens) for one in self._room.open.values() if one is not self]
+        if not self._room.shares_cells or not sum(others):
+            return ""
+        return (
+            f" (the {self._room.n_ctx} cells are shared, and {len(others)} other sequences hold "
+            f"{sum(others)} tokens)"
+        )
