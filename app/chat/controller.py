@@ -5,12 +5,12 @@ No Textual here: the screen calls `poll` once per frame and shows what the `Chan
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 
 from app.chat.change import Change, Notice, Severity
 from app.chat.continuing import known_tokens
-from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
+from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH, FAILED, Entry
 from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
@@ -97,6 +97,14 @@ class ChatController:
         return self._reply.chat_id if self._reply else None
 
     @property
+    def replying_elsewhere(self) -> str | None:
+        """The title of the chat that is being answered while another one is shown."""
+        reply = self._reply
+        if reply is None or self.history.is_shown(reply.chat_id):
+            return None
+        return reply.chat_title
+
+    @property
     def can_ask(self) -> bool:
         """A message can be sent now."""
         is_free = self.meters.phase is Phase.READY and not self.is_lent
@@ -125,7 +133,7 @@ class ChatController:
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
-        return self.meters.snapshot()
+        return replace(self.meters.snapshot(), elsewhere=self.replying_elsewhere)
 
     # --- the engine ---
 
@@ -209,7 +217,13 @@ class ChatController:
         self.history.refresh()
         pieces = self._remembered.of(last.id, last.content) if last.content else ()
         reply = RunningReply(
-            last.chat_id, last.id, "", self.history.head_id, begun=last, begun_pieces=pieces
+            last.chat_id,
+            last.id,
+            "",
+            self.history.head_id,
+            begun=last,
+            begun_pieces=pieces,
+            chat_title=self.history.title,
         )
         self._begin(reply, last.parent_id)
         return True
@@ -221,7 +235,8 @@ class ChatController:
         chat = self.history.chat
         if chat is None:
             raise StoreError("the chat was deleted while it was written")
-        self._begin(RunningReply(chat.id, reply_id, prompt or "", head), question_id)
+        reply = RunningReply(chat.id, reply_id, prompt or "", head, chat_title=chat.title)
+        self._begin(reply, question_id)
 
     def _begin(self, reply: RunningReply, question_id: int) -> None:
         messages = self.history.request_messages(question_id)
@@ -252,13 +267,16 @@ class ChatController:
     # --- chats ---
 
     def open_chat(self, chat_id: int) -> None:
-        """Show another chat; a running reply is stopped and keeps what it has.
+        """Show another chat; a running reply goes on in its own.
 
         Raises:
             StoreError: If the chat is gone.
         """
+        self._store.chat(chat_id)
         self._leave()
-        self.history.open(chat_id)
+        reply = self._reply
+        lock = reply.take_lock() if reply is not None and reply.chat_id == chat_id else None
+        self.history.open(chat_id, lock)
 
     def refresh(self) -> None:
         """Read the shown chat again.
@@ -276,7 +294,8 @@ class ChatController:
 
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the next or the previous variant of a message; False at the last one."""
-        moved = not self.is_replying and self.history.switch_variant(message_id, step)
+        is_busy = self._reply is not None and self.history.is_shown(self._reply.chat_id)
+        moved = not is_busy and self.history.switch_variant(message_id, step)
         self._is_rebuilt = self._is_rebuilt or moved
         return moved
 
@@ -292,12 +311,11 @@ class ChatController:
 
     def close(self) -> None:
         """End the engine, save what came, let the chat go."""
-        self._cut_reply(FinishReason.CANCELLED)
+        self._cut_reply(CUT_BY_CLOSE)
         self.client.close()
         self.history.close()
 
     def _leave(self) -> None:
-        self.stop()
         lock = self.history.take_lock()
         if self._reply is not None and self.history.is_shown(self._reply.chat_id):
             self._reply.lock = lock
@@ -359,15 +377,19 @@ class ChatController:
             self._pieces += self._reply.pieces[n_pieces:]
 
     def _take_failed(self, event: Failed) -> None:
-        self._notices.append(Notice(event.message, event.title, "error"))
         reply = self._reply
-        if reply is not None and not reply.has_begun:
-            if reply.begun is not None:
-                self._cut_reply(reply.begun.finish_reason or FAILED)
-            else:
-                self._take_back(reply)
-        else:
+        elsewhere = self.replying_elsewhere
+        if elsewhere is not None:
+            self._notices.append(Notice(event.message, f"{event.title}: {elsewhere}", "error"))
             self._cut_reply(FAILED)
+            return
+        self._notices.append(Notice(event.message, event.title, "error"))
+        if reply is None or reply.has_begun:
+            self._cut_reply(FAILED)
+        elif reply.begun is not None:
+            self._cut_reply(reply.begun.finish_reason or FAILED)
+        else:
+            self._take_back(reply)
         self.say(f"{event.title}: {event.message}")
 
     def _take_stopped(self, event: WorkerStopped) -> None:
@@ -415,6 +437,8 @@ class ChatController:
             )
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))
+        if event is not None and not self.history.is_shown(reply.chat_id):
+            self._notices.append(Notice(f"“{reply.chat_title}” is answered: ctrl+l leads there."))
         self._release(reply)
 
     def _take_back(self, reply: RunningReply) -> None:

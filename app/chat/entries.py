@@ -10,6 +10,8 @@ from engine.events import FinishReason
 
 CUT_BY_CRASH = "engine stopped"
 """Finish reason of a reply that the engine's end cut off."""
+CUT_BY_CLOSE = "kvchat was closed"
+"""Finish reason of a reply that was under way when the user left."""
 FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 

@@ -48,15 +48,19 @@ class ChatHistory:
         self._asides: list[tuple[int | None, Entry]] = []
         """Asides, each with the message that it stands behind."""
 
-    def open(self, chat_id: int) -> None:
+    def open(self, chat_id: int, lock: ChatLock | None = None) -> None:
         """Show a stored chat, read-only while another kvchat writes it.
+
+        Args:
+            chat_id: The chat.
+            lock: A lock on it that this kvchat holds already.
 
         Raises:
             StoreError: If the chat is gone.
         """
         chat = self.store.chat(chat_id)
         self.begin()
-        self._lock = self.store.lock_chat(chat_id)
+        self._lock = lock or self.store.lock_chat(chat_id)
         self.is_read_only = self._lock is None
         self.chat = chat
         self.sampling = chat.sampling

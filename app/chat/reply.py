@@ -25,6 +25,7 @@ class RunningReply:
         *,
         begun: StoredMessage | None = None,
         begun_pieces: Sequence[Piece] = (),
+        chat_title: str = "",
     ) -> None:
         self.chat_id = chat_id
         self.message_id = message_id
@@ -32,6 +33,7 @@ class RunningReply:
         """The user's text, given back if the engine refuses it before the first token."""
         self.parent_head = parent_head
         """The chat's head before the text was sent."""
+        self.chat_title = chat_title
         self.begun = begun
         """The reply as it was when it was cut, None if it is a new one."""
         self.lock: ChatLock | None = None
@@ -73,6 +75,11 @@ class RunningReply:
         if before is None or of_this_part is None:
             return of_this_part or before
         return joined_stats(before, of_this_part)
+
+    def take_lock(self) -> ChatLock | None:
+        """Hand the lock of the chat over to the caller."""
+        lock, self.lock = self.lock, None
+        return lock
 
     def add(self, event: TokensCommitted) -> None:
         """Take in the tokens of a round."""

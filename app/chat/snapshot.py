@@ -59,3 +59,5 @@ class CockpitSnapshot:
     buffers: tuple[BufferSize, ...] = ()
     planned_bytes: int | None = None
     process_bytes: int | None = None
+    elsewhere: str | None = None
+    """Title of the chat that is being answered while another one is shown."""

@@ -5,6 +5,8 @@ from app.render import format as fmt
 from app.render.lines import Line, Run, spread
 from app.render.sanitize import visible
 
+MAX_TITLE = 20
+"""Characters of the title of a chat that is answered in the background."""
 _SEPARATOR = Run(" · ", "muted")
 
 
@@ -23,7 +25,14 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     parts = [(name, "strong"), (snapshot.file_type, ""), (_predictor(snapshot), "")]
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         parts.append((snapshot.phase.value, "bad" if snapshot.phase is Phase.STOPPED else "accent"))
+    if snapshot.elsewhere is not None:
+        parts.append((f"answering “{_short(snapshot.elsewhere)}”", "accent"))
     return [part for part in parts if part[0]]
+
+
+def _short(title: str) -> str:
+    shown = visible(title.replace("\n", " "))
+    return shown if len(shown) <= MAX_TITLE else shown[: MAX_TITLE - 1] + "…"
 
 
 def _predictor(snapshot: CockpitSnapshot) -> str:

@@ -12,6 +12,7 @@ from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
 from app.render.reply_stats import reply_stats_text
+from app.render.sanitize import visible
 from app.render.tint import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_dialogs import ChatDialogs
 from app.services import Services
@@ -23,6 +24,8 @@ from app.widgets.transcript import Transcript
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError
 
+EDITING = "editing: enter sends, esc forgets"
+
 
 class ChatActions(ChatDialogs):
     """Keys and their actions; the screen that is shown adds widgets and a clock."""
@@ -33,6 +36,8 @@ class ChatActions(ChatDialogs):
         super().__init__(controller, services)
         self._edited: int | None = None
         """The question that the composer's text takes the place of."""
+        self._waits = False
+        """The composer's text is sent as soon as the reply in another chat ends."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
 
@@ -49,6 +54,8 @@ class ChatActions(ChatDialogs):
     # --- asking ---
 
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
+        if self._has_to_wait():
+            return
         if not self._may_ask():
             return
         try:
@@ -63,6 +70,27 @@ class ChatActions(ChatDialogs):
         self.composer.border_title = None
         self.composer.put("")
         self.transcript.action_follow()
+
+    def _has_to_wait(self) -> bool:
+        """Keep the text for later where another chat is being answered: there is one engine."""
+        elsewhere = self.controller.replying_elsewhere
+        self._waits = elsewhere is not None and not self.controller.history.is_read_only
+        if self._waits:
+            title = visible(elsewhere or "")
+            self.composer.border_title = f"sent when “{title}” is answered: esc takes it back"
+        return self._waits
+
+    def send_what_waits(self) -> None:
+        """Send the text that was kept, once the engine is free; nothing is kept without one."""
+        if not self._waits or self.controller.is_replying:
+            return
+        self._forget_waiting()
+        if self.composer.text.strip():
+            self.on_composer_submitted(Composer.Submitted(self.composer.text))
+
+    def _forget_waiting(self) -> None:
+        self._waits = False
+        self.composer.border_title = EDITING if self._edited is not None else None
 
     def on_composer_prompted(self) -> None:
         if self._edited is None and self.controller.history.unfinished() is not None:
@@ -87,13 +115,18 @@ class ChatActions(ChatDialogs):
             self.composer.put(text)
 
     def action_stop(self) -> None:
-        """Stop the reply; without one, forget an edit and go back to the composer."""
-        if self.controller.stop():
+        """Stop the reply; without one, forget what waits or an edit, and go to the composer."""
+        elsewhere = self.controller.replying_elsewhere
+        if elsewhere is None and self.controller.stop():
             return
-        if self._edited is not None:
+        if self._waits:
+            self._forget_waiting()
+        elif self._edited is not None:
             self._edited = None
             self.composer.border_title = None
             self.composer.put("")
+        elif elsewhere is not None and self.composer.has_focus:
+            self.notify(f"“{visible(elsewhere)}” is being answered: open it (ctrl+l) to stop it.")
         self.composer.focus()
 
     def action_regenerate(self) -> None:
@@ -114,7 +147,7 @@ class ChatActions(ChatDialogs):
             return
         self._edited = message.id
         self.composer.put(message.content)
-        self.composer.border_title = "editing: enter sends, esc forgets"
+        self.composer.border_title = EDITING
         self.composer.focus()
 
     def action_variant(self, step: int) -> None:
@@ -137,6 +170,9 @@ class ChatActions(ChatDialogs):
             return True
         if controller.history.is_read_only:
             self.notify("Another kvchat writes this chat: it is read-only here.")
+        elif controller.replying_elsewhere is not None:
+            title = visible(controller.replying_elsewhere)
+            self.notify(f"“{title}” is being answered: wait for it, or stop it there (ctrl+l).")
         elif controller.is_replying:
             self.notify("A reply is under way: esc stops it.")
         elif controller.is_lent:
@@ -153,10 +189,12 @@ class ChatActions(ChatDialogs):
 
     def action_new_chat(self) -> None:
         """Begin a new chat."""
+        self._forget_waiting()
         self.controller.new_chat()
         self.composer.focus()
 
     def open_chat(self, chat_id: int) -> None:
+        self._forget_waiting()
         super().open_chat(chat_id)
         self.transcript.action_follow()
         self.composer.focus()

@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import pytest
+
+from app.chat.controller import ChatController
+from app.chat.entries import FAILED
+from engine.events import Failed, FinishReason
+from tests.app.chat.test_controller import Clock, loaded
+from tests.fakes_client import Script, ScriptedClient
+
+WORDS = "word " * 50
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def left(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClient, int]:
+    """A new chat, shown while the one before is being answered."""
+    controller, client = loaded(tmp_path, clock, Script(replies=(WORDS,), tps=10))
+    controller.send("go")
+    clock.now += 1
+    controller.poll()
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    controller.poll()
+    return controller, client, chat.id
+
+
+def pass_time(controller: ChatController, clock: Clock, seconds: float) -> str:
+    text = ""
+    for _ in range(int(seconds * 10)):
+        clock.now += 0.1
+        text += controller.poll().text
+    return text
+
+
+def test_a_reply_goes_on_in_its_own_chat_while_another_is_shown(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, chat_id = left(tmp_path, clock)
+    assert client.n_stops == 0
+    assert pass_time(controller, clock, 3.0) == "", "its text stays out of the chat that is shown"
+    assert controller.entries() == []
+    assert controller.replying_elsewhere == "go"
+    assert controller.snapshot().elsewhere == "go"
+    assert not controller.can_ask
+    clock.now += 30
+    change = controller.poll()
+    assert "“go” is answered" in change.notices[-1].message
+    assert controller.replying_elsewhere is None
+    assert controller.can_ask
+    controller.open_chat(chat_id)
+    [_, reply] = controller.entries()
+    assert reply.content == WORDS
+    assert controller.history.message(reply.key).finish_reason == FinishReason.END
+
+
+def test_going_back_shows_the_live_text_and_it_grows(tmp_path: Path, clock: Clock) -> None:
+    controller, _, chat_id = left(tmp_path, clock)
+    pass_time(controller, clock, 1.0)
+    controller.open_chat(chat_id)
+    assert not controller.history.is_read_only, "the lock comes back with the chat"
+    assert controller.replying_elsewhere is None
+    assert controller.poll().is_rebuilt
+    live = controller.entries()[-1]
+    assert live.is_live
+    assert live.content.startswith("word word")
+    assert pass_time(controller, clock, 1.0).startswith(" word")
+    assert controller.stop()
+    controller.poll()
+    assert controller.entries()[-1].note.startswith("stopped")
+
+
+def test_a_chat_in_the_background_stays_locked_until_its_reply_ends(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, _, chat_id = left(tmp_path, clock)
+    assert controller.history.store.lock_chat(chat_id) is None
+    clock.now += 30
+    controller.poll()
+    lock = controller.history.store.lock_chat(chat_id)
+    assert lock is not None
+    lock.close()
+
+
+def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=(WORDS,), tps=10, prefill_s=5.0))
+    controller.send("go")
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    controller.poll()
+    client.emit(Failed("The context is full", "too long"))
+    change = controller.poll()
+    assert change.draft is None
+    assert [notice.title for notice in change.notices] == ["The context is full: go"]
+    assert controller.entries() == []
+    controller.open_chat(chat.id)
+    [question, reply] = controller.entries()
+    assert question.content == "go"
+    assert controller.history.message(reply.key).finish_reason == FAILED
+    assert "enter goes on" in reply.note
+
+
+def test_another_variant_can_be_shown_while_another_chat_is_answered(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=("first", "second")))
+    controller.send("one")
+    controller.poll()
+    controller.regenerate()
+    controller.poll()
+    [_, reply] = controller.entries()
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    client.script = Script(replies=(WORDS,), tps=10)
+    controller.send("busy")
+    controller.open_chat(chat.id)
+    assert controller.switch_variant(reply.key, -1)
+    assert controller.entries()[-1].content == "first"
+
+
+def test_a_chat_that_is_gone_leaves_the_shown_one_as_it_was(tmp_path: Path, clock: Clock) -> None:
+    controller, _ = loaded(tmp_path, clock)
+    controller.send("one")
+    controller.poll()
+    chat = controller.history.chat
+    assert chat is not None
+    with pytest.raises(Exception, match="chat 99"):
+        controller.open_chat(99)
+    assert controller.history.is_shown(chat.id)
+    assert controller.history.store.lock_chat(chat.id) is None, "it is still locked"

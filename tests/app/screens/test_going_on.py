@@ -1,0 +1,85 @@
+from pathlib import Path
+
+from app.render.lines import plain
+from app.widgets.status_bar import StatusBar
+from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.fakes_client import Script
+
+LONG = "word " * 200
+
+
+async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG, "and the end."), tps=60))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "enter goes on" in screen.transcript.text)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "and the end." in screen.transcript.text)
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert len(screen.controller.entries()) == 2
+        assert client.requests[1].continues
+        await pilot.press("enter")
+        await pilot.pause()
+        assert len(client.requests) == 2, "a whole reply has nothing to go on with"
+
+
+async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG, "second reply"), tps=300))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "first")
+        await wait_until(pilot, lambda: "word" in screen.transcript.text)
+        await pilot.press("ctrl+n")
+        status = screen.query_one(StatusBar)
+        await wait_until(pilot, lambda: "answering “first”" in plain(status.lines[0]))
+        await ask(pilot, screen, "second")
+        assert "sent when “first” is answered" in str(screen.composer.border_title)
+        assert screen.composer.text == "second"
+        assert len(client.requests) == 1
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        await wait_until(pilot, lambda: "second reply" in screen.transcript.text)
+        assert screen.composer.text == ""
+        assert screen.composer.border_title is None
+        assert client.n_stops == 0
+
+
+async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "first")
+        await pilot.press("ctrl+n")
+        await ask(pilot, screen, "second")
+        await pilot.press("escape")
+        assert screen.composer.border_title is None
+        assert screen.composer.text == "second"
+        await pilot.press("escape")
+        assert any("is being answered" in notice.message for notice in app._notifications)
+        assert client.n_stops == 0
+        assert screen.controller.is_replying
+
+
+async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("a reply to read",)))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "reading")
+        reading = screen.controller.history.chat
+        assert reading is not None
+        await pilot.press("ctrl+n")
+        app.controller.client.script = Script(replies=(LONG,), tps=60)  # type: ignore[attr-defined]
+        await ask(pilot, screen, "writing")
+        writing = screen.controller.history.chat
+        assert writing is not None
+        screen.open_chat(reading.id)
+        await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
+        assert screen.controller.is_replying
+        screen.open_chat(writing.id)
+        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
+        n = screen.transcript.text.count("word")
+        await wait_until(pilot, lambda: screen.transcript.text.count("word") > n + 5)
