@@ -1,10 +1,12 @@
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from app.store.chats import ChatStore
-from app.store.schema import STEPS, upgrade, version_of
+from app.store.schema import STEPS, statements_of, upgrade, version_of
 
 ADD_COLUMN = "ALTER TABLE chats ADD COLUMN note TEXT; CREATE INDEX chats_by_note ON chats(note)"
 
@@ -42,6 +44,75 @@ def test_a_chat_of_version_1_is_read_with_its_tree(path: Path) -> None:
         chat = store.chat(1)
         assert (chat.title, chat.updated_at, chat.sampling.temperature) == ("old", 2.0, 0.5)
         assert [m.content for m in store.path_to(chat.head_id or 0)] == ["q"]
+
+
+def test_messages_of_version_2_are_found_by_their_words(path: Path) -> None:
+    path.parent.mkdir()
+    database = database_of(path, STEPS[:2])
+    database.execute(
+        "INSERT INTO chats (id, title, created_at, updated_at, system_prompt, sampling)"
+        " VALUES (1, 'old', 1.0, 2.0, '', '{}')"
+    )
+    database.executemany(
+        "INSERT INTO messages (id, chat_id, parent_id, role, content, finish_reason, created_at)"
+        " VALUES (?, 1, ?, ?, ?, ?, 1.0)",
+        [
+            (1, None, "user", "which cache", None),
+            (2, 1, "assistant", "the prefix cache", "end"),
+            (3, 1, "assistant", "half a cache", None),
+        ],
+    )
+    database.execute("UPDATE chats SET head_id = 3")
+    database.close()
+    with ChatStore(path) as store:
+        assert [hit.message_id for hit in store.search("cache")] == [3, 2, 1]
+        chat = store.chat(1)
+        assert (chat.head_id, chat.archived_at, chat.kept_from, chat.summary) == (3, *[None] * 3)
+        store.delete_chat(1)
+        assert store.search("cache") == []
+
+
+UPGRADER = """
+import sqlite3, sys
+from pathlib import Path
+from app.store.schema import STEPS, upgrade
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.create_function("tell", 0, lambda: print("in the middle", flush=True))
+slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+upgrade(database, Path(sys.argv[1]), (*STEPS, f"SELECT tell(); {slow}"))
+"""
+
+
+def test_an_upgrade_that_is_killed_in_the_middle_is_made_at_the_next_start(path: Path) -> None:
+    path.parent.mkdir()
+    database = database_of(path, STEPS[:2])
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute(
+        "INSERT INTO chats (title, created_at, updated_at, system_prompt, sampling)"
+        " VALUES ('kept', 1.0, 1.0, '', '{}')"
+    )
+    database.close()
+    killed = subprocess.Popen([sys.executable, "-c", UPGRADER, path], stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == b"in the middle\n"
+    killed.kill()
+    killed.communicate()
+    database = sqlite3.connect(path)
+    assert version_of(database) == 2
+    database.close()
+    with ChatStore(path) as store:
+        assert [hit.title for hit in store.search("kept")] == ["kept"]
+        assert store._writer.run(version_of) == len(STEPS)
+
+
+def test_a_step_is_cut_into_statements_and_a_trigger_stays_whole() -> None:
+    trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT ';'; DELETE FROM a; END"
+    step = f"CREATE TABLE a (b); ;{trigger};\n -- a remark; and more\nSELECT 1"
+    assert [each.strip() for each in statements_of(step)] == [
+        "CREATE TABLE a (b);",
+        f"{trigger};",
+        "-- a remark; and more\nSELECT 1;",
+    ]
 
 
 def test_a_further_step_keeps_what_the_earlier_ones_made(path: Path) -> None:
