@@ -63,6 +63,9 @@ class ChatSettings(_Section):
     """Instruction at the start of a new chat; empty is none."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Tokens a reply may have; left out, until the context is full."""
+    reopen: Literal["cut", "last", "never"] = "cut"
+    """Whether the chat used last is shown at the start: only where kvchat ended before its reply
+    did, always, or never."""
 
     def sampling(self) -> SamplingSettings:
         """Give these settings as the sampler takes them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app import locations
 from app.chat.controller import ChatController
+from app.chat.reopening import reopen_last
 from app.configure import configure, draft_path, planned_bytes, usual_model
 from app.keys import Keymap, read_keymap
 from app.services import Services
@@ -79,6 +80,7 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
         system_prompt=(rules.system_prompt if rules else "") or settings.chat.system_prompt,
         max_tokens=settings.chat.max_tokens,
     )
+    reopen_last(controller, settings.chat.reopen)
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: configure(path, draft, rules, settings),

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from app.chat.controller import ChatController
+from app.chat.reopening import reopen_last
+from tests.app.chat.test_controller import Clock, loaded
+from tests.fakes_app import make_controller
+from tests.fakes_client import CONFIGURATION, Script
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def left(tmp_path: Path, clock: Clock, *, how: str) -> None:
+    """One chat of an earlier kvchat, whose reply was whole, stopped or under way."""
+    tps = None if how == "whole" else 10
+    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=tps))
+    controller.send("go")
+    clock.now += 1
+    controller.poll()
+    if how == "stopped":
+        controller.stop()
+        controller.poll()
+    if how == "killed":
+        controller.history.close()
+    else:
+        controller.close()
+    controller.history.store.close()
+
+
+def started(tmp_path: Path, clock: Clock) -> ChatController:
+    controller, _ = make_controller(tmp_path, clock=clock)
+    return controller
+
+
+@pytest.mark.parametrize(
+    ("how", "is_shown"),
+    [("closed", True), ("killed", True), ("stopped", False), ("whole", False)],
+)
+def test_a_chat_is_shown_again_where_kvchat_ended_before_its_reply_did(
+    tmp_path: Path, clock: Clock, how: str, is_shown: bool
+) -> None:
+    left(tmp_path, clock, how=how)
+    controller = started(tmp_path, clock)
+    reopen_last(controller, "cut")
+    assert (controller.history.chat is not None) == is_shown
+    if is_shown:
+        controller.load(CONFIGURATION)
+        controller.poll()
+        assert controller.continue_reply()
+
+
+@pytest.mark.parametrize(("rule", "is_shown"), [("last", True), ("never", False)])
+def test_the_setting_shows_the_last_chat_always_or_never(
+    tmp_path: Path, clock: Clock, rule: str, is_shown: bool
+) -> None:
+    left(tmp_path, clock, how="whole" if rule == "last" else "closed")
+    controller = started(tmp_path, clock)
+    reopen_last(controller, rule)  # type: ignore[arg-type]
+    assert (controller.history.chat is not None) == is_shown
+
+
+def test_a_chat_that_another_kvchat_writes_is_left_to_it(tmp_path: Path, clock: Clock) -> None:
+    writing, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    writing.send("go")
+    writing.poll()
+    controller = started(tmp_path, clock)
+    reopen_last(controller, "cut")
+    assert controller.history.chat is None
+    assert not controller.history.is_read_only
+
+
+def test_without_chats_there_is_nothing_to_show(tmp_path: Path, clock: Clock) -> None:
+    controller = started(tmp_path, clock)
+    reopen_last(controller, "last")
+    assert controller.history.chat is None
