@@ -9,6 +9,7 @@ from app.chat.judging import judging
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.tally import Tally, tally_of
 from app.render.format import share
+from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import (
     CacheChanged,
@@ -21,6 +22,7 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     SpeculationChanged,
+    TiersChanged,
     TokensCommitted,
     WorkerStopped,
 )
@@ -31,6 +33,8 @@ WINDOW_S = 2.0
 """Time over which the live speed is averaged, in seconds."""
 N_BINS = 64
 N_VERDICTS = 200
+N_NOTES = 200
+"""Lines of the cache's log that are kept."""
 
 
 class Meters:
@@ -50,6 +54,7 @@ class Meters:
         self._unsettled: list[RoundFinished] = []
         """Rounds that the counters do not hold yet: a hundred a second, for ten frames."""
         self._cache: CacheChanged | None = None
+        self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
         self._bin_start = 0.0
         self._bin_verified = self._bin_accepted = self._bin_emitted = 0
 
@@ -81,6 +86,8 @@ class Meters:
             phase=Phase.LOADING,
             model_name=configuration.model_path.stem,
             n_ctx=configuration.n_ctx,
+            n_slots=configuration.n_slots,
+            cache_log=tuple(self._notes),
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
@@ -132,8 +139,8 @@ class Meters:
                 self._committed(event)
             case RoundFinished():
                 self._round(event)
-            case CacheChanged():
-                self._cache = event
+            case CacheChanged() | TiersChanged():
+                self._kept(event)
             case CostsMeasured():
                 self._now = replace(self._now, costs=event)
             case SpeculationChanged():
@@ -157,13 +164,22 @@ class Meters:
             file_type=event.file_type,
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,
+            n_slots=event.configuration.n_slots,
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
             judging=judging(settings),
             buffers=event.buffers,
             cache=None,
+            tiers=None,
         )
+
+    def _kept(self, event: CacheChanged | TiersChanged) -> None:
+        if isinstance(event, CacheChanged):
+            self._cache = event
+            return
+        self._notes.extend(event.report.notes)
+        self._now = replace(self._now, tiers=event.report, cache_log=tuple(self._notes))
 
     def _prompt(self, event: PromptProgress | PromptReady) -> None:
         if isinstance(event, PromptProgress):
@@ -228,7 +244,7 @@ class Meters:
     def _failed(self, event: Failed | WorkerStopped) -> None:
         if isinstance(event, WorkerStopped):
             self._ended(Phase.LOADING if event.will_restart else Phase.STOPPED)
-            self._now = replace(self._now, process_bytes=None, cache=None)
+            self._now = replace(self._now, process_bytes=None, cache=None, tiers=None)
         else:
             is_over = event.fatal or self.phase is Phase.LOADING
             self._ended(Phase.STOPPED if is_over else Phase.READY)

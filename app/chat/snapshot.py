@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.chat.tally import Tally
+from engine.cache.report import CacheNote, CacheReport
 from engine.events import BufferSize, CacheChanged, CostsMeasured, PromptProgress
 
 
@@ -56,6 +57,12 @@ class CockpitSnapshot:
     cache: CacheChanged | None = None
     reuse_note: str | None = None
     """Why less of the prompt was reused than could have been."""
+    n_slots: int = 1
+    """Sequences that the context has room for."""
+    tiers: CacheReport | None = None
+    """The cache's last report, None before there is one."""
+    cache_log: tuple[CacheNote, ...] = ()
+    """What the cache's reports noted, oldest first; a bounded number."""
     buffers: tuple[BufferSize, ...] = ()
     planned_bytes: int | None = None
     process_bytes: int | None = None

@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.meters import BIN_S, Meters
+from app.chat.meters import BIN_S, N_NOTES, Meters
 from app.chat.snapshot import Phase
 from app.render.format import share
+from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (
     CommittedToken,
@@ -17,6 +18,7 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     SpeculationChanged,
+    TiersChanged,
     TokenKind,
     TokensCommitted,
     WorkerStopped,
@@ -166,3 +168,35 @@ def test_an_unusual_way_to_judge_drafts_is_shown_from_the_load_on_and_at_each_ch
     assert meters.snapshot().judging == ("block", "no bonus")
     meters.speculation(replace(strict, verification="match"))
     assert meters.snapshot().judging == ("match", "strict")
+
+
+def test_the_last_report_of_the_cache_is_shown_and_notes_add_up(meters: Meters) -> None:
+    for i in range(3):
+        meters.feed(TiersChanged(CacheReport(notes=(CacheNote(float(i), f"note {i}"),))))
+    shown = meters.snapshot()
+    assert [note.text for note in shown.cache_log] == ["note 0", "note 1", "note 2"]
+    assert shown.tiers is not None
+    assert [note.text for note in shown.tiers.notes] == ["note 2"]
+
+
+def test_the_log_of_the_cache_forgets_its_oldest_lines(meters: Meters) -> None:
+    notes = tuple(CacheNote(float(i), str(i)) for i in range(N_NOTES + 5))
+    meters.feed(TiersChanged(CacheReport(notes=notes)))
+    assert meters.snapshot().cache_log[0].text == "5"
+    assert len(meters.snapshot().cache_log) == N_NOTES
+
+
+def test_a_load_ends_the_report_and_keeps_the_log(meters: Meters) -> None:
+    meters.feed(TiersChanged(CacheReport(notes=(CacheNote(1.0, "written"),))))
+    several = replace(CONFIGURATION, n_slots=4)
+    meters.loading(several)
+    assert meters.snapshot().tiers is None
+    assert meters.snapshot().n_slots == 4
+    meters.feed(loaded(several))
+    assert [note.text for note in meters.snapshot().cache_log] == ["written"]
+
+
+def test_the_report_of_an_engine_that_is_gone_is_not_shown(meters: Meters) -> None:
+    meters.feed(TiersChanged(CacheReport()))
+    meters.feed(WorkerStopped("", "", -9))
+    assert meters.snapshot().tiers is None
