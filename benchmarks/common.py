@@ -2,18 +2,39 @@
 
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from engine.cache.settings import CacheSettings
 from engine.configuration import Configuration
-from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
+from engine.events import (
+    CacheChanged,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    TokensCommitted,
+    WorkerStopped,
+)
 from engine.requests import GenerationRequest
 from engine.worker_client import WorkerClient
 
 
-def load(model: Path, **fields: object) -> WorkerClient:
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One reply, and how long its first token took from the moment of asking."""
+
+    first_token_s: float
+    reuse: CacheChanged
+    """Where the prompt's tokens came from."""
+    finished: Finished
+
+
+def load(model: Path, *, cache: CacheSettings | None = None, **fields: object) -> WorkerClient:
     """Give an engine with the model loaded; `fields` are those of `Configuration`."""
     log_path = Path(tempfile.gettempdir()) / "kvchat-benchmark.log"
-    client = WorkerClient(log_path=log_path)
+    client = WorkerClient(log_path=log_path, cache=cache)
     client.load(Configuration(model_path=model.resolve(), **fields))  # type: ignore[arg-type]
     wait(client, Loaded)
     return client
@@ -25,6 +46,28 @@ def ask(client: WorkerClient, request: GenerationRequest) -> Finished:
     finished = wait(client, Finished)[-1]
     assert isinstance(finished, Finished)
     return finished
+
+
+def ask_timed(client: WorkerClient, request: GenerationRequest) -> Timed:
+    """Give a reply with the time to its first token, as the front end sees it."""
+    started = time.perf_counter()
+    client.generate(request)
+    first_token_s, reuse = None, None
+    while True:
+        for event in client.poll(1.0):
+            match event:
+                case TokensCommitted() if first_token_s is None:
+                    first_token_s = time.perf_counter() - started
+                case CacheChanged() if reuse is None:
+                    reuse = event
+                case Finished():
+                    if first_token_s is None or reuse is None:
+                        sys.exit("a reply ended before its first token: ask something else")
+                    return Timed(first_token_s, reuse, event)
+                case Failed() | WorkerStopped():
+                    sys.exit(f"{event.title}: {event.message}")
+                case _:
+                    pass
 
 
 def wait(client: WorkerClient, last: type[Event]) -> list[Event]:

@@ -1,0 +1,172 @@
+"""How soon a chat goes on: prefilled from nothing, and from each tier of the cache.
+
+    python benchmarks/resume.py MODEL [--tokens 2000] [--pairs 5] [--threads 2] [--drop-all]
+
+Each pair is a chat of its own of about `--tokens` tokens, asked the same kind of question of 16
+tokens in every state, through the engine's process, from the request to the event of the first
+token:
+
+    nothing     no tier holds any of it
+    hot         the context itself holds it
+    warm        another chat took the context's place; it lies in main memory
+    cold        a new process, and the files' pages are dropped from the page cache
+    prefetched  as cold, but the chat was opened a second before it was asked
+
+"Cold" reads from the disk what `mincore` says is not in the page cache; the share that was still
+there is printed. The state of the cache is what a setting `slots = 1` gives: one chat is hot.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import page_cache
+from common import Timed, ask_timed, load
+
+from engine.cache.settings import CacheSettings
+from engine.configuration import PredictorName, SpeculationSettings
+from engine.events import TiersChanged
+from engine.requests import GenerationRequest, Message
+from engine.worker_client import WorkerClient
+
+SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
+TOKENS_OF_SENTENCE = 16
+QUESTIONS = (
+    "And what did the keeper of the light write down in the winter?",
+    "And what did the keeper of the light write down in the spring?",
+    "And what did the keeper of the light write down in the summer?",
+    "And what did the keeper of the light write down in the autumn?",
+)
+PLACES = ("nothing", "hot", "warm", "cold", "prefetched")
+GOALS = {"warm": 1 / 50, "cold": 1 / 20}
+PREFETCH_S = 1.0
+OPEN_S = 30.0
+
+
+def main() -> None:
+    options = parsed()
+    with tempfile.TemporaryDirectory(prefix="kvchat-resume-") as folder:
+        bench = Bench(options, Path(folder))
+        times = [bench.pair(number) for number in range(options.pairs)]
+        bench.close()
+    report(times, bench)
+
+
+class Bench:
+    """An engine whose cold tier lies in a folder of its own."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+        self.how_dropped = ""
+        self.resident: list[float] = []
+        self.n_prompt = 0
+        self._client = self._start()
+
+    def pair(self, number: int) -> dict[str, Timed]:
+        """Give the reply of one new chat from each place."""
+        chat = f"chat:{number}"
+        n_sentences = self._options.tokens // TOKENS_OF_SENTENCE
+        told = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
+        timed = {"nothing": self._ask(chat, (told,))}
+        first = timed["nothing"].finished
+        answer = Message("assistant", first.text, first.token_ids, first.vocabulary_id)
+        turns = [(told, answer, Message("user", question)) for question in QUESTIONS]
+        timed["hot"] = self._ask(chat, turns[0])
+        self._another_chat(number)
+        timed["warm"] = self._ask(chat, turns[1])
+        self._restart()
+        timed["cold"] = self._ask(chat, turns[2])
+        self._restart()
+        self._client.prefetch(turns[3][:2])
+        time.sleep(PREFETCH_S)
+        timed["prefetched"] = self._ask(chat, turns[3])
+        self.n_prompt = timed["hot"].reuse.n_prompt
+        print("  ".join(f"{place} {_ms(timed[place])}" for place in PLACES), flush=True)
+        return timed
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, owner: str, messages: Sequence[Message]) -> Timed:
+        request = GenerationRequest(messages=tuple(messages), max_tokens=16, owner=owner)
+        return ask_timed(self._client, request)
+
+    def _another_chat(self, number: int) -> None:
+        other = Message("user", f"Something else, number {number}: name three colours.")
+        self._ask(f"other:{number}", (other,))
+
+    def _restart(self) -> None:
+        self._client.close()
+        files = [path for path in self._folder.rglob("*") if path.is_file()]
+        self.how_dropped = page_cache.drop(files, everything=self._options.drop_all)
+        self.resident.append(page_cache.resident_share(files))
+        self._client = self._start()
+
+    def _start(self) -> WorkerClient:
+        client = load(
+            self._options.model,
+            cache=CacheSettings(folder=self._folder / "states"),
+            n_ctx=max(4096, 2 * self._options.tokens),
+            n_threads=self._options.threads,
+            type_k=self._options.kv,
+            type_v=self._options.kv,
+            speculation=SpeculationSettings(predictor=PredictorName.OFF),
+        )
+        wait_for_cache(client)
+        return client
+
+
+def wait_for_cache(client: WorkerClient) -> None:
+    """Wait until the tiers are open, which is not part of loading."""
+    end = time.monotonic() + OPEN_S
+    while time.monotonic() < end:
+        for event in client.poll(0.05):
+            if isinstance(event, TiersChanged) and len(event.report.tiers) > 1:
+                return
+    sys.exit(f"the cache was not open {OPEN_S:.0f} s after the model")
+
+
+def report(times: Sequence[dict[str, Timed]], bench: Bench) -> None:
+    print(f"\nprompt of {bench.n_prompt} tokens; cold: {bench.how_dropped}")
+    print(f"  of the files {max(bench.resident):.1%} at most were left in the page cache")
+    print(f"  {'':12}{'first token':>12}{'of prefill':>12}{'goal':>8}   hot  warm  cold tokens")
+    for place in PLACES:
+        runs = [timed[place] for timed in times]
+        seconds = statistics.median(run.first_token_s for run in runs)
+        ratio = statistics.median(
+            timed[place].first_token_s / timed["nothing"].first_token_s for timed in times
+        )
+        goal = f"1/{round(1 / GOALS[place])}" if place in GOALS else ""
+        reuse = runs[-1].reuse
+        share = f"1/{1 / ratio:.1f}"
+        print(
+            f"  {place:12}{1e3 * seconds:9.1f} ms{share:>12}{goal:>8}"
+            f"  {reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5}"
+        )
+    print(f"  medians of {len(times)} pairs")
+
+
+def _ms(timed: Timed) -> str:
+    return f"{1e3 * timed.first_token_s:.1f} ms"
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kv", default="f16", help="type of keys and values")
+    parser.add_argument("--drop-all", action="store_true", help="drop_caches where allowed (root)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
