@@ -26,7 +26,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.requests import GenerationRequest
+from engine.requests import GenerationRequest, Message
+from engine.worker_protocol import CacheAction
 
 CONFIGURATION = Configuration(model_path=Path("Tiny-Instruct.Q4_1.gguf"), n_ctx=8192)
 PIECE = re.compile(r"\s?\S{1,6}|\s")
@@ -71,6 +72,9 @@ class ScriptedClient:
         self.speculation = SpeculationSettings()
         self.settings: list[SpeculationSettings] = []
         """Every change of the settings, in order."""
+        self.prefetched: list[tuple[Message, ...]] = []
+        self.managed: list[tuple[CacheAction, str]] = []
+        self.forgotten: list[str] = []
         self.n_stops = 0
         self.is_closed = False
         self.is_deaf = False
@@ -110,6 +114,15 @@ class ScriptedClient:
         self._n_replies += 1
         self._running = self._play(text, request.continues)
         self._due = self._clock()
+
+    def prefetch(self, messages: Sequence[Message]) -> None:
+        self.prefetched.append(tuple(messages))
+
+    def manage_cache(self, action: CacheAction, key: str = "") -> None:
+        self.managed.append((action, key))
+
+    def forget_owner(self, owner: str) -> None:
+        self.forgotten.append(owner)
 
     def stop(self) -> None:
         self.n_stops += 1

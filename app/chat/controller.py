@@ -38,6 +38,7 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.requests import GenerationRequest
+from engine.worker_protocol import CacheAction
 
 N_PAST_TOKENS = 32_768
 """Tokens of past replies that go with a request as material for drafts."""
@@ -153,6 +154,20 @@ class ChatController:
         self._speculation = settings
         self.meters.speculation(settings)
         self.client.set_speculation(settings)
+
+    def prefetch(self, chat_id: int) -> None:
+        """Bring what is kept of a chat from disk into memory, so that its next reply starts soon.
+
+        Raises:
+            StoreError: If the chat cannot be read.
+        """
+        chat = self._store.chat(chat_id)
+        if self.loaded is not None and chat.head_id is not None:
+            self.client.prefetch(self.history.messages_of(chat))
+
+    def manage_cache(self, action: CacheAction, key: str = "") -> None:
+        """Pin, unpin, drop or verify a kept state, or clear all; the cache's log says what came."""
+        self.client.manage_cache(action, key)
 
     def stop(self) -> bool:
         """End the running reply; its text so far stays. False if none runs."""

@@ -183,9 +183,20 @@ class ChatHistory:
 
     def request_messages(self, question_id: int) -> tuple[Message, ...]:
         """The conversation up to a question, as the engine wants it."""
-        prompt = self.system_prompt.strip()
+        return self._conversation(self.system_prompt, question_id)
+
+    def messages_of(self, chat: Chat) -> tuple[Message, ...]:
+        """The conversation of any chat as it would be sent, up to what it shows last.
+
+        Raises:
+            StoreError: If the chat cannot be read.
+        """
+        return () if chat.head_id is None else self._conversation(chat.system_prompt, chat.head_id)
+
+    def _conversation(self, system_prompt: str, message_id: int) -> tuple[Message, ...]:
+        prompt = system_prompt.strip()
         messages = [Message("system", prompt)] if prompt else []
-        for stored in self.store.path_to(question_id):
+        for stored in self.store.path_to(message_id):
             if not stored.content:
                 continue
             message = Message(stored.role, stored.content, stored.token_ids, stored.vocabulary_id)
