@@ -1,14 +1,17 @@
 """A language model small enough to enumerate, with the whole of the backend's promise."""
 
+import struct
 from collections.abc import Sequence as Tokens
 from functools import lru_cache
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits
-from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted
+from engine.backends.base import Forward, Logits, Sequence
+from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
 
 SPECIALS = ("<bos>", "<end>", "<user>", "<assistant>", "<system>")
+STATE = struct.Struct("<4sII")
+STATE_MAGIC = b"FAKE"
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -58,7 +61,8 @@ class FakeBackend:
     """Logits are a fixed function of the last `order` tokens and the seed.
 
     `sharpness` scales them; two backends of one seed and different noise are target and draft.
-    `window` makes it a sliding-window model: crop works only while the window is still whole.
+    Without `can_crop` it is like a recurrent model: its saved states cannot be cut either. A state
+    holds the tokens that were decoded, so that one restored under other tokens gives itself away.
     """
 
     def __init__(
@@ -74,11 +78,23 @@ class FakeBackend:
         noise: float = 0.0,
         can_crop: bool = True,
         end_bias: float = -6.0,
+        n_sequences: int = 1,
+        shares_cells: bool = False,
+        can_slice: bool | None = None,
+        can_shift: bool | None = None,
+        state_format: str = "fake state 1",
     ) -> None:
         self.vocabulary = vocabulary or FakeVocabulary()
         self.n_ctx, self.n_batch, self.n_rows = n_ctx, n_batch, n_rows
         self.kv_bytes = 64 * n_ctx
         self.can_crop = can_crop
+        self.n_sequences, self.shares_cells = n_sequences, shares_cells
+        self.can_slice = can_crop if can_slice is None else can_slice
+        self.can_shift = can_crop if can_shift is None else can_shift
+        self.state_format = state_format
+        self.n_saved = 0
+        self.n_loaded = 0
+        self.opened: list[FakeSequence] = []
         self.n_decodes = 0
         self.n_decoded = 0
         self.is_aborted = False
@@ -88,7 +104,27 @@ class FakeBackend:
         self._row = lru_cache(maxsize=None)(self._make_row)
 
     def open(self) -> "FakeSequence":
-        return FakeSequence(self)
+        if self.n_sequences == 1:
+            self.opened.clear()
+        elif len(self.opened) == self.n_sequences:
+            raise ContextFullError(f"all {self.n_sequences} sequences are open")
+        sequence = FakeSequence(self)
+        self.opened.append(sequence)
+        return sequence
+
+    def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
+        if not self.can_slice:
+            raise StateError("states of this model cannot be cut")
+        start, cells = read_fake_state(state)
+        if not 0 < at < len(cells):
+            raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
+        return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
+
+    def n_free(self, sequence: "FakeSequence") -> int:
+        """Give the cells that a sequence can still take."""
+        if not self.shares_cells:
+            return self.n_ctx - len(sequence.cells)
+        return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -113,10 +149,35 @@ class FakeBackend:
         return row.astype(np.float32)
 
 
+class FakeCell:
+    """One cell: the token that was decoded into it."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+
+def fake_state(start: int, tokens: Tokens[int]) -> bytes:
+    """Give a state of the tokens that begin at `start`."""
+    return STATE.pack(STATE_MAGIC, start, len(tokens)) + struct.pack(f"<{len(tokens)}i", *tokens)
+
+
+def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
+    """Give where a state begins, and its tokens."""
+    if len(state) < STATE.size:
+        raise StateError("the state is cut off")
+    magic, start, n = STATE.unpack_from(state)
+    if magic != STATE_MAGIC or len(state) != STATE.size + 4 * n:
+        raise StateError("the state is damaged")
+    return start, list(struct.unpack_from(f"<{n}i", state, STATE.size))
+
+
 class FakeSequence:
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
         self._tokens: list[int] = []
+        self._is_shifted = False
+        self.cells: list[FakeCell] = []
+        """What is really held; `tokens` is what it was said to be."""
 
     @property
     def tokens(self) -> Tokens[int]:
@@ -135,9 +196,8 @@ class FakeSequence:
             raise ContextFullError(f"{len(tokens)} rows of {self._backend.n_rows}")
         start = len(self._tokens)
         self._decode(tokens)
-        rows = [
-            self._backend.logits_behind(self._tokens[: start + n + 1]) for n in range(len(tokens))
-        ]
+        held = [cell.token for cell in self.cells]
+        rows = [self._backend.logits_behind(held[: start + n + 1]) for n in range(len(tokens))]
         return Forward(np.stack(rows))
 
     def can_crop(self, length: int) -> bool:
@@ -149,15 +209,64 @@ class FakeSequence:
         if not self.can_crop(length):
             raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot go back to {length}")
         del self._tokens[length:]
+        del self.cells[length:]
+        self._is_shifted = self._is_shifted and length > 0
+
+    def save(self, start: int = 0) -> bytes | memoryview:
+        if self._is_shifted:
+            raise StateError("tokens were dropped from the middle: it is not saved")
+        if not 0 <= start < len(self.cells):
+            raise StateError(f"{len(self.cells)} tokens are held: none from {start} on")
+        if start and not self._backend.can_slice:
+            raise StateError("states of this model cannot be cut")
+        self._backend.n_saved += 1
+        return fake_state(start, [cell.token for cell in self.cells[start:]])
+
+    def load(self, tokens: Tokens[int], states: Tokens[bytes | memoryview]) -> None:
+        self.crop(0)
+        if len(tokens) > self._backend.n_free(self):
+            raise ContextFullError(f"{len(tokens)} tokens do not fit")
+        held: list[int] = []
+        for state in states:
+            start, stretch = read_fake_state(state)
+            if start != len(held):
+                raise StateError(f"a state begins at {start} behind {len(held)} tokens")
+            held += stretch
+        if len(held) != len(tokens):
+            raise StateError(f"the states hold {len(held)} tokens and {len(tokens)} were asked")
+        self._backend.n_loaded += 1
+        self.cells = [FakeCell(token) for token in held]
+        self._tokens = list(tokens)
+
+    def copy(self, source: Sequence, length: int) -> None:
+        if not (isinstance(source, FakeSequence) and self._backend.shares_cells):
+            raise StateError("cells are not shared")
+        if not source.can_crop(length):
+            raise CropUnsupportedError(f"the first {length} tokens cannot be shared")
+        self.cells = source.cells[:length]
+        self._tokens = list(source.tokens[:length])
+        self._is_shifted = source._is_shifted
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        end = n_keep + n_drop
+        if not self._backend.can_shift or not 0 <= n_keep < end <= len(self._tokens):
+            raise CropUnsupportedError(f"{n_drop} tokens behind {n_keep} cannot be dropped")
+        del self._tokens[n_keep:end]
+        del self.cells[n_keep:end]
+        self._is_shifted = True
 
     def close(self) -> None:
         self._tokens = []
+        self.cells = []
+        if self in self._backend.opened:
+            self._backend.opened.remove(self)
 
     def _decode(self, tokens: Tokens[int]) -> None:
         if self._backend.is_aborted:
             raise DecodeAborted("stopped")
-        if len(self._tokens) + len(tokens) > self._backend.n_ctx:
+        if len(tokens) > self._backend.n_free(self):
             raise ContextFullError(f"{len(tokens)} tokens do not fit")
         self._backend.n_decodes += 1
         self._backend.n_decoded += len(tokens)
         self._tokens.extend(tokens)
+        self.cells.extend(FakeCell(token) for token in tokens)

@@ -1,12 +1,14 @@
 """What every backend and its sequence must do."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.base import Backend, Sequence, common_prefix, rewind
-from engine.errors import ContextFullError, DecodeAborted
+from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
 
 
 class BackendContract:
@@ -101,9 +103,180 @@ class BackendContract:
         sequence.prefill(line[4:8])
         assert list(sequence.tokens) == line[:8]
 
+    def rows_behind(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
+        return np.stack([sequence.decode(token).logits[0].copy() for token in tokens])
+
+    def test_a_restored_state_goes_on_as_if_nothing_had_happened(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:24])
+        state = sequence.save()
+        expected = self.rows_behind(sequence, line[24:32])
+        for other in ((), line[1:9]):
+            sequence.crop(0)
+            self.prefill_all(backend, sequence, other)
+            sequence.load(line[:24], [state])
+            assert list(sequence.tokens) == line[:24]
+            assert np.array_equal(self.rows_behind(sequence, line[24:32]), expected)
+
+    def test_a_state_can_be_saved_and_restored_in_stretches(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        if not backend.can_slice:
+            pytest.skip("states of this model are whole")
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:30])
+        whole, end = sequence.save(), sequence.save(17)
+        front, back = backend.split_state(whole, 17)
+        assert bytes(end) == back
+        middle, tail = backend.split_state(back, 4)
+        sequence.crop(21)
+        sequence.crop(0)
+        sequence.load(line[:30], [front, middle, tail])
+        assert bytes(sequence.save()) == bytes(whole)
+        sequence.load(line[:21], [front, middle])
+        rows = self.rows_behind(sequence, line[30:34])
+        sequence.load(line[:30], [whole])
+        sequence.crop(21)
+        assert np.array_equal(self.rows_behind(sequence, line[30:34]), rows)
+
+    def test_states_that_do_not_hold_the_tokens_are_refused_and_nothing_is_held(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:24])
+        state = sequence.save()
+        for states in ([state[:-1]], [bytes(state) + b"\0"], [b""], [], [b"\0" * len(state)]):
+            with pytest.raises(StateError):
+                sequence.load(line[:24], states)
+            assert list(sequence.tokens) == []
+        for n in (23, 25):
+            with pytest.raises(StateError):
+                sequence.load(line[:n], [state])
+        sequence.load(line[:24], [state])
+        assert len(sequence.tokens) == 24
+
+    def test_stretches_must_follow_one_another(self, backend: Backend, line: list[int]) -> None:
+        if not backend.can_slice:
+            pytest.skip("states of this model are whole")
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:24])
+        front, back = backend.split_state(sequence.save(), 10)
+        for states in ([back], [back, front], [front, front, back], [front]):
+            with pytest.raises(StateError):
+                sequence.load(line[:24], states)
+        for at in (0, 24, 25):
+            with pytest.raises(StateError):
+                backend.split_state(sequence_state(backend, line[:24]), at)
+
+    def test_dropped_tokens_leave_the_rest_behind_the_kept_head(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:30])
+        if not backend.can_shift:
+            with pytest.raises(CropUnsupportedError):
+                sequence.shift(4, 10)
+            assert list(sequence.tokens) == line[:30]
+            return
+        sequence.shift(4, 10)
+        assert list(sequence.tokens) == line[:4] + line[14:30]
+        sequence.decode(line[30])
+        assert len(sequence.tokens) == 21
+        with pytest.raises(StateError):
+            sequence.save()
+        sequence.crop(0)
+        self.prefill_all(backend, sequence, line[:5])
+        assert len(sequence.save()) > 0
+
     def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
         vocabulary = backend.vocabulary
         text = "Grüße, 世界! 3 < 4\n"
         tokens = vocabulary.tokenize(text, add_special=False, parse_special=False)
         spelled = b"".join(vocabulary.piece(token) for token in tokens).decode()
         assert spelled.strip() == text.strip()
+
+
+def sequence_state(backend: Backend, tokens: Tokens[int]) -> bytes | memoryview:
+    sequence = backend.open()
+    for start in range(0, len(tokens), backend.n_batch):
+        sequence.prefill(tokens[start : start + backend.n_batch])
+    return sequence.save()
+
+
+class SeveralSequencesContract:
+    """Subclasses give fixtures `backend` (three sequences) and `line` (at least 40 tokens)."""
+
+    @pytest.fixture(autouse=True)
+    def _all_closed(self, backend: Backend) -> Iterator[None]:
+        self.opened: list[Sequence] = []
+        yield
+        for sequence in self.opened:
+            sequence.close()
+
+    def open(self, backend: Backend, tokens: Tokens[int] = ()) -> Sequence:
+        sequence = backend.open()
+        self.opened.append(sequence)
+        for start in range(0, len(tokens), backend.n_batch):
+            sequence.prefill(tokens[start : start + backend.n_batch])
+        return sequence
+
+    def test_as_many_are_open_as_there_is_room_for_and_a_closed_one_makes_room(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequences = [self.open(backend, line[:5]) for _ in range(backend.n_sequences)]
+        with pytest.raises(ContextFullError):
+            backend.open()
+        sequences[1].close()
+        assert list(self.open(backend).tokens) == []
+        assert list(sequences[2].tokens) == line[:5]
+
+    def test_sequences_do_not_touch_each_other(self, backend: Backend, line: list[int]) -> None:
+        first, second = self.open(backend, line[:9]), self.open(backend, line[3:15])
+        alone = second.decode(line[20]).logits[0].copy()
+        first.crop(2)
+        first.decode(line[30])
+        assert list(second.tokens) == [*line[3:15], line[20]]
+        second.crop(12)
+        assert np.abs(second.decode(line[20]).logits[0] - alone).max() < 0.6
+        assert list(first.tokens) == [*line[:2], line[30]]
+
+    def test_a_state_moves_to_another_sequence(self, backend: Backend, line: list[int]) -> None:
+        first, second = self.open(backend, line[:20]), self.open(backend)
+        state = second_state = first.save()
+        second.load(line[:20], [state])
+        second_state = second.save()
+        first.crop(0)
+        first.load(line[:20], [second_state])
+        assert list(first.tokens) == list(second.tokens) == line[:20]
+        rows = [s.decode(line[20]).logits[0].copy() for s in (first, second)]
+        assert np.abs(rows[0] - rows[1]).max() < 0.6
+
+    def test_a_copy_shares_the_cells_of_a_prefix(self, backend: Backend, line: list[int]) -> None:
+        first, second = self.open(backend, line[:30]), self.open(backend, line[:3])
+        if not backend.shares_cells:
+            with pytest.raises(StateError):
+                second.copy(first, 20)
+            return
+        second.copy(first, 20)
+        assert list(second.tokens) == line[:20]
+        assert list(first.tokens) == line[:30]
+        state = second.save()
+        first.close()
+        second.decode(line[20])
+        second.load(line[:20], [state])
+        assert list(second.tokens) == line[:20]
+
+    def test_a_shift_of_shared_cells_leaves_the_other_sequence_as_it_was(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        if not (backend.shares_cells and backend.can_shift):
+            pytest.skip("no shared cells to shift")
+        first, second = self.open(backend, line[:30]), self.open(backend)
+        second.copy(first, 24)
+        state = bytes(first.save())
+        second.shift(2, 8)
+        second.decode(line[0])
+        assert list(second.tokens) == [*line[:2], *line[10:24], line[0]]
+        assert bytes(first.save()) == state

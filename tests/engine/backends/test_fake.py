@@ -1,7 +1,7 @@
 import pytest
 
 from engine.backends.base import Backend
-from tests.contracts.backend import BackendContract
+from tests.contracts.backend import BackendContract, SeveralSequencesContract
 from tests.fakes import FakeBackend
 
 
@@ -13,3 +13,33 @@ class TestFakeBackend(BackendContract):
     @pytest.fixture
     def line(self) -> list[int]:
         return [(7 * n) % 251 for n in range(64)]
+
+
+class TestFakeRecurrentBackend(TestFakeBackend):
+    @pytest.fixture
+    def backend(self) -> Backend:
+        return FakeBackend(n_ctx=64, can_crop=False)
+
+    test_cropped_tokens_leave_no_trace = None
+    test_rewind_keeps_the_shared_prefix = None
+
+
+class TestFakeSequences(SeveralSequencesContract):
+    @pytest.fixture(params=[False, True], ids=["separate", "shared"])
+    def backend(self, request: pytest.FixtureRequest) -> Backend:
+        return FakeBackend(n_ctx=96, n_sequences=3, shares_cells=request.param)
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [(7 * n) % 251 for n in range(64)]
+
+
+def test_a_state_under_other_tokens_gives_itself_away() -> None:
+    backend = FakeBackend()
+    sequence = backend.open()
+    sequence.prefill([1, 2, 3, 4])
+    state = sequence.save()
+    sequence.load([9, 9, 9, 9], [state])
+    wrong = sequence.decode(5).logits.copy()
+    sequence.load([1, 2, 3, 4], [state])
+    assert (sequence.decode(5).logits == wrong).all()
