@@ -1,0 +1,1 @@
+"""Chats as files: Markdown to read, JSONL that loses nothing, and both read back."""
