@@ -198,10 +198,10 @@ class Session:
         if rest:
             yield TokensCommitted((), rest)
         yield self._cache_state(reply)
-        yield from self._costs()
-        yield self._finished(reply)
         self._recall.keep()
         yield TiersChanged(self._recall.report())
+        yield from self._costs()
+        yield self._finished(reply)
 
     def _text(self, request: GenerationRequest) -> StreamingText:
         text = StreamingText((*request.stop, *self._stop_strings(request)))

@@ -1,0 +1,106 @@
+from engine.cache.hot import HotTier, Slot
+from tests.fakes import FakeBackend
+
+LINE = list(range(10, 90))
+OTHER = [*LINE[:40], *range(150, 190)]
+
+
+def filled(slot: Slot, tokens: list[int], owner: str, hot: HotTier) -> Slot:
+    slot.sequence.crop(0)
+    for start in range(0, len(tokens), 16):
+        slot.sequence.prefill(tokens[start : start + 16])
+    hot.use(slot, owner)
+    return slot
+
+
+def test_the_sequence_that_holds_most_of_a_line_is_the_best() -> None:
+    hot = HotTier(FakeBackend(n_sequences=2))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+    second = filled(hot.victim(), OTHER, "chat:2", hot)
+
+    assert hot.best([*LINE, 5]) == (first, 80)
+    assert hot.best([*OTHER, 5]) == (second, 80)
+    assert hot.best([1, 2]) == (second, 0)
+
+
+def test_a_chat_goes_on_in_its_own_sequence_even_where_it_was_edited() -> None:
+    hot = HotTier(FakeBackend(n_sequences=2))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+
+    assert hot.claim(first, 40, "chat:1") is first
+    assert hot.claim(first, len(LINE), "chat:2") is first  # nothing of it would be cut
+
+
+def test_another_chat_gets_a_sequence_of_its_own_and_the_common_part_with_it() -> None:
+    for shares_cells in (False, True):
+        hot = HotTier(FakeBackend(n_sequences=2, shares_cells=shares_cells))
+        first = filled(hot.slots[0], LINE, "chat:1", hot)
+
+        slot = hot.claim(first, 40, "chat:2")
+
+        assert slot is not first
+        assert list(slot.sequence.tokens) == LINE[:40]
+        assert list(first.sequence.tokens) == LINE
+
+
+def test_a_state_that_cannot_be_cut_is_not_copied_in_part() -> None:
+    hot = HotTier(FakeBackend(n_sequences=2, can_crop=False))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+
+    assert not hot.claim(first, 40, "chat:2").sequence.tokens
+
+
+def test_the_line_that_was_used_longest_ago_is_given_up() -> None:
+    hot = HotTier(FakeBackend(n_sequences=2))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+    second = filled(hot.victim(), OTHER, "chat:2", hot)
+    hot.use(first, "chat:1")
+
+    assert hot.victim() is second
+
+
+def test_a_pool_of_cells_is_emptied_of_old_lines_until_there_is_room() -> None:
+    hot = HotTier(FakeBackend(n_ctx=200, n_sequences=3, shares_cells=True))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+    second = filled(hot.victim(), [t + 1 for t in LINE], "chat:2", hot)
+    third = hot.victim()
+
+    assert hot.make_room(third, 40) == 0
+    assert hot.make_room(third, 41) == 1
+    assert not first.sequence.tokens
+    assert second.sequence.tokens
+
+
+def test_separate_cells_need_no_room_of_others() -> None:
+    hot = HotTier(FakeBackend(n_ctx=100, n_sequences=2))
+    first = filled(hot.slots[0], LINE, "chat:1", hot)
+
+    assert hot.make_room(hot.victim(), 90) == 0
+    assert first.sequence.tokens
+
+
+def test_a_line_whose_middle_was_dropped_is_found_and_the_gap_measured() -> None:
+    hot = HotTier(FakeBackend())
+    slot = filled(hot.slots[0], LINE, "chat:1", hot)
+    shorter = [*LINE[:10], *LINE[30:], 7, 8]
+
+    assert hot.shiftable(shorter, "chat:1") == (slot, 10, 20, 50)
+    assert hot.shiftable(shorter, "chat:2") is None
+    assert hot.shiftable([*LINE, 7], "chat:1") is None
+    assert hot.shiftable([*LINE[:10], *range(200, 240)], "chat:1") is None
+
+
+def test_nothing_is_shifted_where_the_model_cannot() -> None:
+    hot = HotTier(FakeBackend(can_shift=False))
+    filled(hot.slots[0], LINE, "chat:1", hot)
+
+    assert hot.shiftable([*LINE[:10], *LINE[30:]], "chat:1") is None
+
+
+def test_what_was_shifted_serves_no_line_by_its_tokens_alone() -> None:
+    hot = HotTier(FakeBackend())
+    slot = filled(hot.slots[0], LINE, "chat:1", hot)
+    slot.sequence.shift(10, 20)
+    slot.is_pure = False
+
+    assert hot.best(list(slot.sequence.tokens)) == (slot, 0)
