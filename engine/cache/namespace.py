@@ -1,0 +1,102 @@
+"""What a kept state belongs to: everything that changes the numbers in it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from engine.configuration import Configuration
+from engine.model.gguf import GgufFile, read_gguf
+
+KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """States that may be put in each other's place, as far as their tokens agree."""
+
+    key: str
+    """Name: hexadecimal, 32 characters; equal where all that changes the numbers is equal."""
+    model: str
+    """Path of the model's first file when the namespace was opened; it does not count."""
+    fields: tuple[tuple[str, str], ...]
+    """What counts, in words: name and value."""
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the model's file is no longer where it was."""
+        return not Path(self.model).exists()
+
+
+def namespace_of(
+    configuration: Configuration,
+    *,
+    state_format: str,
+    hash_file: Callable[[Path], str],
+    gpus: Sequence[str] = (),
+) -> Namespace:
+    """Give the namespace of what a context of this configuration computes.
+
+    The rope settings and the attention's window are the model file's own; of the context's length
+    it counts whether one sequence has more of it than the model was trained on, because some models
+    rotate by other factors then (llama.cpp's `get_rope_factors`). What only groups the same
+    computation into other batches does not count: threads, `n_batch`, `n_ubatch`.
+
+    Args:
+        configuration: What the context is opened with.
+        state_format: `Backend.state_format`.
+        hash_file: Gives the hash of a whole file.
+        gpus: Names of the GPUs that llama.cpp uses; without any, no offload counts.
+
+    Raises:
+        ModelFileError: a file cannot be read.
+    """
+    model = read_gguf(configuration.model_path)
+    fields = (
+        ("format", state_format),
+        ("model hash", " ".join(hash_file(path) for path in model.paths)),
+        ("LoRA hashes", " ".join(map(hash_file, configuration.lora_paths)) or "none"),
+        ("rope", _rope(configuration, model)),
+        ("K type", configuration.type_k),
+        ("V type", configuration.type_v),
+        ("flash attention", configuration.flash_attention),
+        ("sliding window", "whole" if configuration.swa_full else "as trained"),
+        ("streams", _streams(configuration)),
+        ("CPU kernels", "repacked" if configuration.use_extra_buffers else "plain"),
+        ("offload", _offload(configuration, gpus)),
+    )
+    key = blake2b(json.dumps(fields).encode(), digest_size=KEY_BYTES).hexdigest()
+    return Namespace(key, str(configuration.model_path.absolute()), fields)
+
+
+def _rope(configuration: Configuration, model: GgufFile) -> str:
+    prefix = f"{model.architecture}."
+    original = model.integer(prefix + "rope.scaling.original_context_length")
+    original = original or model.integer(prefix + "context_length") or 0
+    n_parts = 1 if configuration.kv_unified else configuration.n_slots
+    is_beyond = configuration.n_ctx // n_parts > original
+    return "of the model, beyond its training" if is_beyond else "of the model"
+
+
+def _streams(configuration: Configuration) -> str:
+    if configuration.n_slots == 1:
+        return "one sequence"
+    how = "shared cells" if configuration.kv_unified else "separate cells"
+    return f"{configuration.n_slots} sequences in {how}"
+
+
+def _offload(configuration: Configuration, gpus: Sequence[str]) -> str:
+    if not gpus or configuration.n_gpu_layers == 0:
+        return "none"
+    overrides = (f"{each.pattern}={each.device}" for each in configuration.tensor_overrides)
+    parts = (
+        f"layers {configuration.n_gpu_layers}",
+        f"experts of {configuration.n_cpu_moe} layers on the CPU",
+        f"cache on the {'GPU' if configuration.offload_kqv else 'CPU'}",
+        f"split {configuration.split_mode} {configuration.main_gpu}",
+        f"shares {','.join(map(str, configuration.tensor_split)) or 'by free memory'}",
+        f"on {', '.join(gpus)}",
+        *overrides,
+    )
+    return "; ".join(parts)

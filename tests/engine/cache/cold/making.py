@@ -1,0 +1,44 @@
+"""States to put on disk."""
+
+from collections.abc import Sequence
+
+from engine.cache.namespace import Namespace
+from engine.cache.stored import StoredState, line_digest, state_key
+
+NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"), ("streams", "one")))
+OTHER = Namespace("cd" * 16, "/models/two.gguf", (("K type", "q8_0"),))
+
+
+def state_of(
+    tokens: Sequence[int],
+    start: int = 0,
+    *,
+    namespace: Namespace = NAMESPACE,
+    nbytes: int = 1000,
+    recompute_s: float = 1.0,
+    owners: tuple[str, ...] = ("chat:1",),
+    is_pinned: bool = False,
+    n_uses: int = 0,
+    used_at: float = 1_700_000_000.0,
+) -> StoredState:
+    """Give the state of a line from `start` on."""
+    line = line_digest(tokens)
+    return StoredState(
+        key=state_key(namespace.key, start, line),
+        parent=line_digest(tokens[:start]) if start else "",
+        line=line,
+        start=start,
+        end=len(tokens),
+        tokens=tuple(tokens[start:]),
+        nbytes=nbytes,
+        recompute_s=recompute_s,
+        owners=frozenset(owners),
+        is_pinned=is_pinned,
+        n_uses=n_uses,
+        used_at=used_at,
+    )
+
+
+def payload_of(state: StoredState) -> bytes:
+    """Give bytes that no other state of the tests has."""
+    return (bytes.fromhex(state.key) * (state.nbytes // 8 + 1))[: state.nbytes]

@@ -1,0 +1,86 @@
+"""The cold tier of one namespace."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.cold.store import ColdStore
+from engine.cache.cold_tier import ColdTier
+from engine.errors import StateError
+from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[ColdFolder]:
+    with ColdFolder(tmp_path / "states") as folder:
+        yield folder
+
+
+@pytest.fixture
+def store(folder: ColdFolder) -> ColdStore:
+    return ColdStore(folder, NAMESPACE, compress=False)
+
+
+def test_a_store_is_a_cold_tier(store: ColdStore) -> None:
+    tier: ColdTier = store
+    assert tier.states() == []
+    assert tier.nbytes == 0
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_was_written_is_read_bit_for_bit(folder: ColdFolder, *, compress: bool) -> None:
+    store = ColdStore(folder, NAMESPACE, compress=compress)
+    state = state_of([1, 2, -3, 2**31 - 1])
+    store.write(state, memoryview(payload_of(state)))
+    assert store.read(state) == payload_of(state)
+    assert store.states() == [state]
+    takes = folder.file_of(NAMESPACE.key, state.key).stat().st_size
+    assert store.nbytes == takes
+    assert (takes < state.nbytes) == compress
+
+
+def test_a_state_outlives_a_restart_with_its_use_and_pin(tmp_path: Path) -> None:
+    state = state_of(range(40))
+    with ColdFolder(tmp_path) as folder:
+        store = ColdStore(folder, NAMESPACE, compress=False)
+        store.write(state, payload_of(state))
+        store.note_use(state.key, 1_800_000_000.0, 7, frozenset({"chat:1", "chat:2"}))
+        store.pin(state.key, is_pinned=True)
+    with ColdFolder(tmp_path) as folder:
+        (found,) = ColdStore(folder, NAMESPACE, compress=False).states()
+    assert (found.used_at, found.n_uses, found.is_pinned) == (1_800_000_000.0, 7, True)
+    assert found.owners == {"chat:1", "chat:2"}
+    assert found.tokens == tuple(range(40))
+
+
+def test_a_store_lists_and_reads_its_own_namespace_only(folder: ColdFolder) -> None:
+    store, other = (ColdStore(folder, each, compress=False) for each in (NAMESPACE, OTHER))
+    state = state_of([1, 2, 3], namespace=OTHER)
+    other.write(state, payload_of(state))
+    assert store.states() == []
+    with pytest.raises(StateError, match="is gone"):
+        store.read(state)
+    assert other.read(state) == payload_of(state)
+    assert store.nbytes == other.nbytes > state.nbytes
+
+
+def test_a_deleted_state_is_gone_and_deleting_it_again_is_no_error(store: ColdStore) -> None:
+    state = state_of([1, 2, 3])
+    store.write(state, payload_of(state))
+    store.delete(state.key)
+    store.delete(state.key)
+    assert store.states() == []
+    assert store.nbytes == 0
+    with pytest.raises(StateError, match="is gone"):
+        store.read(state)
+
+
+def test_a_state_is_read_only_for_the_tokens_it_stands_for(store: ColdStore) -> None:
+    state, longer = state_of([1, 2, 3]), state_of([1, 2, 3, 4])
+    store.write(state, payload_of(state))
+    with pytest.raises(StateError, match="other tokens"):
+        store.read(replace(longer, key=state.key))
+    assert store.states() == []
