@@ -22,6 +22,14 @@ def folder(tmp_path: Path) -> Iterator[ColdFolder]:
         yield folder
 
 
+@pytest.fixture
+def here(tmp_path: Path) -> Namespace:
+    """A namespace whose model is there."""
+    model = tmp_path / "here.gguf"
+    model.touch()
+    return Namespace("ef" * 16, str(model), ())
+
+
 def leaving(*states: StoredState, orphaned: tuple[str, ...] = ()) -> list[StoredState]:
     entries = [ColdEntry(NAMESPACE.key, state, 1) for state in states]
     order = LeavingOrder(
@@ -59,9 +67,9 @@ def test_an_end_whose_start_is_missing_leaves_first() -> None:
     assert leaving(whole, lost) == [lost, whole]
 
 
-def test_pruning_frees_what_is_asked_and_no_more(folder: ColdFolder) -> None:
-    states = [state_of([n], recompute_s=1.0 + n) for n in range(5)]
-    put(folder, NAMESPACE, *states)
+def test_pruning_frees_what_is_asked_and_no_more(folder: ColdFolder, here: Namespace) -> None:
+    states = [state_of([n], namespace=here, recompute_s=1.0 + n) for n in range(5)]
+    put(folder, here, *states)
     before = folder.nbytes
     gone = prune(folder, before // 5 + 1, now=NOW)
     assert [entry.state for entry in gone] == states[:2]
@@ -69,11 +77,8 @@ def test_pruning_frees_what_is_asked_and_no_more(folder: ColdFolder) -> None:
 
 
 def test_states_of_a_model_that_is_gone_leave_before_all_others(
-    folder: ColdFolder, tmp_path: Path
+    folder: ColdFolder, here: Namespace
 ) -> None:
-    model = tmp_path / "here.gguf"
-    model.touch()
-    here = Namespace("ef" * 16, str(model), ())
     kept, orphan = state_of([1], namespace=here, recompute_s=0.1), state_of([1], recompute_s=99.0)
     put(folder, here, kept)
     put(folder, NAMESPACE, orphan)
@@ -91,11 +96,8 @@ def test_what_was_used_lately_outlives_pruning_by_age_with_its_start(folder: Col
 
 
 def test_a_store_makes_room_among_others_only_and_below_a_worth_only(
-    folder: ColdFolder, tmp_path: Path
+    folder: ColdFolder, here: Namespace
 ) -> None:
-    model = tmp_path / "here.gguf"
-    model.touch()
-    here = Namespace("ef" * 16, str(model), ())
     store = ColdStore(folder, OTHER, compress=False)
     own = state_of([1], namespace=OTHER, recompute_s=1e-3)
     cheap = state_of([1], namespace=here, recompute_s=2e-3, nbytes=1024)
