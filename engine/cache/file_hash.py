@@ -1,0 +1,105 @@
+"""The hash of a whole file, remembered: a model of 20 GB is read once."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+from engine.errors import ModelFileError
+from engine.files import replace_file
+
+VERSION = 1
+BLOCK_BYTES = 4 << 20
+DIGEST_BYTES = 32
+MOST_FILES = 256
+SETTLED_NS = 2_000_000_000
+"""Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
+the coarsest one, FAT's, counts in 2 s."""
+
+Stamp = tuple[int, int, int, int, int]
+"""Device, number on it, bytes, and times of change of content and of entry in ns."""
+
+
+class FileHashes:
+    """Gives BLAKE2b digests of files, from memory where a file is as it was.
+
+    Args:
+        path: The file that remembers; None remembers nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def digest(self, file: Path, check: Callable[[], None] = lambda: None) -> str:
+        """Give the digest of a file: 64 hexadecimal digits.
+
+        Args:
+            file: The file.
+            check: Is called between blocks of 4 MiB and may raise, which ends the reading.
+
+        Raises:
+            ModelFileError: it cannot be read, or changed while it was read.
+        """
+        try:
+            with file.open("rb", buffering=0) as opened:
+                stamp = _stamp(os.fstat(opened.fileno()))
+                if (known := self._entries().get(_name(stamp))) is not None:
+                    return known
+                digest = blake2b(digest_size=DIGEST_BYTES)
+                block = memoryview(bytearray(BLOCK_BYTES))
+                while n_read := opened.readinto(block):
+                    digest.update(block[:n_read])
+                    check()
+                after = _stamp(os.fstat(opened.fileno()))
+        except OSError as error:
+            raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error
+        if after != stamp:
+            raise ModelFileError(f"{file} changed while it was read: wait until it is complete")
+        if time.time_ns() - max(stamp[3:]) > SETTLED_NS:
+            self._remember(stamp, digest.hexdigest())
+        return digest.hexdigest()
+
+    def _entries(self) -> dict[str, str]:
+        if self._path is None:
+            return {}
+        try:
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(known, dict) or known.get("version") != VERSION:
+            return {}
+        digests = known.get("digests")
+        if not isinstance(digests, dict):
+            return {}
+        return {name: text for name, text in digests.items() if _is_digest(text)}
+
+    def _remember(self, stamp: Stamp, digest: str) -> None:
+        if self._path is None:
+            return
+        entries = {**self._entries(), _name(stamp): digest}
+        newest = dict(list(entries.items())[-MOST_FILES:])
+        text = json.dumps({"version": VERSION, "digests": newest})
+        # Where nothing can be written, the next start reads the model again.
+        with contextlib.suppress(OSError):
+            replace_file(self._path, [text.encode()], is_durable=False)
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _name(stamp: Stamp) -> str:
+    return ":".join(map(str, stamp))
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 2 * DIGEST_BYTES

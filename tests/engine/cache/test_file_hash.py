@@ -1,0 +1,97 @@
+"""One reading of a large file, and never a hash of what is no longer there."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.cache import file_hash
+from engine.cache.file_hash import FileHashes
+from engine.errors import DecodeAborted, ModelFileError
+
+OLD_NS = time.time_ns() - 10**12
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that was changed long ago, as far as its disk's clock tells."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"weights" * 1000)
+    now = time.time_ns()
+    monkeypatch.setattr(file_hash.time, "time_ns", lambda: now + 10**10)
+    return path
+
+
+def refuse() -> None:
+    raise DecodeAborted("stopped")
+
+
+def test_the_digest_is_that_of_the_whole_file(model: Path) -> None:
+    expected = hashlib.blake2b(model.read_bytes(), digest_size=32).hexdigest()
+    assert FileHashes(None).digest(model) == expected
+
+
+def test_a_file_is_read_once_also_after_a_restart(model: Path, tmp_path: Path) -> None:
+    first = FileHashes(tmp_path / "hashes.json").digest(model)
+    assert FileHashes(tmp_path / "hashes.json").digest(model, refuse) == first
+
+
+def test_a_moved_file_is_not_read_again_where_its_times_stay(model: Path, tmp_path: Path) -> None:
+    hashes = FileHashes(tmp_path / "hashes.json")
+    link = tmp_path / "link.gguf"
+    link.symlink_to(model)
+    assert hashes.digest(model) == hashes.digest(link, refuse)
+
+
+def test_a_changed_file_of_equal_size_and_time_is_read_again(model: Path, tmp_path: Path) -> None:
+    hashes = FileHashes(tmp_path / "hashes.json")
+    os.utime(model, ns=(OLD_NS, OLD_NS))
+    first = hashes.digest(model)
+    time.sleep(0.02)  # the clock of a disk ticks every few milliseconds
+    model.write_bytes(b"WEIGHTS" * 1000)
+    os.utime(model, ns=(OLD_NS, OLD_NS))
+    assert hashes.digest(model) != first
+
+
+def test_a_file_that_changed_just_now_is_not_remembered(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    hashes = FileHashes(tmp_path / "hashes.json")
+    hashes.digest(model)
+    with pytest.raises(DecodeAborted):
+        hashes.digest(model, refuse)
+
+
+def test_reading_can_be_stopped(model: Path) -> None:
+    with pytest.raises(DecodeAborted):
+        FileHashes(None).digest(model, refuse)
+
+
+def test_a_file_that_changes_while_it_is_read_has_no_digest(model: Path) -> None:
+    def grow() -> None:
+        with model.open("ab") as file:
+            file.write(b"more")
+        monkeypatch.undo()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(file_hash, "BLOCK_BYTES", 6999)
+        calls = iter([grow])
+        with pytest.raises(ModelFileError, match="changed while"):
+            FileHashes(None).digest(model, lambda: next(calls, lambda: None)())
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"version": 1}', '{"version": 1, "digests": {"a": 1}}', "[" * 100_000],
+)
+def test_a_broken_memory_is_no_memory(model: Path, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "hashes.json"
+    path.write_text(content)
+    assert FileHashes(path).digest(model) == FileHashes(None).digest(model)
+
+
+def test_a_missing_file_is_an_error_for_the_user(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        FileHashes(None).digest(tmp_path / "none.gguf")
