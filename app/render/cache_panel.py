@@ -1,49 +1,60 @@
-"""The KV panel: cells in use, their bytes, and how much of the prompt was there already."""
+"""The KV panel: how full the tiers are, where the prompt came from, what reuse was good for."""
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render import format as fmt
-from app.render.gauges import GraphSymbols, bar
-from app.render.lines import Line, Run, clipped
-from app.render.panel_rows import LABEL_WIDTH, row
+from app.render.cache_bars import labelled, tier_block, tier_line, tiers_of
+from app.render.cache_counts import (
+    moves_line,
+    note_line,
+    prefetch_line,
+    prefix_line,
+    prefix_lines,
+    reuse_line,
+    tokens_line,
+)
+from app.render.gauges import GraphSymbols
+from app.render.lines import Line, clipped
 
-_LABELS = ("cells", "", "bytes", "prefix")
+N_BLOCKS = 6
+"""Lines of the tiers where each has two."""
 
 
 def cache_lines(
-    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols = "block"
+    snapshot: CockpitSnapshot,
+    width: int,
+    symbols: GraphSymbols = "block",
+    *,
+    height: int | None = None,
 ) -> list[Line]:
-    """The rows of the panel.
+    """The rows of the panel: what matters most first, the rest as far as there is room.
 
     Args:
-        snapshot: What to show.
+        snapshot: What to show; nothing is claimed before the cache's first report.
         width: Cells inside the frame.
         symbols: Which characters to draw with.
+        height: Lines inside the frame; None shows everything.
     """
-    cache = snapshot.cache
-    kv_bytes = sum(b.nbytes for b in snapshot.buffers if b.kind == "KV" and b.owner == "target")
-    n_cells = cache.n_cells if cache else snapshot.n_ctx
-    n_used = cache.n_used if cache else 0
-    kv_bytes = cache.kv_bytes if cache else kv_bytes
-    if not n_cells or not kv_bytes:
-        return [row(label, fmt.NO_VALUE if label else "") for label in _LABELS]
-    share = n_used / n_cells
-    lines = [
-        (
-            Run(f"{'cells':<{LABEL_WIDTH}}", "muted"),
-            *bar(share, max(width - LABEL_WIDTH - 6, 1), symbols),
-            Run(f"{fmt.percent(share):>6}"),
-        ),
-        row("", f"{fmt.count(n_used)} of {fmt.count(n_cells)} cells"),
-        row("bytes", f"{fmt.nbytes(round(kv_bytes * share))} of {fmt.nbytes(kv_bytes)}"),
-        row("prefix", *_reused(snapshot)),
-    ]
-    return [clipped(runs, width) for runs in lines]
+    tiers = tiers_of(snapshot)
+    below = _below(snapshot, width)
+    is_tall = height is None or height >= N_BLOCKS + len(below)
+    if is_tall:
+        bars = [line for tier in tiers for line in tier_block(tier, width, symbols)]
+        spare = None if height is None else height - N_BLOCKS - len(below)
+        prefix = prefix_lines(snapshot.cache, snapshot.reuse_note, width)
+        if spare is None or len(prefix) <= 1 + spare:
+            below = [*prefix, *below[1:]]
+    else:
+        bars = [tier_line(tier, width, symbols) for tier in tiers]
+    return [clipped(line, width) for line in [*bars, *below][:height]]
 
 
-def _reused(snapshot: CockpitSnapshot) -> list[Run]:
-    cache = snapshot.cache
-    if cache is None or not cache.n_prompt:
-        return [Run(fmt.NO_VALUE)]
-    text = f"reused {fmt.count(cache.n_reused)} of {fmt.count(cache.n_prompt)} tokens"
-    note = f"  {snapshot.reuse_note}" if snapshot.reuse_note else ""
-    return [Run(text), Run(note, "muted")] if note else [Run(text)]
+def _below(snapshot: CockpitSnapshot, width: int) -> list[Line]:
+    """One line each, the most useful first."""
+    lines = [prefix_line(snapshot.cache, snapshot.reuse_note, width)]
+    counts = snapshot.tiers.counts if snapshot.tiers is not None else None
+    if counts is not None:
+        lines.append(reuse_line(counts, width))
+    if snapshot.cache_log:
+        lines.append(labelled("log", *note_line(snapshot.cache_log[-1], width)))
+    if counts is not None:
+        lines += [render(counts, width) for render in (moves_line, prefetch_line, tokens_line)]
+    return lines

@@ -30,6 +30,25 @@ def nbytes(n: int) -> str:
     return f"{size:.3g} GiB" if size < 100 else f"{size:.0f} GiB"
 
 
+def nbytes_of(part: int, whole: int) -> str:
+    """A size and what it is a part of: `27 of 180 MiB`, `27 MiB of 1 GiB`."""
+    number, unit = nbytes(part).split(" ")
+    of = nbytes(whole)
+    return f"{number} of {of}" if of.endswith(f" {unit}") else f"{number} {unit} of {of}"
+
+
+def short_nbytes(n: int) -> str:
+    """A size in at most five cells: `27M`, `1.53G`."""
+    number, unit = nbytes(n).split(" ")
+    return f"{number}{unit[0]}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A count with its noun: `1 hit`, `2 misses`."""
+    ending = "" if n == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count(n)} {noun}{ending}"
+
+
 def count(n: int) -> str:
     """A count with thousands separated."""
     return f"{n:,}"
@@ -51,6 +70,14 @@ def seconds(value: float | None) -> str:
         return f"{value:.1f} s"
     sign = "-" if value < 0 else ""
     return f"{sign}{int(magnitude) // 60} min {int(magnitude) % 60:02d} s"
+
+
+def short_seconds(value: float) -> str:
+    """A short time in milliseconds: `0.4 ms`, `12 ms`, `1.2 s`."""
+    if value >= 1:
+        return seconds(value)
+    milliseconds = 1000 * value
+    return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
 
 
 def gain(value: float | None) -> str:

@@ -32,14 +32,8 @@ def cell_run(cell: Cell) -> Run:
     if cell.total_bytes is None or cell.verdict is None:
         return Run(f"{fmt.NO_VALUE:>{CELL_WIDTH - 1}} ", "muted")
     sign = VERDICT_SIGNS[cell.verdict]
-    text = f"{sign.text}{short_size(cell.total_bytes)}"
+    text = f"{sign.text}{fmt.short_nbytes(cell.total_bytes)}"
     if cell.is_current:
         return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {sign.style}")
     style = "" if cell.verdict is Verdict.FITS else sign.style
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
-
-
-def short_size(nbytes: int) -> str:
-    """A size in at most five cells: `27M`, `1.53G`."""
-    number, unit = fmt.nbytes(nbytes).split(" ")
-    return f"{number}{unit[0]}"

@@ -7,9 +7,9 @@ from app.widgets.panel import Panel
 
 
 class CachePanel(Panel):
-    """Shows cells, bytes and the reused prefix."""
+    """Shows how full each tier is, and where the prompt came from."""
 
     TITLE = "KV cache"
 
     def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return cache_lines(snapshot, width, self.symbols)
+        return cache_lines(snapshot, width, self.symbols, height=self.size.height)

@@ -20,7 +20,7 @@ from app.render.tint import SOURCE_STYLES
 FRAME_INKS = ("frame", "frame-focus", "frame-title", "frame-hint")
 PANEL_INKS = (
     *FRAME_INKS, "muted", "strong", "accent", "good", "warn", "bad", "accepted", "refuted",
-    "history", "bar-used", "bar-free", *SOURCE_STYLES,
+    "history", "bar-used", "bar-free", "tier-hot", "tier-warm", "tier-cold", *SOURCE_STYLES,
 )  # fmt: skip
 """Styles that panels and the status line use."""
 
