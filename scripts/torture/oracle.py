@@ -1,0 +1,130 @@
+"""What a model says to a prompt, computed from nothing: no cache, no drafts, no sessions."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field, replace
+
+from engine.backends.base import Backend, Sequence
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.configuration import SamplingSettings
+from engine.load import target_settings
+from engine.model.chat_template import ChatTemplate
+from engine.prompt import chat_prompt
+from engine.requests import Message
+from engine.sampling.sampler import Sampler
+from torture.journal import Line
+from torture.plan import N_SLOTS, Choice
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request as the engine got it, and what came of it before it ended or was killed."""
+
+    choice: str
+    messages: tuple[Message, ...]
+    continues: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    n_hot: int = 0
+    n_warm: int = 0
+    n_cold: int = 0
+    n_prompt: int = 0
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether a part of the prompt came from main memory or from disk."""
+        return self.n_warm + self.n_cold > 0
+
+
+def asked_in(lines: Tokens[Line]) -> list[Asked]:
+    """Give the requests of a journal that began to be answered."""
+    found: dict[int, Asked] = {}
+    for line in lines:
+        number = line.get("number")
+        if not isinstance(number, int):
+            continue
+        if line["kind"] == "asked":
+            found[number] = _asked(line)
+            continue
+        asked = found[number]
+        match line:
+            case {"kind": "tokens", "tokens": list(tokens), "margins": list(margins)}:
+                asked.tokens += tokens
+                asked.margins += margins
+            case {"kind": "reused", "hot": int(hot), "warm": int(warm), "cold": int(cold),
+                  "prompt": int(n_prompt)}:  # fmt: skip
+                asked.n_hot, asked.n_warm, asked.n_cold = hot, warm, cold
+                asked.n_prompt = n_prompt
+            case _:
+                pass
+    return [asked for asked in found.values() if asked.tokens]
+
+
+def _asked(line: Line) -> Asked:
+    spelled, continues, choice = line["messages"], line["continues"], line["choice"]
+    assert isinstance(spelled, list)
+    assert isinstance(continues, list)
+    messages = tuple(
+        Message(role, content, None if tokens is None else tuple(tokens), vocabulary)
+        for role, content, tokens, vocabulary in spelled
+    )
+    return Asked(str(choice), messages, tuple(continues))
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The first place where an answer is not that of an engine without a cache."""
+
+    at: int
+    said: int
+    right: int
+    said_margin: float
+    right_margin: float
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        if self.said != self.right:
+            return f"token {self.at} is {self.said}, without a cache {self.right}"
+        return (
+            f"token {self.at} leads by {self.said_margin!r} logits, "
+            f"without a cache by {self.right_margin!r}"
+        )
+
+
+class Oracle:
+    """One model, asked token by token into an empty sequence."""
+
+    def __init__(self, choice: Choice) -> None:
+        configuration = choice.configuration()
+        settings = target_settings(
+            replace(configuration, n_slots=1, n_ctx=configuration.n_ctx // N_SLOTS)
+        )
+        self._backend: Backend = LlamaCppBackend(settings, NativeLog())
+        self._template = ChatTemplate(
+            self._backend.chat_template,  # type: ignore[attr-defined]  # of llama.cpp's only
+            bos=self._spelling(self._backend.vocabulary.bos),
+            eos=self._spelling(self._backend.vocabulary.eos),
+        )
+        self._sequence: Sequence = self._backend.open()
+
+    def judge(self, asked: Asked) -> Wrong | None:
+        """Compare every token and the bits of its lead; None where all are the same."""
+        prompt = chat_prompt(asked.messages, self._template, self._backend.vocabulary).tokens
+        line = [*prompt, *asked.continues]
+        sampler = Sampler(SamplingSettings(), 0)
+        self._sequence.crop(0)
+        self._sequence.prefill(line[:-1])
+        for at, (token, margin) in enumerate(zip(asked.tokens, asked.margins, strict=True)):
+            right = sampler.choose(self._sequence.decode(line[-1]).logits[0], line, len(line))
+            if (right.token, right.margin) != (token, margin):
+                return Wrong(at, token, right.token, margin, right.margin)
+            line.append(token)
+        return None
+
+    def close(self) -> None:
+        """Free the model."""
+        self._backend.close()
+
+    def _spelling(self, token: int | None) -> str:
+        vocabulary = self._backend.vocabulary
+        return "" if token is None else vocabulary.text(token).decode("utf-8", "replace")

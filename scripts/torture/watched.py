@@ -1,0 +1,202 @@
+"""The store and the engine's client as they are, and a journal of what they promised."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.store.chats import ChatStore
+from app.store.records import ChatTree, StoredMessage
+from engine.cache.settings import CacheSettings
+from engine.configuration import Configuration
+from engine.events import (
+    CacheChanged,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    TiersChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest, Role
+from engine.worker_client import WorkerClient
+from torture.journal import Journal
+from torture.plan import Choice, Sabotage
+
+EXIT_S = 15.0
+
+
+class PromisingStore(ChatStore):
+    """Writes down each promise of the store, after it was given."""
+
+    def __init__(self, path: Path, journal: Journal, sabotage: Sabotage) -> None:
+        super().__init__(path)
+        self._journal = journal
+        self._is_lying = sabotage == "commit"
+
+    def add_message(
+        self,
+        chat_id: int,
+        *,
+        parent_id: int | None,
+        role: Role,
+        content: str,
+        token_ids: Sequence[int] | None = None,
+        vocabulary_id: str | None = None,
+        model_name: str | None = None,
+        seed: int | None = None,
+    ) -> StoredMessage:
+        """Add a message as the store does."""
+        added = super().add_message(
+            chat_id,
+            parent_id=parent_id,
+            role=role,
+            content=content,
+            token_ids=token_ids,
+            vocabulary_id=vocabulary_id,
+            model_name=model_name,
+            seed=seed,
+        )
+        self._journal.tell("added", id=added.id, chat=chat_id, role=role, content=content)
+        return added
+
+    def finish_message(
+        self,
+        message_id: int,
+        *,
+        content: str,
+        token_ids: Sequence[int] | None,
+        vocabulary_id: str | None,
+        seed: int | None,
+        finish_reason: str,
+        stats: dict[str, object] | None,
+        predictor: str | None = None,
+        controller: str | None = None,
+    ) -> StoredMessage:
+        """End a reply as the store does."""
+        ended = super().finish_message(
+            message_id,
+            content=content[1:] if self._is_lying else content,
+            token_ids=token_ids,
+            vocabulary_id=vocabulary_id,
+            seed=seed,
+            finish_reason=finish_reason,
+            stats=stats,
+            predictor=predictor,
+            controller=controller,
+        )
+        tokens = None if token_ids is None else list(token_ids)
+        self._journal.tell("finished", id=message_id, content=content, tokens=tokens)
+        return ended
+
+    def reopen_message(self, message_id: int) -> None:
+        """Let a reply go on as the store does."""
+        self._journal.tell("reopening", id=message_id)
+        super().reopen_message(message_id)
+
+    def delete_chat(self, chat_id: int) -> ChatTree | None:
+        """Delete a chat as the store does."""
+        self._journal.tell("deleting", chat=chat_id)
+        deleted = super().delete_chat(chat_id)
+        self._journal.tell("deleted", chat=chat_id)
+        return deleted
+
+
+class WatchedClient(WorkerClient):
+    """Writes down what the engine is asked and what it answers."""
+
+    def __init__(
+        self, *, log_path: Path, cache: CacheSettings, command: Sequence[str], journal: Journal
+    ) -> None:
+        self._journal = journal
+        self._n_asked = 0
+        self._choice = ""
+        super().__init__(log_path=log_path, cache=cache, command=command, silence_limit_s=60.0)
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The engine's process, None while there is none."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def load_choice(self, choice: Choice) -> Configuration:
+        """Note which model comes, and give its configuration."""
+        self._choice = choice.name
+        return choice.configuration()
+
+    def generate(self, request: GenerationRequest) -> None:
+        """Ask as the client does."""
+        self._n_asked += 1
+        self._journal.tell(
+            "asked",
+            number=self._n_asked,
+            choice=self._choice,
+            owner=request.owner,
+            continues=list(request.continues),
+            messages=[
+                [m.role, m.content, None if m.token_ids is None else list(m.token_ids),
+                 m.vocabulary_id]
+                for m in request.messages
+            ],
+        )  # fmt: skip
+        super().generate(request)
+
+    def poll(self, timeout_s: float = 0.0) -> list[Event]:
+        """Give the events as the client does."""
+        events = super().poll(timeout_s)
+        for event in events:
+            self._note(event)
+        return events
+
+    def close(self) -> None:
+        """End the engine as the client does, and note how its process ended."""
+        process = self._process
+        super().close()
+        if process is not None:
+            try:
+                self._journal.tell("closed", pid=process.pid, exit_code=process.wait(EXIT_S))
+            except subprocess.TimeoutExpired:
+                self._journal.tell("closed", pid=process.pid, exit_code=None)
+
+    def _note(self, event: Event) -> None:
+        tell, number = self._journal.tell, self._n_asked
+        match event:
+            case Loaded():
+                tell("loaded", choice=self._choice)
+            case TokensCommitted() if event.tokens:
+                tokens = [token.token for token in event.tokens]
+                tell("tokens", number=number, tokens=tokens,
+                     margins=[token.margin for token in event.tokens])  # fmt: skip
+            case CacheChanged():
+                tell("reused", number=number, hot=event.n_hot, warm=event.n_warm,
+                     cold=event.n_cold, prompt=event.n_prompt)  # fmt: skip
+            case Finished():
+                tell("done", number=number, reason=event.reason, tokens=list(event.token_ids))
+            case Failed():
+                tell("failed", title=event.title, message=event.message)
+            case WorkerStopped():
+                tell("stopped", title=event.title, message=event.message,
+                     exit_code=event.exit_code)  # fmt: skip
+            case TiersChanged():
+                self._note_tiers(event)
+            case _:
+                pass
+
+    def _note_tiers(self, event: TiersChanged) -> None:
+        report = event.report
+        if len(report.tiers) > 1:
+            self._journal.tell("cache", counts=_counts(event))
+        for note in report.notes:
+            self._journal.tell("note", text=note.text, is_problem=note.is_problem)
+
+
+def _counts(event: TiersChanged) -> dict[str, int]:
+    counts = event.report.counts
+    return {
+        "hits": counts.n_hits,
+        "misses": counts.n_misses,
+        "evictions": counts.n_evictions,
+        "promotions": counts.n_promotions,
+        "prefetches": counts.n_prefetches,
+        "refused": counts.n_refused,
+    }
