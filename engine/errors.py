@@ -6,6 +6,7 @@
     ├── DecodeError             a decode failed; the sequence says what it still holds
     ├── DecodeAborted           a decode was stopped on request
     ├── CropUnsupportedError    the cache cannot be cut back to that length
+    ├── CacheBudgetError        more is to be kept for good than the cache may hold
     ├── ContextFullError        more tokens than cells
     ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
     ├── IncompatiblePairError   a draft model that does not fit its target
@@ -65,6 +66,12 @@ class CacheStoreError(EngineError):
     """The folder of saved states cannot be read or written."""
 
     title = "The cache on disk is not usable"
+
+
+class CacheBudgetError(EngineError):
+    """More was asked to be kept than the cache may hold."""
+
+    title = "The cache is too small"
 
 
 class ContextFullError(EngineError):

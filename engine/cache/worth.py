@@ -1,8 +1,7 @@
 """How much a kept state is worth its bytes: what is worth least leaves a full tier first."""
 
 import math
-
-from engine.cache.stored import StoredState
+from typing import Protocol
 
 HALF_LIFE_S = 3600.0
 """Time without use after which a state counts half."""
@@ -10,7 +9,23 @@ LEAST_RECOMPUTE_S = 1e-6
 """Stands for a time that was not measured."""
 
 
-def worth(state: StoredState, now: float) -> float:
+class Weighable(Protocol):
+    """What a state's worth is made of."""
+
+    @property
+    def recompute_s(self) -> float: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def n_uses(self) -> int: ...
+
+    @property
+    def used_at(self) -> float: ...
+
+
+def worth(state: Weighable, now: float) -> float:
     """Give the logarithm (base 2) of seconds spared per byte, weighted by uses and by age.
 
     Only comparing two of them at one moment means something. Uses x cost / bytes is the value of

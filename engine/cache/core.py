@@ -1,0 +1,93 @@
+"""What the parts of the cache share: the books, the lock, and room in main memory."""
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+
+from engine.cache.catalog import Catalog, value
+from engine.cache.disk import Disk, Split
+from engine.cache.kept import KeptNode
+from engine.cache.ledger import Ledger
+from engine.cache.settings import MIB, CacheSettings
+from engine.cache.warm import shrink
+
+PENDING_BYTES = 256 * MIB
+"""Most bytes beyond the budget of the warm tier that wait to be written."""
+
+
+class Core:
+    """The books and their lock. One lock guards them all."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ledger: Ledger,
+        lock: threading.Lock,
+        disk: Disk | None,
+        settings: CacheSettings,
+        *,
+        split_state: Split,
+        now: Callable[[], float],
+        available: Callable[[], int],
+    ) -> None:
+        self.catalog = catalog
+        self.ledger = ledger
+        self.lock = lock
+        self.disk = disk
+        self.settings = settings
+        self.split_state = split_state
+        self.now = now
+        self.available = available
+        self.wake: Callable[[], None] = _rest
+        """Lets the background work begin at once."""
+        self._ceiling = math.inf
+
+    def look_at_memory(self) -> None:
+        """Find how much the warm tier may hold now, and give up what is beyond."""
+        room = self.available() - self.settings.reserve_bytes
+        with self.lock:
+            was_short, self._ceiling = self._ceiling < self.settings.warm_bytes, math.inf
+            if room < 0:
+                self._ceiling = max(self.catalog.warm_bytes + room, 0)
+                if not was_short and self.catalog.warm_bytes > self._ceiling:
+                    self.ledger.note(
+                        f"Main memory is short: the warm tier gives back {-room / MIB:,.0f} MiB."
+                    )
+            self.shrink()
+
+    def room(self) -> int:
+        """Give the bytes that the warm tier may hold, or that main memory still has, if less."""
+        spare = self.available() - self.settings.reserve_bytes
+        return min(self.settings.warm_bytes, max(spare, 0))
+
+    def shrink(self, *, spare: KeptNode | None = None) -> None:
+        """Give up copies in main memory beyond what is allowed now; the lock is held.
+
+        The copy at `spare` goes last: it came just now.
+        """
+        writes = self.disk is not None and self.disk.can_write()
+        limit = int(min(self.settings.warm_bytes, self._ceiling))
+        pending = PENDING_BYTES if writes else 0
+        if spare is not None:
+            self.catalog.tree.lock(spare)
+            shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
+            self.catalog.tree.unlock(spare)
+        shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
+
+    def mark(self, nodes: Iterable[KeptNode], owner: str) -> None:
+        """Note that these are used now, and by whom; the lock is held."""
+        for node in nodes:
+            kept = value(node)
+            kept.used_at = self.now()
+            if owner:
+                kept.owners |= {owner}
+            self.catalog.used[node] = None
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a line to the log."""
+        with self.lock:
+            self.ledger.note(text, is_problem=is_problem)
+
+
+def _rest() -> None:
+    """Wake nobody: there is no background."""

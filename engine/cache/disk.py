@@ -1,0 +1,264 @@
+"""Moves kept states to disk and off it, beside everything else."""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.cache.catalog import Catalog, value
+from engine.cache.cold_tier import ColdTier
+from engine.cache.kept import KeptNode, Payload
+from engine.cache.ledger import Ledger
+from engine.cache.settings import CacheSettings
+from engine.cache.stored import StoredState
+from engine.cache.worth import worth
+from engine.errors import CacheStoreError, StateError
+
+RETRY_S = 60.0
+"""Time for which nothing is written once the disk refused something."""
+
+Split = Callable[[Payload, int], tuple[bytes, bytes]]
+
+
+class Disk:
+    """The cold tier's side of the cache.
+
+    Takes the cache's lock to read and change the catalog, and holds it during no transfer.
+    """
+
+    def __init__(
+        self,
+        cold: ColdTier,
+        catalog: Catalog,
+        ledger: Ledger,
+        lock: threading.Lock,
+        settings: CacheSettings,
+        *,
+        split_state: Split,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._cold = cold
+        self._catalog = catalog
+        self._ledger = ledger
+        self._lock = lock
+        self._settings = settings
+        self._split_state = split_state
+        self._now = now
+        self._monotonic = monotonic
+        self._off_until = -math.inf
+        self._is_in_trouble = False
+
+    def write_one(self) -> bool:
+        """Write the state that is due, and give whether there was one."""
+        with self._lock:
+            node = self._next() if self.can_write() else None
+            if node is None:
+                return False
+            state, payload, file = self._catalog.stored(node), *_places(node)
+            self._catalog.tree.lock(node)
+        try:
+            self._write(node, state, payload, file)
+        except CacheStoreError as error:
+            self.suffer(error)
+        finally:
+            with self._lock:
+                self._catalog.tree.unlock(node)
+        return True
+
+    def read(self, file: StoredState, start: int, end: int) -> bytes:
+        """Give the part of a file that holds tokens `start` to `end` of its line.
+
+        Raises:
+            StateError: the file was damaged or is gone; what needed it was dropped.
+            CacheStoreError: it cannot be read now.
+        """
+        try:
+            payload = self._cold.read(file)
+            if end < file.end:
+                payload = self._split_state(payload, end - file.start)[0]
+            if start > file.start:
+                payload = self._split_state(payload, start - file.start)[1]
+        except StateError as error:
+            self._lose(file, str(error))
+            raise
+        return payload
+
+    def trim(self) -> None:
+        """Delete states of least worth while the folder is beyond its budget."""
+        try:
+            self._make_room(0)
+        except CacheStoreError as error:
+            self.suffer(error)
+
+    def clear_spare(self) -> None:
+        """Delete the files that no state needs; those that resist are tried again later."""
+        with self._lock:
+            keys = list(self._catalog.spare) if self.can_write() else []
+        for key in keys:
+            try:
+                self._cold.delete(key)
+            except CacheStoreError as error:
+                self.suffer(error)
+                return
+            with self._lock:
+                self._catalog.spare.pop(key, None)
+
+    def save_uses(self) -> None:
+        """Write down which states were used, when and by whom."""
+        with self._lock:
+            if not self.can_write():
+                return
+            nodes, self._catalog.used = self._catalog.used, {}
+            kept = [replace(value(node)) for node in nodes if value(node).is_exact]
+        try:
+            for each in kept:
+                self._cold.note_use(each.key, each.used_at, each.n_uses, each.owners)
+        except CacheStoreError as error:
+            self.suffer(error)
+
+    def pin(self, key: str, *, is_pinned: bool) -> None:
+        """Write down whether a state is pinned.
+
+        Raises:
+            CacheStoreError: it could not be written down.
+        """
+        self._cold.pin(key, is_pinned=is_pinned)
+
+    def spare_all(self) -> None:
+        """Give up every file of the namespace, those of other processes too.
+
+        Raises:
+            CacheStoreError: the folder cannot be read.
+        """
+        keys = [state.key for state in self._cold.states()]
+        with self._lock:
+            self._catalog.spare.update(dict.fromkeys(keys))
+
+    def suffer(self, error: CacheStoreError) -> None:
+        """Write nothing for a while; only the first of a row of refusals is told."""
+        with self._lock:
+            self._off_until = self._monotonic() + RETRY_S
+            if not self._is_in_trouble:
+                self._ledger.note(f"{error} Saving goes on in main memory.", is_problem=True)
+            self._is_in_trouble = True
+
+    def retry(self) -> None:
+        """Let the next write try again at once."""
+        self._off_until = -math.inf
+
+    def can_write(self) -> bool:
+        """Whether the disk is expected to take something now."""
+        return self._settings.cold_bytes > 0 and self._monotonic() >= self._off_until
+
+    def _next(self) -> KeptNode | None:
+        """Give the newest node that waits, or the topmost that has to be written before it."""
+        unwritten = self._catalog.unwritten
+        while unwritten:
+            node = chosen = next(reversed(unwritten))
+            while not self._catalog.has_exact_parent(chosen):
+                assert chosen.parent is not None
+                chosen = chosen.parent
+            if chosen in unwritten:
+                return chosen
+            value(node).wants_disk = False
+            del unwritten[node]
+        return None
+
+    def _write(
+        self, node: KeptNode, state: StoredState, payload: Payload | None, file: StoredState | None
+    ) -> None:
+        if payload is None:
+            assert file is not None
+            try:
+                payload = self.read(file, state.start, state.end)
+            except StateError:
+                return
+        state = replace(state, nbytes=memoryview(payload).nbytes)
+        if not self._make_room(state.nbytes):
+            self._refuse(node, state.nbytes)
+            return
+        self._cold.write(state, payload)
+        with self._lock:
+            self._catalog.written(node, state)
+            kept = node.value
+            is_stale = kept is not None and kept.key == state.key and kept.is_pinned
+            if self._is_in_trouble:
+                self._ledger.note("The disk takes states again.")
+                self._is_in_trouble = False
+        if is_stale and not state.is_pinned:
+            self._cold.pin(state.key, is_pinned=True)
+
+    def _refuse(self, node: KeptNode, nbytes: int) -> None:
+        with self._lock:
+            if node.value is not None:
+                node.value.wants_disk = False
+                self._catalog.unwritten.pop(node, None)
+            self._ledger.note(
+                f"A state of {nbytes:,} bytes has no room on disk: the budget is "
+                f"{self._settings.cold_bytes:,} bytes, and the rest of it is pinned or in use.",
+                is_problem=True,
+            )
+
+    def _make_room(self, nbytes: int) -> bool:
+        over = self._cold.nbytes + nbytes - self._settings.cold_bytes
+        if nbytes > self._settings.cold_bytes:
+            return False
+        while over > 0:
+            now = self._now()
+            with self._lock:
+                victim = min(self._leaves(), key=lambda each: worth(value(each), now), default=None)
+                below = math.inf if victim is None else worth(value(victim), now)
+            over -= self._cold.prune_elsewhere(over, below=below, now=now)
+            if over > 0:
+                if victim is None:
+                    return False
+                over -= self._give_up(victim)
+        return True
+
+    def _leaves(self) -> list[KeptNode]:
+        return [node for node in self._catalog.nodes() if self._can_leave(node)]
+
+    def _can_leave(self, node: KeptNode) -> bool:
+        """Whether a file may go: nothing below it needs it, in use or to be usable again."""
+        kept = value(node)
+        if node.n_locks or kept.is_pinned or not kept.is_exact:
+            return False
+        if not self._catalog.can_slice or not node.children:
+            return True
+        is_needed = any(value(child).file is not None for child in node.children.values())
+        return kept.payload is not None and not is_needed
+
+    def _give_up(self, node: KeptNode) -> int:
+        with self._lock:
+            if node.value is None or not self._can_leave(node):
+                return 0
+            kept = node.value
+            key, nbytes = kept.key, kept.nbytes
+            if kept.payload is None:
+                self._ledger.count(n_evictions=len(self._catalog.remove(node)))
+            else:
+                kept.wants_disk = False
+                self._catalog.set_file(node, None)
+        self._cold.delete(key)
+        with self._lock:
+            self._catalog.spare.pop(key, None)
+        return nbytes
+
+    def _lose(self, file: StoredState, reason: str) -> None:
+        """Drop what only a file held that turned out to be none."""
+        with self._lock:
+            self._ledger.count(n_refused=1)
+            self._ledger.note(reason, is_problem=True)
+            for node in list(self._catalog.nodes()):
+                kept = node.value
+                if kept is None or kept.file is None or kept.file.key != file.key:
+                    continue
+                if kept.payload is None:
+                    self._catalog.remove(node)
+                else:
+                    self._catalog.set_file(node, None)
+
+
+def _places(node: KeptNode) -> tuple[Payload | None, StoredState | None]:
+    return value(node).payload, value(node).file

@@ -1,0 +1,62 @@
+"""Which copies in main memory give way when there are too many."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from engine.cache.catalog import Catalog, value
+from engine.cache.kept import KeptNode
+from engine.cache.ledger import Ledger
+from engine.cache.worth import worth
+
+
+def shrink(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: int) -> None:
+    """Give up copies in main memory, those of least worth first, until they are `limit` bytes.
+
+    A copy that lies on disk too costs a read at most. One that is still to be written counts as
+    gone, and goes when it is; beyond `pending` bytes of these they are lost, ends of lines first.
+    Nothing that is locked goes, and nothing that is pinned and lies nowhere else.
+    """
+    over = catalog.warm_bytes - limit
+    if over <= 0:
+        return
+    for node in _weakest(catalog, (each for each in catalog.warm if not each.n_locks), now):
+        if over <= 0:
+            break
+        over -= value(node).nbytes
+        if value(node).file is not None:
+            _demote(catalog, ledger, node)
+    while catalog.warm_bytes > limit + pending:
+        victims = [each for each in catalog.warm if _can_be_lost(catalog, each)]
+        if not victims:
+            return
+        for node in _weakest(catalog, victims, now):
+            if catalog.warm_bytes <= limit + pending:
+                return
+            ledger.count(n_evictions=len(catalog.remove(node)))
+
+
+def _weakest(catalog: Catalog, nodes: Iterable[KeptNode], now: float) -> Iterator[KeptNode]:
+    """Give nodes by rising worth; among whole states, those that a later one makes idle first."""
+
+    def rank(node: KeptNode) -> tuple[bool, float]:
+        is_idle = bool(not catalog.can_slice and node.children and not catalog.is_branch(node))
+        kept = value(node)
+        spent_s = min(max(now - kept.came_at, 0.0), max(now - kept.used_at, 0.0))
+        return not is_idle, worth(kept, kept.used_at + spent_s)
+
+    ranked = [(rank(node), index, node) for index, node in enumerate(nodes)]
+    heapq.heapify(ranked)
+    while ranked:
+        yield heapq.heappop(ranked)[2]
+
+
+def _demote(catalog: Catalog, ledger: Ledger, node: KeptNode) -> None:
+    was_in_vain = catalog.drop_payload(node)
+    ledger.count(n_demotions=1, n_prefetches_wasted=int(was_in_vain))
+
+
+def _can_be_lost(catalog: Catalog, node: KeptNode) -> bool:
+    kept = value(node)
+    if node.n_locks or kept.is_pinned or kept.file is not None:
+        return False
+    return not (catalog.can_slice and node.children)

@@ -1,0 +1,164 @@
+"""A store on disk that lies in memory, states made of their own tokens, and clocks to set."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine.cache.cold_tier import ColdTier
+from engine.cache.kept import Payload
+from engine.cache.line import pack
+from engine.cache.settings import CacheSettings
+from engine.cache.stored import StoredState
+from engine.cache.tiers import TieredCache
+from engine.errors import CacheStoreError, StateError
+
+NAMESPACE = "0123456789abcdef"
+TOKEN = 4
+"""Bytes of a token in a made-up state."""
+
+
+def state_of(tokens: Sequence[int], start: int = 0) -> bytes:
+    """Give the state of a line from `start` on: the tokens themselves."""
+    return pack(tokens[start:])
+
+
+def split_state(state: Payload, at: int) -> tuple[bytes, bytes]:
+    whole = bytes(state)
+    assert 0 < at * TOKEN < len(whole)
+    return whole[: at * TOKEN], whole[at * TOKEN :]
+
+
+class MemoryDisk:
+    """What `ColdTier` promises, with faults to be switched on."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[StoredState, bytes]] = {}
+        self.damaged: set[str] = set()
+        self.is_full = False
+        self.is_unreadable = False
+        self.elsewhere = 0
+        self.n_reads = 0
+        self.log: list[str] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(payload) for _, payload in self.files.values()) + self.elsewhere
+
+    def states(self) -> list[StoredState]:
+        if self.is_unreadable:
+            raise CacheStoreError("The folder cannot be read.")
+        return [state for state, _ in self.files.values()]
+
+    def write(self, state: StoredState, payload: Payload) -> None:
+        if self.is_full:
+            raise CacheStoreError("The disk is full.")
+        assert len(payload) == state.nbytes == (state.end - state.start) * TOKEN
+        self.log.append(f"write {state.start}-{state.end}")
+        self.files[state.key] = (state, bytes(payload))
+
+    def read(self, state: StoredState) -> bytes:
+        self.n_reads += 1
+        if self.is_unreadable:
+            raise CacheStoreError("The file cannot be read.")
+        if state.key in self.damaged:
+            self.files.pop(state.key, None)
+        if state.key not in self.files:
+            raise StateError(f"State {state.key} is damaged or gone.")
+        return self.files[state.key][1]
+
+    def delete(self, key: str) -> None:
+        if self.is_full:
+            raise CacheStoreError("The folder is read-only.")
+        if key in self.files:
+            state = self.files.pop(key)[0]
+            self.log.append(f"delete {state.start}-{state.end}")
+
+    def note_use(self, key: str, used_at: float, n_uses: int, owners: frozenset[str]) -> None:
+        if key in self.files:
+            state, payload = self.files[key]
+            state = replace(state, used_at=used_at, n_uses=n_uses, owners=owners)
+            self.files[key] = (state, payload)
+
+    def pin(self, key: str, *, is_pinned: bool) -> None:
+        if self.is_full:
+            raise CacheStoreError("The folder is read-only.")
+        state, payload = self.files[key]
+        self.files[key] = (replace(state, is_pinned=is_pinned), payload)
+
+    def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
+        freed = min(nbytes, self.elsewhere)
+        self.elsewhere -= freed
+        return freed
+
+
+def as_cold_tier(disk: MemoryDisk) -> ColdTier:
+    """Proof for mypy that the made-up disk is one."""
+    return disk
+
+
+class Clock:
+    """Time that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def make_cache(
+    disk: MemoryDisk | None = None,
+    *,
+    can_slice: bool = True,
+    warm_bytes: int = 10**6,
+    cold_bytes: int = 10**6,
+    min_tokens: int = 1,
+    reserve_bytes: int = 0,
+    available: int = 10**9,
+    clock: Clock | None = None,
+    in_background: bool = False,
+) -> TieredCache:
+    """Give a cache that does its background work when it is asked to."""
+    clock = clock or Clock()
+    return TieredCache(
+        NAMESPACE,
+        can_slice=can_slice,
+        split_state=split_state,
+        cold=disk,
+        settings=CacheSettings(
+            folder=Path("unused"),
+            warm_bytes=warm_bytes,
+            cold_bytes=cold_bytes,
+            min_tokens=min_tokens,
+            reserve_bytes=reserve_bytes,
+        ),
+        now=clock,
+        monotonic=clock,
+        available=lambda: available,
+        in_background=in_background,
+    )
+
+
+def put(
+    cache: TieredCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
+) -> bool:
+    """Keep a line as a session would: from what is kept on."""
+    start = cache.n_kept(tokens) if cache._core.catalog.can_slice else 0
+    if start == len(tokens):
+        start = 0
+    return cache.put(tokens, start, state_of(tokens, start), recompute_s=seconds, owner=owner)
+
+
+def work(cache: TieredCache) -> None:
+    """Do what waits in the background."""
+    while cache.work() == 0.0:
+        pass
+
+
+def restored(cache: TieredCache, tokens: Sequence[int]) -> int:
+    """Restore a line, check that every byte is that of its tokens, and give how many there are."""
+    with cache.match(tokens) as match:
+        states = cache.read(match)
+        assert b"".join(bytes(state) for state in states) == state_of(tokens[: match.n_tokens])
+        assert match.n_warm + match.n_cold == match.n_tokens
+        return match.n_tokens

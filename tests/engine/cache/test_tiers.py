@@ -1,0 +1,128 @@
+"""The tiers over a disk in memory: what is put is found, whatever moved in between."""
+
+import pytest
+
+from engine.errors import StateError
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
+
+A = list(range(100, 150))
+B = [*range(100, 130), *range(200, 220)]
+
+
+def test_a_line_that_was_put_is_restored_token_for_token():
+    cache = make_cache()
+    assert put(cache, A)
+    assert restored(cache, A) == 50
+    assert restored(cache, [*A, 7]) == 50
+    assert restored(cache, A[:20]) == 20
+    assert restored(cache, [1, *A]) == 0
+
+
+def test_the_shared_start_of_two_lines_lies_in_memory_once():
+    cache = make_cache()
+    put(cache, A)
+    put(cache, B)
+    warm, _ = cache.report().tiers
+    assert warm.n_tokens == 70
+    assert warm.nbytes == 70 * 4
+    assert restored(cache, A) == 50
+    assert restored(cache, B) == 50
+
+
+def test_a_state_that_starts_too_early_is_cut_and_one_too_late_refused():
+    cache = make_cache()
+    put(cache, A)
+    assert cache.put(B, 10, state_of(B, 10), recompute_s=1.0)
+    assert restored(cache, B) == 50
+    with pytest.raises(StateError, match="save from token 30 on"):
+        cache.put([*A[:30], 9, 9, 9], 31, state_of([9, 9]), recompute_s=1.0)
+
+
+def test_fewer_new_tokens_than_asked_for_are_not_kept():
+    cache = make_cache(min_tokens=8)
+    assert put(cache, A)
+    assert not put(cache, [*A, *range(7)])
+    assert put(cache, [*A, *range(8)])
+
+
+def test_what_memory_has_no_room_for_comes_back_from_disk():
+    disk = MemoryDisk()
+    clock = Clock()
+    cache = make_cache(disk, warm_bytes=60 * 4, clock=clock)
+    put(cache, A)
+    clock.at += 1
+    put(cache, [*range(300, 350)])
+    work(cache)
+    warm, cold = cache.report().tiers
+    assert warm.nbytes <= 60 * 4
+    assert cold.n_tokens == 100
+    match = cache.match(A)
+    assert match.n_cold == 50
+    cache.read(match)
+    match.release()
+    assert cache.report().counts.n_promotions == 1
+    assert restored(cache, A) == 50
+
+
+def test_a_second_start_finds_what_the_first_wrote():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A, owner="chat:1")
+    put(first, B, owner="chat:2")
+    first.close(1.0)
+    second = make_cache(disk)
+    with second.match(B) as match:
+        assert match.n_cold == 50
+    assert restored(second, A) == 50
+    owners = {entry.owners for entry in second.report().entries}
+    assert owners == {("chat:1", "chat:2"), ("chat:1",), ("chat:2",)}
+
+
+def test_an_edge_split_after_it_was_written_becomes_two_files():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A)
+    work(cache)
+    put(cache, B)
+    work(cache)
+    assert sorted((state.start, state.end) for state in disk.states()) == [
+        (0, 30),
+        (30, 50),
+        (30, 50),
+    ]
+    assert disk.log.index("delete 0-50") > disk.log.index("write 0-30")
+
+
+def test_a_split_of_what_is_only_on_disk_is_done_from_the_file():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    second = make_cache(disk)
+    second.put(B, 30, state_of(B, 30), recompute_s=1.0)
+    assert restored(second, A) == 50
+    work(second)
+    assert sum(len(payload) for _, payload in disk.files.values()) == 70 * 4
+    assert restored(make_cache(disk), A) == 50
+
+
+def test_a_damaged_file_shortens_the_match_and_takes_what_needs_it_along():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A[:20])
+    put(first, A[:35])
+    put(first, A)
+    first.close(1.0)
+    second = make_cache(disk)
+    disk.damaged = {state.key for state in disk.states() if state.start == 20}
+    with second.match(A) as match:
+        assert match.n_tokens == 50
+        states = second.read(match)
+        assert match.n_tokens == 20
+        assert b"".join(states) == state_of(A[:20])
+    assert second.n_kept(A) == 20
+    report = second.report()
+    assert report.counts.n_refused == 1
+    assert any(note.is_problem for note in report.notes)
+    work(second)
+    assert [state.end for state in disk.states()] == [20]
