@@ -61,7 +61,8 @@ def configure(
     found = usable_devices()
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
         found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
-    configuration = resolve(rules, read_model(path), Machine(found), draft=draft_model)
+    chosen = rules or _usual_rules(settings)
+    configuration = resolve(chosen, read_model(path), Machine(found), draft=draft_model)
     if rules is None:
         speculation = settings.speculation.speculation()
         if draft is not None:
@@ -73,6 +74,16 @@ def configure(
         configuration,
         n_threads=configuration.n_threads or settings.engine.n_threads,
         use_extra_buffers=settings.engine.use_extra_buffers,
+    )
+
+
+def _usual_rules(settings: Settings) -> Preset:
+    """The rules without a preset: the settings say how many lines the context holds."""
+    cache = settings.cache
+    return Preset(
+        name="default",
+        n_slots=cache.slots,
+        kv_unified=cache.slots > 1 and cache.cells == "shared",
     )
 
 

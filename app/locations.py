@@ -64,6 +64,16 @@ def remote_headers_dir() -> Path:
     return cache_dir() / "headers"
 
 
+def snapshots_dir() -> Path:
+    """Give the folder of the states that chats go on from without being computed again."""
+    return cache_dir() / "states"
+
+
+def file_hashes_path() -> Path:
+    """Give the file that remembers the hashes of model files."""
+    return cache_dir() / "hashes.json"
+
+
 def worker_log_path() -> Path:
     """Give the log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.locations import settings_path
+from engine.cache.settings import MIB, CacheSettings
 from engine.configuration import (
     MAX_DRAFT,
     ControllerName,
@@ -18,9 +19,28 @@ from engine.configuration import (
     SpeculationSettings,
     Verification,
 )
-from engine.errors import EngineError
+from engine.errors import EngineError, HardwareError
+from engine.memory.units import parse_bytes
+
+MAX_SLOTS = 16
 
 FolderPath = Annotated[Path, Field(strict=False)]
+
+
+def _read_size(value: object) -> object:
+    """Read a size such as `8GiB`, or `0`; what is no text is left to pydantic."""
+    if not isinstance(value, str):
+        return value
+    if value.strip() == "0":
+        return 0
+    try:
+        return parse_bytes(value)
+    except HardwareError as error:
+        raise ValueError(str(error)) from error
+
+
+Size = Annotated[int, BeforeValidator(_read_size), Field(ge=0)]
+"""Bytes, spelled with their unit."""
 
 
 class SettingsError(EngineError):
@@ -122,6 +142,47 @@ class EngineSettings(_Section):
     llama.cpp was built in a way that crashes there."""
 
 
+class CacheDefaults(_Section):
+    """What is kept of the chats' computed states, where, and how much of it."""
+
+    enabled: bool = True
+    """Whether anything is kept beyond the context itself."""
+    warm: Size = 1024 * MIB
+    """Main memory for states, such as `1GiB`; 0 keeps none there."""
+    cold: Size = 8192 * MIB
+    """Disk for states, of all models together; 0 writes none."""
+    min_tokens: int = Field(default=32, ge=1)
+    """Shortest stretch of new tokens that is kept."""
+    checkpoint_tokens: int = Field(default=512, ge=0)
+    """New tokens after which a running reply is kept in the middle; 0 waits for its end."""
+    reserve: Size = 512 * MIB
+    """Main memory that stays free for others: below it less is kept."""
+    compress: bool = False
+    """Whether states on disk are compressed: slower, and seldom much smaller."""
+    slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
+    """Chats and branches that the context holds side by side, each with room of its own; where a
+    preset is chosen, its `n_slots` counts."""
+    cells: Literal["separate", "shared"] = "separate"
+    """Whether each slot has cells of its own, or all share them: a common start is then held once,
+    and neighbours change each other's rounding."""
+
+    def cache(self, folder: Path) -> CacheSettings:
+        """Give these settings as the engine takes them.
+
+        Args:
+            folder: Where states on disk lie.
+        """
+        return CacheSettings(
+            folder=folder if self.enabled and self.cold else None,
+            warm_bytes=self.warm if self.enabled else 0,
+            cold_bytes=self.cold if self.enabled else 0,
+            min_tokens=self.min_tokens,
+            checkpoint_tokens=self.checkpoint_tokens,
+            reserve_bytes=self.reserve,
+            compress=self.compress,
+        )
+
+
 class Settings(_Section):
     """Everything that config.toml can say."""
 
@@ -130,6 +191,7 @@ class Settings(_Section):
     speculation: SpeculationDefaults = SpeculationDefaults()
     models: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
+    cache: CacheDefaults = CacheDefaults()
     keys: dict[str, str] = Field(default_factory=dict)
     """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`."""
 

@@ -33,6 +33,7 @@ def places() -> dict[str, Path]:
         "models": locations.models_dir(),
         "logs": locations.state_dir(),
         "cache": locations.cache_dir(),
+        "states": locations.snapshots_dir(),
     }
 
 

@@ -39,3 +39,18 @@ def test_a_preset_that_names_nobody_leaves_it_to_suffixes(starter_path: Path) ->
     ).speculation
     assert speculation.predictor is PredictorName.SUFFIX
     assert speculation.controller is ControllerName.AUTO
+
+
+def test_the_settings_say_how_many_lines_the_context_holds(starter_path: Path) -> None:
+    one = configure(starter_path, None, None, Settings())
+    cache = {"slots": 3, "cells": "shared"}
+    three = configure(starter_path, None, None, Settings.model_validate({"cache": cache}))
+    assert (one.n_slots, one.kv_unified) == (1, False)
+    assert (three.n_slots, three.kv_unified) == (3, True)
+    assert three.n_ctx == 3 * one.n_ctx  # of all slots together
+
+
+def test_a_preset_says_so_itself(starter_path: Path) -> None:
+    settings = Settings.model_validate({"cache": {"slots": 3}})
+    rules = parse_preset('name = "x"\nn_slots = 2', "x")
+    assert configure(starter_path, None, rules, settings).n_slots == 2

@@ -5,6 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from app.settings import Settings, SettingsError, load_settings, save_setting
+from engine.cache.settings import MIB, CacheSettings
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 
 
@@ -58,6 +59,15 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
             [engine]
             n_threads = 2
             use_extra_buffers = false
+            [cache]
+            warm = "512MiB"
+            cold = "0"
+            min_tokens = 16
+            checkpoint_tokens = 0
+            reserve = "1 GiB"
+            compress = true
+            slots = 4
+            cells = "shared"
             [keys]
             chat-stop = "f8"
             """,
@@ -78,6 +88,16 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
     assert settings.models.folders == (Path("~/gguf"), Path("/srv/models"))
     assert settings.models.default == "starter"
     assert (settings.engine.n_threads, settings.engine.use_extra_buffers) == (2, False)
+    assert settings.cache.cache(Path("states")) == CacheSettings(
+        folder=None,
+        warm_bytes=512 * MIB,
+        cold_bytes=0,
+        min_tokens=16,
+        checkpoint_tokens=0,
+        reserve_bytes=1024 * MIB,
+        compress=True,
+    )
+    assert (settings.cache.slots, settings.cache.cells) == (4, "shared")
     assert settings.keys == {"chat-stop": "f8"}
 
 
@@ -205,3 +225,40 @@ def test_settings_cannot_be_changed_in_place() -> None:
     settings: BaseModel = Settings()
     with pytest.raises(ValueError, match="frozen"):
         settings.ui = None  # type: ignore[attr-defined]
+
+
+def test_a_cache_that_is_off_keeps_nothing_anywhere(path: Path) -> None:
+    settings = load_settings(written(path, "[cache]\nenabled = false")).settings
+    off = settings.cache.cache(Path("states"))
+    assert (off.folder, off.warm_bytes, off.cold_bytes) == (None, 0, 0)
+    assert Settings().cache.cache(Path("states")) == CacheSettings(folder=Path("states"))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('warm = "much"', "'much' is no size"),
+        ('cold = "-1GiB"', "is no size"),
+        ("cold = -1", "greater than or equal to 0"),
+        ("cold = true", "valid integer"),
+        ('warm = ["1GiB"]', "valid integer"),
+        ("slots = 17", "less than or equal to 16"),
+        ('cells = "mixed"', "'separate' or 'shared'"),
+        ("wram = 1", "did you mean warm"),
+    ],
+)
+def test_a_wrong_line_about_the_cache_is_named_and_left_out(
+    path: Path, line: str, reason: str
+) -> None:
+    loaded = load_settings(written(path, f"[cache]\n{line}"))
+    assert loaded.settings == Settings()
+    assert loaded.problem is not None
+    assert reason in loaded.problem
+
+
+def test_a_budget_is_saved_as_it_is_spelled(path: Path) -> None:
+    save_setting("cache", "cold", "2GiB", path)
+    assert 'cold = "2GiB"' in path.read_text()
+    assert load_settings(path).settings.cache.cold == 2048 * MIB
+    with pytest.raises(SettingsError, match="no size"):
+        save_setting("cache", "cold", "plenty", path)

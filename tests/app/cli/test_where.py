@@ -19,6 +19,6 @@ def test_where_gives_json(home: Path) -> None:
     (home / "models").mkdir()
     answer = json.loads(kvchat("where", "--json").stdout)
     assert set(answer["places"]) == {
-        "settings", "presets", "themes", "chats", "models", "logs", "cache",
+        "settings", "presets", "themes", "chats", "models", "logs", "cache", "states",
     }  # fmt: skip
     assert {"path": str(home / "models"), "exists": True} in answer["model_folders"]
