@@ -69,11 +69,6 @@ def snapshots_dir() -> Path:
     return cache_dir() / "states"
 
 
-def file_hashes_path() -> Path:
-    """Give the file that remembers the hashes of model files."""
-    return cache_dir() / "hashes.json"
-
-
 def worker_log_path() -> Path:
     """Give the log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"

@@ -25,7 +25,6 @@ def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
         locations.models_dir,
         locations.header_cache_path,
         locations.snapshots_dir,
-        locations.file_hashes_path,
         locations.worker_log_path,
         locations.doctor_log_path,
         locations.build_memory_path,
