@@ -1,32 +1,134 @@
 """The cache of a worker: opened beside the first replies, and told what the user asks of it."""
 
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.cold.store import ColdStore
+from engine.cache.file_hash import FileHashes
+from engine.cache.namespace import Namespace, namespace_of
+from engine.cache.report import CacheNote
 from engine.cache.settings import CacheSettings
-from engine.configuration import Configuration
-from engine.events import Event
-from engine.session import Session
-from engine.worker_protocol import ForgetOwner, ManageCache, Prefetch
+from engine.cache.tiers import TieredCache
+from engine.errors import CacheStoreError, EngineError
+from engine.events import Event, TiersChanged
+from engine.load import LoadedSession
+from engine.worker_protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
 Errand = Prefetch | ManageCache | ForgetOwner
 
+HASHES = "model-hashes.json"
+READY_S = 1.0
+"""How long the first reply waits for the tiers. Those of a model that was opened before are there
+sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
+
 
 class CacheKeeper:
-    """Does errands in a thread of its own: none of them keeps a reply waiting."""
+    """Opens the tiers of a session and does errands, in a thread of its own."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
         self._errands: SimpleQueue[Errand] = SimpleQueue()
+        self._is_open = threading.Event()
+        self._tiers: TieredCache | None = None
 
-    def open(
-        self, session: Session, configuration: Configuration, settings: CacheSettings
-    ) -> None:
-        pass
+    def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
+        """Begin to open the tiers, and wait for them a moment."""
+        if settings.warm_bytes <= 0 and settings.cold_bytes <= 0:
+            return
+        threading.Thread(
+            target=self._serve, args=(loaded, settings), name="cache", daemon=True
+        ).start()
+        self._is_open.wait(READY_S)
 
     def take(self, errand: Errand) -> None:
+        """Do something beside the replies, after what was asked before."""
         self._errands.put(errand)
 
     def close(self, timeout_s: float) -> None:
-        pass
+        """Write what is not on disk yet; gives up after `timeout_s`."""
+        if self._tiers is not None:
+            self._tiers.close(timeout_s)
+
+    def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
+        try:
+            tiers = self._opened(loaded, settings)
+        except EngineError as error:
+            self._report(loaded, f"Nothing is kept of computed tokens: {error}")
+            return
+        finally:
+            self._is_open.set()
+        self._report(loaded)
+        while True:
+            self._do(self._errands.get(), tiers, loaded)
+            self._report(loaded)
+
+    def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:
+        report = loaded.session.cache_report()
+        if problem is not None:
+            note = CacheNote(time.time(), problem, is_problem=True)
+            report = replace(report, notes=(*report.notes, note))
+        self._tell(TiersChanged(report))
+
+    def _opened(self, loaded: LoadedSession, settings: CacheSettings) -> TieredCache:
+        backend = loaded.target
+        hashes = FileHashes(None if settings.folder is None else settings.folder.parent / HASHES)
+        buffers = {buffer.device for buffer in loaded.loaded.buffers}
+        namespace = namespace_of(
+            loaded.loaded.configuration,
+            state_format=backend.state_format,
+            hash_file=hashes.digest,
+            gpus=sorted(name for name in buffers if not name.startswith("CPU")),
+        )
+        cold, problem = _cold(namespace, settings)
+        self._tiers = tiers = TieredCache(
+            namespace.key,
+            can_slice=backend.can_slice,
+            split_state=backend.split_state,
+            cold=cold,
+            settings=settings,
+        )
+        loaded.session.attach_cache(tiers, settings)
+        if problem is not None:
+            tiers.note(problem, is_problem=True)
+        return tiers
+
+    def _do(self, errand: Errand, tiers: TieredCache, loaded: LoadedSession) -> None:
+        try:
+            match errand:
+                case Prefetch(messages):
+                    tiers.prefetch(loaded.session.prompt_tokens(messages))
+                case ForgetOwner(owner):
+                    tiers.forget(owner)
+                case ManageCache(action, key):
+                    _manage(tiers, action, key)
+        except EngineError as error:
+            tiers.note(str(error), is_problem=True)
+
+
+def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | None, str | None]:
+    """Give the tier on disk, or what keeps it from being used."""
+    if settings.folder is None or settings.cold_bytes <= 0:
+        return None, None
+    try:
+        folder = ColdFolder(settings.folder)
+        return ColdStore(folder, namespace, compress=settings.compress), None
+    except CacheStoreError as error:
+        return None, f"Nothing is kept on disk: {error}"
+
+
+def _manage(tiers: TieredCache, action: CacheAction, key: str) -> None:
+    match action:
+        case "pin":
+            tiers.pin(key)
+        case "unpin":
+            tiers.unpin(key)
+        case "drop":
+            tiers.drop(key)
+        case "verify":
+            tiers.verify(key)
+        case "clear":
+            tiers.clear()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import placement_of
@@ -23,6 +24,7 @@ class LoadedSession:
 
     session: Session
     loaded: Loaded
+    target: Backend
 
 
 def load_session(
@@ -71,7 +73,7 @@ def load_session(
     loaded = _loaded(configuration, session, target, draft, watch)
     said = (warning, None if barred is None else barred.reason)
     notes = (*loaded.notes, *(note for note in said if note is not None))
-    return LoadedSession(session, replace(loaded, notes=notes))
+    return LoadedSession(session, replace(loaded, notes=notes), target)
 
 
 def target_settings(configuration: Configuration) -> ContextSettings:

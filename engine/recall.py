@@ -7,16 +7,14 @@ tokens get here, so nothing that was refuted is ever kept.
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.hot import HotTier, Slot, empty
 from engine.cache.report import CacheReport, TierUse
+from engine.cache.settings import CacheSettings
+from engine.cache.tiers import Match, TieredCache
 from engine.errors import StateError
 from engine.speculation.cost import PromptRate, Stopwatch
-
-if TYPE_CHECKING:
-    from engine.cache.tiers import Match, TieredCache
 
 MIN_GAIN = 16
 """Tokens that a kept state must bring beyond what the context holds; fewer are computed sooner."""
@@ -49,11 +47,9 @@ class Recall:
         self._hot = HotTier(backend)
         self._slot = self._hot.slots[0]
         self._tiers: TieredCache | None = None
-        self._checkpoint_tokens = 0
+        self._settings = CacheSettings()
         self._n_looked_at = 0
         """Tokens that the sequence held when it was last looked at for what to keep."""
-        self._n_hot_tokens = 0
-        self._n_computed_tokens = 0
         self.rate = PromptRate()
 
     @property
@@ -61,9 +57,9 @@ class Recall:
         """The sequence of the reply that is made, or was made last."""
         return self._slot.sequence
 
-    def attach(self, tiers: "TieredCache", *, checkpoint_tokens: int) -> None:
+    def attach(self, tiers: TieredCache, settings: CacheSettings) -> None:
         """Use and fill these tiers from now on."""
-        self._tiers, self._checkpoint_tokens = tiers, checkpoint_tokens
+        self._tiers, self._settings = tiers, settings
 
     def begin(self, tokens: Tokens[int], owner: str, *, may_shift: bool = False) -> Recalled:
         """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere."""
@@ -73,72 +69,71 @@ class Recall:
             recalled = self._found(tokens, owner)
         self._hot.use(self._slot, owner)
         self._hot.make_room(self._slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
-        self._n_hot_tokens += recalled.n_hot
-        self._n_computed_tokens += len(tokens) - recalled.n_reused
-        if self._tiers is not None:
-            restored = recalled.n_warm + recalled.n_cold
-            elapsed_s = watch.split()
+        n_restored = recalled.n_warm + recalled.n_cold
+        restore_s = watch.total() if n_restored else 0.0
+        if self._tiers is not None and owner:
             self._tiers.note_hit(
+                n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
-                saved_s=self.rate.seconds_of(restored) - elapsed_s if restored else 0.0,
+                n_computed=len(tokens) - recalled.n_reused,
+                saved_s=self.rate.seconds_of(n_restored) - restore_s,
             )
-            recalled = replace(recalled, restore_s=elapsed_s if restored else 0.0)
-        return recalled
+        return replace(recalled, restore_s=restore_s)
 
     def make_room(self) -> None:
         """See to it that a shared pool of cells has room for one more round."""
         self._hot.make_room(self._slot, self._backend.n_rows)
 
     def is_due(self) -> bool:
-        """Tell whether so much was computed since the last snapshot that one is made now."""
-        if self._tiers is None or not self._checkpoint_tokens or not self._slot.owner:
-            return False
-        n_new = self._slot.n_tokens - self._n_looked_at
-        return n_new >= self._checkpoint_tokens and self._slot.is_pure
+        """Tell whether so much was computed since the last look that it is kept now."""
+        n_wanted = self._settings.checkpoint_tokens
+        return 0 < n_wanted <= self._slot.n_tokens - self._n_looked_at and self._keeps
 
     def keep_prompt(self) -> None:
         """Keep a prompt that was just read, where a later cut cannot come back to its end."""
-        if self._tiers is not None and not self._backend.can_slice:
+        if not self._backend.can_slice:
             self.keep()
 
     def keep(self) -> None:
         """Keep what the sequence holds, as far as no tier has it."""
-        slot, tiers = self._slot, self._tiers
-        if tiers is None or not slot.owner or not slot.is_pure or not slot.n_tokens:
+        tokens, tiers = self._slot.sequence.tokens, self._tiers
+        if tiers is None or not self._keeps:
             return
-        tokens = slot.sequence.tokens
-        n_kept = tiers.n_kept(tokens)
         self._n_looked_at = len(tokens)
-        if not tiers.wants(len(tokens) - n_kept):
+        n_kept = tiers.n_kept(tokens)
+        if len(tokens) - n_kept < self._settings.min_tokens:
             return
         start = n_kept if self._backend.can_slice else 0
-        state = slot.sequence.save(start)
         recompute_s = self.rate.seconds_of(len(tokens) - start)
-        tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
+        try:
+            state = self._slot.sequence.save(start)
+            tiers.put(tokens, start, state, recompute_s=recompute_s, owner=self._slot.owner)
+        except StateError as error:
+            tiers.note(f"What was computed could not be kept: {error}", is_problem=True)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the line is somebody's, and its state is that of its tokens."""
+        return self._tiers is not None and bool(self._slot.owner) and self._slot.is_pure
 
     def report(self) -> CacheReport:
-        """Give where everything lies."""
+        """Give where everything lies; from any thread."""
         hot = self._hot_use()
         if self._tiers is None:
             return CacheReport(tiers=(hot,))
         report = self._tiers.report()
         keys = {
             key
-            for slot in self._hot.slots
-            if slot.is_pure and slot.n_tokens
-            for key in self._tiers.keys_on(slot.sequence.tokens)
+            for slot in tuple(self._hot.slots)
+            if slot.is_pure
+            for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
         entries = tuple(
             replace(entry, tiers=("hot", *entry.tiers)) if entry.key in keys else entry
             for entry in report.entries
         )
-        counts = replace(
-            report.counts,
-            n_hot_tokens=self._n_hot_tokens,
-            n_computed_tokens=self._n_computed_tokens,
-        )
-        return replace(report, tiers=(hot, *report.tiers), counts=counts, entries=entries)
+        return replace(report, tiers=(hot, *report.tiers), entries=entries)
 
     def _hot_use(self) -> TierUse:
         n_pools = 1 if self._backend.shares_cells else self._backend.n_sequences
@@ -155,8 +150,8 @@ class Recall:
 
     def _found(self, tokens: Tokens[int], owner: str) -> Recalled:
         best, n_hot = self._hot.best(tokens)
-        match = None if self._tiers is None else self._tiers.match(tokens)
-        n_branch = 0 if match is None else match.n_branch
+        match = None if self._tiers is None else self._tiers.match(tokens, owner=owner)
+        n_branch = 0 if self._tiers is None else self._n_branch(self._tiers, tokens)
         if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
             self._slot = self._slot_to_fill(best, n_hot, owner)
             restored = self._restored(tokens, match)
@@ -174,26 +169,29 @@ class Recall:
         is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
         return best if is_own else self._hot.victim()
 
-    def _restored(self, tokens: Tokens[int], match: "Match") -> Recalled | None:
+    def _restored(self, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""
         assert self._tiers is not None
-        try:
-            read = self._tiers.read(match)
-        finally:
-            match.release()
-        if not read.states:
-            return None
         slot = self._slot
-        slot.is_pure = True
-        self._hot.make_room(slot, read.n_tokens)
         try:
-            slot.sequence.load(tokens[: read.n_tokens], read.states)
+            states = self._tiers.read(match)
+            if not states:
+                return None
+            self._hot.make_room(slot, match.n_tokens)
+            slot.sequence.load(tokens[: match.n_tokens], states)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
+        finally:
+            match.release()
+        slot.is_pure = True
         n_held = self._rewound(tokens)
-        n_cold = min(read.n_cold, n_held)
+        n_cold = min(match.n_cold, n_held)
         return Recalled(slot.sequence, n_warm=n_held - n_cold, n_cold=n_cold)
+
+    def _n_branch(self, tiers: TieredCache, tokens: Tokens[int]) -> int:
+        """Give where other lines leave this one, if a state is wanted there."""
+        return 0 if self._backend.can_slice else tiers.n_known(tokens)
 
     def _rewound(self, tokens: Tokens[int]) -> int:
         if not self._slot.is_pure:

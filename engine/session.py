@@ -10,10 +10,11 @@ import secrets
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from engine.backends.base import Backend, Sequence
 from engine.cache.report import CacheReport
+from engine.cache.settings import CacheSettings
+from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
@@ -48,9 +49,6 @@ from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
 from engine.text.detokenizer import StreamingText
-
-if TYPE_CHECKING:
-    from engine.cache.tiers import TieredCache
 
 SEED_BITS = 63
 COSTS_EVERY = 16
@@ -106,14 +104,14 @@ class Session:
         """Give the predictor that is at work now, None while none is; from any thread."""
         return self._roster.busy()
 
-    def attach_cache(self, tiers: "TieredCache", *, checkpoint_tokens: int = 0) -> None:
+    def attach_cache(self, tiers: TieredCache, settings: CacheSettings) -> None:
         """Look for prompts in these tiers too, and keep there what replies compute.
 
         Args:
             tiers: Of this model, its settings and its build; whoever made them closes them.
-            checkpoint_tokens: New tokens after which a running reply is kept; 0 is at its end.
+            settings: What the tiers were made with.
         """
-        self._recall.attach(tiers, checkpoint_tokens=checkpoint_tokens)
+        self._recall.attach(tiers, settings)
 
     def cache_report(self) -> CacheReport:
         """Give where everything lies."""

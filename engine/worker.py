@@ -90,7 +90,7 @@ class Worker:
                 loaded = load_session(configuration, self._log, barred, self._costs.read())
                 self._session = loaded.session
                 self._send((loaded.loaded,))
-                self._cache.open(loaded.session, configuration, cache)
+                self._cache.open(loaded, cache)
             case Generate(request):
                 self._generate(request, cancellation)
                 self._keep_costs()

@@ -13,6 +13,7 @@ from engine.cache.disk import Disk, Split
 from engine.cache.keeping import Keeping
 from engine.cache.kept import Payload
 from engine.cache.ledger import Ledger
+from engine.cache.line import pack
 from engine.cache.managing import Managing
 from engine.cache.pressure import available_bytes
 from engine.cache.report import CacheReport
@@ -128,6 +129,23 @@ class TieredCache:
     def n_kept(self, tokens: Sequence[int]) -> int:
         """Give how many leading tokens some tier holds, so that saving may start there."""
         return self._keeping.n_kept(tokens)
+
+    def n_known(self, tokens: Sequence[int]) -> int:
+        """Give how many leading tokens some line had before, whether a state is left or not."""
+        with self._core.lock:
+            return self._core.catalog.tree.match(pack(tokens)).n_tokens
+
+    def keys_on(self, tokens: Sequence[int]) -> list[str]:
+        """Give the keys of the states that lie wholly on a line."""
+        with self._core.lock:
+            found = self._core.catalog.tree.match(pack(tokens))
+            ends_within = (node for node in found.nodes if node.end <= found.n_tokens)
+            return [node.value.key for node in ends_within if node.value is not None]
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a line to the log."""
+        with self._core.lock:
+            self._core.ledger.note(text, is_problem=is_problem)
 
     def put(
         self,
