@@ -50,6 +50,8 @@ MESSAGE_KEYS: list[BindingType] = [
          "Answer once more and keep the old reply as a variant", show=True),
     _key("c", "screen.continue_reply", "Go on", "message-continue",
          "Go on with the last reply where it was cut"),
+    _key("u", "screen.see_all", "See all", "message-see-all",
+         "Let the model see the whole chat again, after turns were dropped or summarised"),
     _key("e", "screen.edit", "Edit", "message-edit",
          "Write a question anew, beside the old one", show=True),
     _key("y", "screen.copy_message", "Copy", "message-copy",

@@ -49,6 +49,7 @@ class Script:
         fails_to_load: Title and message of a load that fails.
         refuses: Title and message of a failure before the first token.
         fails_after: Tokens after which the request fails while the engine goes on.
+        fills_after: Tokens after which the context is full.
     """
 
     replies: tuple[str, ...] = ("Hello there.",)
@@ -58,6 +59,7 @@ class Script:
     fails_to_load: tuple[str, str] | None = None
     refuses: tuple[str, str] | None = None
     fails_after: int | None = None
+    fills_after: int | None = None
 
 
 class ScriptedClient:
@@ -188,6 +190,9 @@ class ScriptedClient:
                 return
             if self.script.tps is not None:
                 yield len(group) / self.script.tps
+            if self.script.fills_after is not None and n_tokens >= self.script.fills_after:
+                yield [_finished(ids, FinishReason.CONTEXT, n_tokens, n_rounds, n_accepted)]
+                return
         reason = FinishReason.CANCELLED if self._is_stopping else FinishReason.END
         yield [_finished(ids, reason, n_tokens, n_rounds, n_accepted)]
 

@@ -32,3 +32,5 @@ class Change:
     loaded: Loaded | None = None
     pieces: tuple[Piece, ...] = ()
     """The text by where its tokens came from."""
+    context_full: str | None = None
+    """Why the shown chat's reply has no room: the user has to choose what goes."""

@@ -15,9 +15,11 @@ from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
 from app.chat.pieces import Piece
+from app.chat.prompting import conversation
 from app.chat.remembered import RememberedPieces
 from app.chat.reply import RunningReply
 from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.summary import Summariser
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from engine.client import EngineClient
@@ -27,6 +29,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
+from engine.errors import ContextFullError
 from engine.events import (
     Event,
     Failed,
@@ -70,6 +73,8 @@ class ChatController:
         self.loaded: Loaded | None = None
         self.guest: EngineGuest | None = None
         """Takes the events of replies that are its own."""
+        self.refused: RunningReply | None = None
+        """The reply for which the context was full before its first token."""
         self._store = store
         self._clock = clock
         self._max_tokens = max_tokens
@@ -84,6 +89,7 @@ class ChatController:
         self._is_rebuilt = True
         self._draft: str | None = None
         self._just_loaded: Loaded | None = None
+        self._context_full: str | None = None
 
     # --- what the screen reads ---
 
@@ -163,7 +169,12 @@ class ChatController:
         """
         chat = self._store.chat(chat_id)
         if self.loaded is not None and chat.head_id is not None:
-            self.client.prefetch(self.history.messages_of(chat))
+            path = self._store.path_to(chat.head_id)
+            self.client.prefetch(
+                conversation(
+                    chat.system_prompt, path, kept_from=chat.kept_from, summary=chat.summary
+                )
+            )
 
     def manage_cache(self, action: CacheAction, key: str = "") -> None:
         """Pin, unpin, drop or verify a kept state, or clear all; the cache's log says what came."""
@@ -171,6 +182,9 @@ class ChatController:
 
     def stop(self) -> bool:
         """End the running reply; its text so far stays. False if none runs."""
+        if isinstance(self.guest, Summariser) and self.guest.is_running:
+            self.guest.stop()
+            return True
         if self._reply is None or self._reply.is_stopping:
             return False
         self._reply.is_stopping = True
@@ -255,6 +269,7 @@ class ChatController:
 
     def _begin(self, reply: RunningReply, question_id: int) -> None:
         messages = self.history.request_messages(question_id)
+        self.refused = None
         self._reply = reply
         self._is_rebuilt = True
         self.meters.asked()
@@ -266,6 +281,7 @@ class ChatController:
                 past_replies=self._past_replies(),
                 owner=owner_of(reply.chat_id),
                 continues=reply.token_ids,
+                may_shift=self.history.is_shifted,
             )
         )
 
@@ -314,6 +330,10 @@ class ChatController:
         self._is_rebuilt = self._is_rebuilt or moved
         return moved
 
+    def tell(self, notice: Notice) -> None:
+        """Show a notice with the next poll."""
+        self._notices.append(notice)
+
     def say(self, text: str) -> None:
         """Put an aside into the transcript."""
         self.history.say(text)
@@ -331,6 +351,7 @@ class ChatController:
         self.history.close()
 
     def _leave(self) -> None:
+        self.refused = None
         lock = self.history.take_lock()
         if self._reply is not None and self.history.is_shown(self._reply.chat_id):
             self._reply.lock = lock
@@ -359,9 +380,10 @@ class ChatController:
             self._draft,
             self._just_loaded,
             () if self._is_rebuilt else tuple(self._pieces),
+            self._context_full,
         )
         self._text, self._pieces, self._notices, self._is_rebuilt = [], [], [], False
-        self._draft = self._just_loaded = None
+        self._draft = self._just_loaded = self._context_full = None
         return change
 
     def _take(self, event: Event) -> None:
@@ -394,9 +416,16 @@ class ChatController:
     def _take_failed(self, event: Failed) -> None:
         reply = self._reply
         elsewhere = self.replying_elsewhere
+        is_full = event.title == ContextFullError.title
         if elsewhere is not None:
             self._notices.append(Notice(event.message, f"{event.title}: {elsewhere}", "error"))
-            self._cut_reply(FAILED)
+            self._cut_reply(FinishReason.CONTEXT if is_full else FAILED)
+            return
+        has_turns = len(self.history.seen()) > len(("question", "reply"))
+        if is_full and has_turns and reply is not None and not reply.has_begun:
+            self.refused = reply if reply.begun is None else None
+            self._context_full = event.message
+            self._cut_reply(FinishReason.CONTEXT)
             return
         self._notices.append(Notice(event.message, event.title, "error"))
         if reply is None or reply.has_begun:
@@ -434,6 +463,9 @@ class ChatController:
         reply, self._reply = self._reply, None
         if reply is None:
             return
+        is_shown = self.history.is_shown(reply.chat_id)
+        if event is not None and event.reason is FinishReason.CONTEXT and is_shown:
+            self._context_full = f"all {event.n_cells:,} cells of the context are used"
         vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
         text = event.text if event else reply.text
         self._remembered.keep(reply.message_id, reply.pieces, text)
@@ -452,9 +484,22 @@ class ChatController:
             )
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))
-        if event is not None and not self.history.is_shown(reply.chat_id):
-            self._notices.append(Notice(f"“{reply.chat_title}” is answered: ctrl+l leads there."))
+        if event is not None and not is_shown:
+            is_full = event.reason is FinishReason.CONTEXT
+            what = "has no room to go on" if is_full else "is answered"
+            self._notices.append(Notice(f"“{reply.chat_title}” {what}: ctrl+l leads there."))
         self._release(reply)
+
+    def take_back_refused(self, *, gives_text: bool = True) -> None:
+        """Undo the question for which the context was full.
+
+        Args:
+            gives_text: Whether its text goes back to the composer.
+        """
+        reply, self.refused = self.refused, None
+        if reply is not None and self.history.head_id == reply.message_id:
+            reply.prompt = reply.prompt if gives_text else ""
+            self._take_back(reply)
 
     def _take_back(self, reply: RunningReply) -> None:
         """Undo a question that the engine refused; its text goes back to the composer."""

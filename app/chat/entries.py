@@ -16,6 +16,9 @@ FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 
 
+DIVIDER_KEY = -(1 << 40)
+
+
 class Speaker(StrEnum):
     """Whose words an entry holds."""
 
@@ -23,6 +26,8 @@ class Speaker(StrEnum):
     MODEL = "model"
     ASIDE = "aside"
     """kvchat's own words between the messages; never sent to the model and not saved."""
+    DIVIDER = "divider"
+    """Stands between what the model no longer sees and the rest; may hold a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Entry:
     """One message or aside."""
 
     key: int
-    """The id of the message; asides count down from -1."""
+    """The id of the message; asides count down from -1, a divider has `DIVIDER_KEY`."""
     speaker: Speaker
     content: str
     variant: int = 1
@@ -40,6 +45,15 @@ class Entry:
     is_live: bool = False
     pieces: tuple[Piece, ...] = ()
     """The content by where its tokens came from; empty where that is not known any more."""
+
+
+def divider(summary: str | None) -> Entry:
+    """What stands before the first message that the model sees.
+
+    Args:
+        summary: What it sees in place of those above, if anything.
+    """
+    return Entry(DIVIDER_KEY, Speaker.DIVIDER, summary or "")
 
 
 def entry_of(message: StoredMessage, variants: list[int], *, is_live: bool = False) -> Entry:

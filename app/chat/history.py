@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from app.chat.continuing import is_cut
-from app.chat.entries import Entry, Speaker, entry_of
+from app.chat.continuing import is_cut, is_out_of_room
+from app.chat.entries import Entry, Speaker, divider, entry_of
+from app.chat.prompting import conversation, place_of
+from app.chat.room import Room, room
 from app.store.chats import ChatStore
 from app.store.locks import ChatLock
 from app.store.records import Chat, StoredMessage
@@ -13,6 +15,8 @@ from engine.requests import Message
 MAX_TITLE_CHARS = 60
 GOES_ON = "enter goes on"
 """Said behind a reply that was cut."""
+MAKES_ROOM = "enter shows what can be done"
+"""Said behind a reply that had no room."""
 ANSWERS = "not answered yet: enter asks"
 """Said behind a question that has no reply."""
 
@@ -21,6 +25,12 @@ def title_of(text: str) -> str:
     """The first line of a text that says something, short enough for a list."""
     first = next((part.strip() for part in text.splitlines() if part.strip()), "New chat")
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
+
+
+def _hint(last: StoredMessage) -> str:
+    if is_out_of_room(last):
+        return MAKES_ROOM
+    return GOES_ON if is_cut(last) else ANSWERS
 
 
 class ChatHistory:
@@ -35,6 +45,11 @@ class ChatHistory:
         self.begin()
 
     # --- which chat ---
+
+    def begin_like(self, chat: Chat) -> None:
+        """Show an empty chat with the system prompt and the sampling of another."""
+        self.begin()
+        self.system_prompt, self.sampling = chat.system_prompt, chat.sampling
 
     def begin(self) -> None:
         """Show an empty chat."""
@@ -167,13 +182,16 @@ class ChatHistory:
         """
         entries = [aside for anchor, aside in self._asides if anchor is None]
         last = self.unfinished()
-        for message in self._path:
+        n_unseen = self.n_unseen
+        for place, message in enumerate(self._path):
+            if n_unseen and place == n_unseen:
+                entries.append(divider(self.chat.summary if self.chat else None))
             is_live = message.id == live_id
             shown = replace(message, content=live_text) if is_live else message
             siblings = self._siblings.get(message.id, [message.id])
             entry = entry_of(shown, siblings, is_live=is_live)
             if not is_live and shown is last:
-                hint = GOES_ON if is_cut(shown) else ANSWERS
+                hint = _hint(shown)
                 entry = replace(entry, note=f"{entry.note} · {hint}".removeprefix(" · "))
             if self.is_read_only and shown.role == "assistant" and shown.finish_reason is None:
                 entry = replace(entry, note="another kvchat writes this")
@@ -183,28 +201,58 @@ class ChatHistory:
 
     def request_messages(self, question_id: int) -> tuple[Message, ...]:
         """The conversation up to a question, as the engine wants it."""
-        return self._conversation(self.system_prompt, question_id)
+        return conversation(
+            self.system_prompt,
+            self.store.path_to(question_id),
+            kept_from=self.chat.kept_from if self.chat else None,
+            summary=self.chat.summary if self.chat else None,
+        )
 
-    def messages_of(self, chat: Chat) -> tuple[Message, ...]:
-        """The conversation of any chat as it would be sent, up to what it shows last.
+    @property
+    def n_unseen(self) -> int:
+        """How many messages at the start of the shown path the model does not see."""
+        return place_of(self.chat.kept_from if self.chat else None, self._path)
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether messages were dropped with nothing in their place."""
+        return bool(self.n_unseen) and self.chat is not None and not self.chat.summary
+
+    def seen(self) -> list[StoredMessage]:
+        """The shown messages that the model sees."""
+        return self._path[self.n_unseen :]
+
+    def room(self, n_ctx: int) -> Room | None:
+        """Which turns would have to go, None where there are none that could.
+
+        Args:
+            n_ctx: Cells of the context.
+        """
+        chat = self.chat
+        if chat is None:
+            return None
+        summary = chat.summary if self.n_unseen else None
+        fixed = f"{self.system_prompt}{summary or ''}"
+        return room(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
+
+    def path_before(self, message_id: int) -> list[StoredMessage]:
+        """The shown messages before one of them."""
+        return self._path[: place_of(message_id, self._path)]
+
+    def see_from(self, message_id: int | None, summary: str | None = None) -> None:
+        """Let the model see the shown chat from a message on, or all of it again.
+
+        Args:
+            message_id: The first message that it sees; None is all.
+            summary: What stands for those before.
 
         Raises:
-            StoreError: If the chat cannot be read.
+            StoreError: If it could not be saved.
         """
-        return () if chat.head_id is None else self._conversation(chat.system_prompt, chat.head_id)
-
-    def _conversation(self, system_prompt: str, message_id: int) -> tuple[Message, ...]:
-        prompt = system_prompt.strip()
-        messages = [Message("system", prompt)] if prompt else []
-        for stored in self.store.path_to(message_id):
-            if not stored.content:
-                continue
-            message = Message(stored.role, stored.content, stored.token_ids, stored.vocabulary_id)
-            if messages and messages[-1].role == message.role:
-                # Many templates refuse two turns of one speaker: a reply between was never begun.
-                message = Message(message.role, f"{messages.pop().content}\n\n{message.content}")
-            messages.append(message)
-        return tuple(messages)
+        if self.chat is not None:
+            self.store.set_kept_from(self.chat.id, message_id)
+            self.store.set_summary(self.chat.id, summary)
+            self.refresh()
 
     def messages_with(self, question: str) -> tuple[Message, ...]:
         """The shown conversation and one question more, which is not saved."""
@@ -231,6 +279,10 @@ class ChatHistory:
         if len(kept) == len(self._asides):
             kept.append((message_id, self._aside(text)))
         self._asides = kept
+
+    def forget_remarks(self, message_id: int) -> None:
+        """Take every aside behind a message away."""
+        self._asides = [each for each in self._asides if each[0] != message_id]
 
     def _aside(self, text: str) -> Entry:
         lowest = min((entry.key for _, entry in self._asides), default=0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from app.chat.entries import Entry, Speaker
 from app.chat.pieces import Piece
-from app.render.lines import EMPTY, Line, Run, wrapped
+from app.render.lines import EMPTY, Line, Run, clipped, wrapped
 from app.render.markdown.document import MarkdownDocument
 from app.render.sanitize import visible
 from app.render.tint import TintedText, TintMode
@@ -16,7 +16,14 @@ MAX_WIDTH = 110
 MAX_QUESTION_LINES = 200
 """Lines of a pasted question that are shown; the rest is sent and saved all the same."""
 
-_SPEAKERS = {Speaker.USER: "you", Speaker.MODEL: "model", Speaker.ASIDE: "note"}
+_SPEAKERS = {
+    Speaker.USER: "you",
+    Speaker.MODEL: "model",
+    Speaker.ASIDE: "note",
+    Speaker.DIVIDER: "",
+}
+UNSEEN = "the model no longer sees what is above"
+SUMMARISED = "the model sees what is above as this summary"
 
 
 class EntryLines:
@@ -86,6 +93,8 @@ class EntryLines:
             return [*self._tinted.lines(width), *(wrapped(colours, width) if colours else [])]
         if self._document is not None:
             return self._document.lines(width) or [(Run("…", "muted"),)]
+        if self.entry.speaker is Speaker.DIVIDER:
+            return divider_lines(self.entry.content, width)
         style = "aside" if self.entry.speaker is Speaker.ASIDE else ""
         return question_lines(self.entry.content, width, style)
 
@@ -94,6 +103,18 @@ class EntryLines:
         if self.entry.n_variants > 1:
             parts.insert(0, f"variant {self.entry.variant} of {self.entry.n_variants}  [ ]")
         return wrapped((Run(" · ".join(parts), "note"),), width) if parts else []
+
+
+def divider_lines(summary: str, width: int) -> list[Line]:
+    """A rule that says what the model sees of the messages above, and the summary of them."""
+    label = f" {SUMMARISED if summary else UNSEEN} (u undoes) "
+    left = max((width - len(label)) // 2, 2)
+    right = max(width - len(label) - left, 2)
+    rule = (Run("─" * left, "rule"), Run(label, "warn"), Run("─" * right, "rule"))
+    lines = [clipped(rule, width)]
+    if summary:
+        lines += question_lines(summary, width, "aside")
+    return lines
 
 
 def question_lines(text: str, width: int, style: str = "") -> list[Line]:
@@ -114,7 +135,8 @@ def gutter(entry: Entry, *, is_first: bool, is_selected: bool) -> Line:
     """What stands left of a line: a bar when selected, the speaker beside the first line."""
     marker = Run("▌", "selected") if is_selected else Run(" ")
     name = _SPEAKERS[entry.speaker] if is_first else ""
-    style = "aside" if entry.speaker is Speaker.ASIDE else _SPEAKERS[entry.speaker]
+    is_own = entry.speaker in (Speaker.ASIDE, Speaker.DIVIDER)
+    style = "aside" if is_own else _SPEAKERS[entry.speaker]
     return (marker, Run(f"{name:<{GUTTER - 1}}", style))
 
 

@@ -122,6 +122,8 @@ class ChatScreen(ChatActions):
             self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
         if change.draft is not None:
             self.give_back(change.draft)
+        if change.context_full is not None:
+            self.offer_room(change.context_full)
         if change.loaded is not None:
             self._read_memory()
             self.present()

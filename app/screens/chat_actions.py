@@ -100,6 +100,9 @@ class ChatActions(ChatDialogs):
         """Go on with the last reply where it was cut."""
         if not self._may_ask():
             return
+        if self.room.is_needed():
+            self.offer_room("this reply ended because the context is full")
+            return
         try:
             if not self.controller.continue_reply():
                 self.notify("The last reply is whole: there is nothing to go on with.")
@@ -176,7 +179,7 @@ class ChatActions(ChatDialogs):
         elif controller.is_replying:
             self.notify("A reply is under way: esc stops it.")
         elif controller.is_lent:
-            self.notify("The comparison is still ending: try again in a moment.")
+            self.notify("The model is still busy: try again in a moment.")
         elif controller.meters.phase is Phase.LOADING:
             self.notify("The model is still being loaded.")
         elif controller.meters.phase is Phase.EMPTY:

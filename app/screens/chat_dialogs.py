@@ -6,6 +6,7 @@ from textual import work
 from textual.screen import Screen
 
 from app.chat.controller import ChatController
+from app.chat.making_room import RoomMaker
 from app.services import Services
 from app.store.errors import StoreError
 from engine.configuration import Configuration
@@ -18,6 +19,7 @@ class ChatDialogs(Screen[None]):
     def __init__(self, controller: ChatController, services: Services) -> None:
         super().__init__()
         self.controller = controller
+        self.room = RoomMaker(controller)
         self.services = services
 
     # --- chats ---
@@ -55,6 +57,45 @@ class ChatDialogs(Screen[None]):
             return
         if self.controller.history.is_read_only:
             self.notify("Another kvchat writes this chat: it is read-only here.", title="Read-only")
+
+    # --- a full context ---
+
+    def offer_room(self, why: str) -> None:
+        """Ask what to do where the context is full.
+
+        Args:
+            why: What is full, in words.
+        """
+        from app.screens.context_full import ContextChoice, ContextFullScreen
+
+        if not self.is_current:
+            # Another screen is in front: the hint behind the reply leads here later.
+            self.notify(why, title="The context is full", severity="warning", markup=False)
+            return
+
+        def chosen(choice: ContextChoice | None) -> None:
+            try:
+                match choice:
+                    case "shift":
+                        self.room.shift()
+                    case "summarise":
+                        self.room.summarise()
+                    case "branch":
+                        self.room.branch_off()
+                    case _:
+                        self.controller.take_back_refused()
+            except EngineError as error:
+                self.report(error)
+
+        self.app.push_screen(ContextFullScreen(why, self.room.choices()), chosen)
+
+    def action_see_all(self) -> None:
+        """Let the model see the whole chat again."""
+        try:
+            if not self.room.see_all():
+                self.notify("The model sees the whole chat.")
+        except StoreError as error:
+            self.report(error)
 
     def action_chat_settings(self) -> None:
         """Ask for system prompt and sampling, and how drafts are judged."""

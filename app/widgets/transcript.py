@@ -258,7 +258,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def action_select(self, step: int) -> None:
         """Select the message above or below."""
-        keys = [shown.entry.key for shown in self._shown if shown.entry.speaker != Speaker.ASIDE]
+        own = (Speaker.ASIDE, Speaker.DIVIDER)
+        keys = [shown.entry.key for shown in self._shown if shown.entry.speaker not in own]
         if not keys:
             return
         place = keys.index(self.selected) + step if self.selected in keys else len(keys) - 1

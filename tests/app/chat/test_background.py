@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from app.chat.controller import ChatController
-from app.chat.entries import FAILED
 from engine.events import Failed, FinishReason
 from tests.app.chat.test_controller import Clock, loaded
 from tests.fakes_client import Script, ScriptedClient
@@ -103,8 +102,8 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     controller.open_chat(chat.id)
     [question, reply] = controller.entries()
     assert question.content == "go"
-    assert controller.history.message(reply.key).finish_reason == FAILED
-    assert "enter goes on" in reply.note
+    assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
+    assert "enter shows what can be done" in reply.note
 
 
 def test_another_variant_can_be_shown_while_another_chat_is_answered(

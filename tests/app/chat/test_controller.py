@@ -156,10 +156,10 @@ def test_a_refused_question_comes_back_and_leaves_the_chat_as_it_was(
     controller, client = loaded(tmp_path, clock)
     controller.send("fine")
     controller.poll()
-    client.script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
-    controller.send("much too long")
+    client.script = Script(refuses=("The chat template failed", "it knows no such turn"))
+    controller.send("not like this")
     change = controller.poll()
-    assert change.draft == "much too long"
+    assert change.draft == "not like this"
     assert change.notices[0].severity == "error"
     speakers = [speaker for speaker, _ in contents(controller)]
     assert speakers == [Speaker.USER, Speaker.MODEL, Speaker.ASIDE]

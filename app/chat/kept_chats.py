@@ -1,0 +1,79 @@
+"""What the cache keeps, chat by chat."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.cache.report import CacheEntry, TierName
+
+NOBODY = ""
+"""Owner of states whose chats are deleted, or that no chat asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChat:
+    """The kept states of one chat, over all of its branches."""
+
+    owner: str
+    entries: tuple[CacheEntry, ...]
+    n_tokens: int
+    """Length of its longest line that is kept."""
+    n_by_tier: Mapping[TierName, int]
+    """Tokens that lie in each tier; those of several branches count once for each."""
+    nbytes: int
+    n_shared_bytes: int
+    """Of those, bytes of states that other chats use too."""
+    n_pinned: int
+    n_uses: int
+    used_at: float
+    """Seconds since the epoch."""
+    recompute_s: float
+    """Measured time of the tokens that its states spare."""
+
+    @property
+    def own(self) -> tuple[CacheEntry, ...]:
+        """States that no other chat uses, the last of a line first."""
+        own = (entry for entry in self.entries if len(entry.owners) < 2)
+        return tuple(sorted(own, key=lambda entry: -entry.n_tokens))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether all of its states are pinned."""
+        return self.n_pinned == len(self.entries)
+
+
+def kept_chats(entries: Iterable[CacheEntry]) -> list[KeptChat]:
+    """Give the chats that something is kept of, those used last first; a shared state is in all."""
+    by_owner: dict[str, list[CacheEntry]] = defaultdict(list)
+    for entry in entries:
+        for owner in entry.owners or (NOBODY,):
+            by_owner[owner].append(entry)
+    chats = [_chat(owner, states) for owner, states in by_owner.items()]
+    return sorted(chats, key=lambda chat: -chat.used_at)
+
+
+def _chat(owner: str, entries: Sequence[CacheEntry]) -> KeptChat:
+    tiers: tuple[TierName, ...] = ("hot", "warm", "cold")
+    return KeptChat(
+        owner=owner,
+        entries=tuple(entries),
+        n_tokens=max(entry.n_tokens for entry in entries),
+        n_by_tier={tier: _n_covered(e for e in entries if tier in e.tiers) for tier in tiers},
+        nbytes=sum(entry.nbytes for entry in entries),
+        n_shared_bytes=sum(entry.nbytes for entry in entries if len(entry.owners) > 1),
+        n_pinned=sum(entry.is_pinned for entry in entries),
+        n_uses=max(entry.n_uses for entry in entries),
+        used_at=max(entry.used_at for entry in entries),
+        recompute_s=sum(entry.recompute_s for entry in entries),
+    )
+
+
+def _n_covered(entries: Iterable[CacheEntry]) -> int:
+    """Count tokens of stretches; of whole states, which all begin at 0, only the longest."""
+    n_whole = n_stretches = 0
+    for entry in entries:
+        if entry.start:
+            n_stretches += entry.n_tokens - entry.start
+        else:
+            n_whole = max(n_whole, entry.n_tokens)
+    return n_whole + n_stretches

@@ -1,0 +1,136 @@
+"""A summary that the loaded model writes of messages which it will no longer see."""
+
+from collections.abc import Callable, Sequence
+
+from app.chat.prompting import conversation, place_of
+from app.chat.room import BYTES_PER_TOKEN, bytes_per_token, n_tokens
+from app.store.records import StoredMessage
+from engine.client import EngineClient
+from engine.configuration import SamplingSettings
+from engine.events import (
+    CacheChanged,
+    CostsMeasured,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    TiersChanged,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest, Message
+
+INSTRUCTION = (
+    "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
+    "open questions and everything that later turns may refer to. Write the summary only."
+)
+MAX_TOKENS = 400
+SHARE = 8
+"""A summary has at most one token of this many cells of the context."""
+
+
+def summary_request(
+    path: Sequence[StoredMessage],
+    *,
+    system_prompt: str,
+    kept_from: int | None,
+    summary: str | None,
+    n_ctx: int,
+    owner: str,
+) -> tuple[GenerationRequest, int]:
+    """Give the request for a summary, and how many of the oldest messages do not fit into it.
+
+    It is the chat's prompt up to the end of `path` and an instruction, so that what the cache holds
+    of that prompt is reused.
+
+    Args:
+        path: What is to be summarised, from the root of the chat on.
+        system_prompt: That of the chat.
+        kept_from: First message that the model sees now.
+        summary: What stands for the messages before that one.
+        n_ctx: Cells of the context.
+        owner: Whose tokens these are, for the cache.
+    """
+    max_tokens = min(MAX_TOKENS, n_ctx // SHARE)
+    fixed = f"{system_prompt}{summary or ''}{INSTRUCTION}"
+    room = n_ctx - max_tokens - round(len(fixed.encode()) / BYTES_PER_TOKEN)
+    start = place_of(kept_from, path)
+    per_token = bytes_per_token(path)
+    sizes = [n_tokens(message, per_token) for message in path]
+    first = start
+    while sum(sizes[first:]) > room and (later := _next_question(path, first)) is not None:
+        first = later
+    messages = conversation(
+        system_prompt, path, kept_from=path[first].id if first else None, summary=summary
+    )
+    request = GenerationRequest(
+        messages=_with_instruction(messages),
+        sampling=SamplingSettings(temperature=0.0),
+        max_tokens=max_tokens,
+        owner=owner,
+    )
+    return request, first - start
+
+
+def _next_question(messages: Sequence[StoredMessage], first: int) -> int | None:
+    later = (i for i in range(first + 1, len(messages)) if messages[i].role == "user")
+    return next(later, None)
+
+
+def _with_instruction(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    if messages and messages[-1].role == "user":
+        # Many templates refuse two turns of one speaker.
+        return (*messages[:-1], Message("user", f"{messages[-1].content}\n\n{INSTRUCTION}"))
+    return (*messages, Message("user", INSTRUCTION))
+
+
+class Summariser:
+    """Makes one summary; whoever polls the client hands the events on to `take`.
+
+    Args:
+        client: The engine, which must be idle.
+        request: What is asked, from `summary_request`.
+        done: Takes the text, or why there is none.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        request: GenerationRequest,
+        done: Callable[[str | None, str], None],
+    ) -> None:
+        self._client = client
+        self._done = done
+        self._is_running = True
+        client.generate(request)
+
+    @property
+    def is_running(self) -> bool:
+        """The summary is being written."""
+        return self._is_running
+
+    def stop(self) -> None:
+        """Give it up."""
+        self._client.stop()
+
+    def take(self, event: Event) -> bool:
+        """Take in an event; False for one that the chat should have."""
+        if not self._is_running:
+            return False
+        match event:
+            case WorkerStopped(title, message):
+                self._end(None, f"{title}: {message}")
+                return False  # the chat must know too
+            case Loaded() | CacheChanged() | CostsMeasured() | TiersChanged():
+                return False  # they are of the engine, whoever asks it
+            case Failed(title, message):
+                self._end(None, f"{title}: {message}")
+            case Finished(reason=FinishReason.CANCELLED):
+                self._end(None, "it was stopped")
+            case Finished(text=text):
+                self._end(text.strip() or None, "the model wrote nothing")
+        return True
+
+    def _end(self, text: str | None, problem: str) -> None:
+        self._is_running = False
+        self._done(text, problem)

@@ -1,0 +1,200 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.controller import ChatController
+from app.chat.entries import DIVIDER_KEY, Speaker
+from app.chat.making_room import RoomMaker
+from app.chat.prompting import SUMMARY_BEGINS
+from app.chat.summary import INSTRUCTION
+from engine.configuration import SamplingSettings
+from engine.events import FinishReason
+from tests.app.chat.test_controller import Clock, contents, loaded
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+FULL = Script(refuses=("The context is full", "the prompt has 900 tokens, the context has 512"))
+SMALL = replace(CONFIGURATION, n_ctx=512)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def chat_of(
+    tmp_path: Path, clock: Clock, n_turns: int = 6
+) -> tuple[ChatController, ScriptedClient]:
+    """A chat of so many turns of about 100 tokens in a context of 512."""
+    controller, client = loaded(tmp_path, clock, Script(replies=("reply " * 40,)))
+    controller.load(SMALL)
+    controller.poll()
+    controller.history.change_settings(system_prompt="Be kind.", sampling=SamplingSettings())
+    for i in range(n_turns):
+        controller.send(f"question {i} " + "please " * 15)
+        controller.poll()
+    return controller, client
+
+
+def refused(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClient, RoomMaker]:
+    controller, client = chat_of(tmp_path, clock)
+    client.script = FULL
+    controller.send("one more")
+    change = controller.poll()
+    assert change.context_full == "the prompt has 900 tokens, the context has 512"
+    assert change.draft is None
+    client.script = Script(replies=("and here it is",))
+    return controller, client, RoomMaker(controller)
+
+
+def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) -> None:
+    controller, _, maker = refused(tmp_path, clock)
+    assert controller.history.n_unseen == 0
+    assert contents(controller)[-2][1] == "one more"
+    assert "enter shows what can be done" in controller.entries()[-1].note
+    assert maker.is_needed()
+    choices = maker.choices()
+    assert choices.n_ctx == 512
+    assert 0 < choices.n_dropped < 12
+    assert choices.can_branch
+    assert choices.can_take_back
+
+
+def test_shifting_hides_the_oldest_turns_from_the_model_alone(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    n_dropped = maker.choices().n_dropped
+    maker.shift()
+    controller.poll()
+    request = client.requests[-1]
+    assert request.may_shift
+    assert [m.role for m in request.messages[:2]] == ["system", "user"]
+    assert len(request.messages) == 1 + 13 - n_dropped
+    assert request.messages[-1].content == "one more"
+    entries = controller.entries()
+    assert [e.key for e in entries].index(DIVIDER_KEY) == n_dropped
+    assert entries[0].content.startswith("question 0"), "the user still sees it"
+    assert entries[-1].content == "and here it is"
+    controller.send("next")
+    controller.poll()
+    assert "question 0" not in "".join(m.content for m in client.requests[-1].messages)
+
+
+def test_dropping_is_undone_with_one_key(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    maker.shift()
+    controller.poll()
+    assert maker.see_all()
+    assert DIVIDER_KEY not in [entry.key for entry in controller.entries()]
+    controller.send("next")
+    assert client.requests[-1].messages[1].content.startswith("question 0")
+    assert not client.requests[-1].may_shift
+    controller.poll()
+    assert not maker.see_all()
+
+
+def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("They asked six times.", "and here it is"))
+    client._n_replies = 0
+    n_dropped = maker.choices().n_dropped
+    maker.summarise()
+    asked = client.requests[-1]
+    assert asked.messages[-1].content == INSTRUCTION
+    assert len(asked.messages) == 1 + n_dropped + 1
+    assert asked.owner == f"chat:{controller.history.chat.id}"  # type: ignore[union-attr]
+    assert not controller.can_ask
+    assert "esc stops it" in "".join(entry.content for entry in controller.entries())
+    for _ in range(3):
+        controller.poll()
+    request = client.requests[-1]
+    assert request.messages[0].content == f"Be kind.\n\n{SUMMARY_BEGINS}\nThey asked six times."
+    assert not request.may_shift
+    [divider] = [e for e in controller.entries() if e.speaker is Speaker.DIVIDER]
+    assert divider.content == "They asked six times."
+    assert controller.entries()[-1].content == "and here it is"
+    assert "esc stops it" not in "".join(entry.content for entry in controller.entries())
+    assert controller.can_ask
+
+
+def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("word " * 99,), tps=1)
+    maker.summarise()
+    controller.poll()
+    assert controller.stop()
+    clock.now += 5
+    change = controller.poll()
+    assert "it was stopped" in change.notices[-1].message
+    assert controller.history.n_unseen == 0
+    assert maker.is_needed()
+    assert controller.can_ask
+
+
+def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("First summary.", "answer " * 40))
+    client._n_replies = 0
+    maker.summarise()
+    for _ in range(3):
+        controller.poll()
+    for _ in range(3):
+        controller.send("more " * 20)
+        controller.poll()
+    maker.summarise()
+    asked = client.requests[-1]
+    assert "First summary." in asked.messages[0].content
+    assert "question 0" not in "".join(m.content for m in asked.messages)
+
+
+def test_a_new_chat_takes_the_system_prompt_and_the_question_along(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    old = controller.history.chat
+    assert old is not None
+    maker.branch_off()
+    controller.poll()
+    assert not controller.history.is_shown(old.id)
+    assert [m.content for m in client.requests[-1].messages] == ["Be kind.", "one more"]
+    assert contents(controller)[-1][1] == "and here it is"
+    controller.open_chat(old.id)
+    assert contents(controller)[-1][1] == "reply " * 40, "the question is not left open in the old"
+
+
+def test_stopping_gives_the_question_back(tmp_path: Path, clock: Clock) -> None:
+    controller, _, maker = refused(tmp_path, clock)
+    controller.take_back_refused()
+    assert controller.poll().draft == "one more"
+    assert contents(controller)[-1][1] == "reply " * 40
+    assert not maker.is_needed()
+
+
+def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = chat_of(tmp_path, clock)
+    client.script = Script(replies=("first half", " second half"), fills_after=2)
+    client._n_replies = 0
+    controller.send("tell me")
+    assert controller.poll().context_full == "all 8,192 cells of the context are used"
+    cut = controller.entries()[-1]
+    assert controller.history.message(cut.key).finish_reason == FinishReason.CONTEXT
+    maker = RoomMaker(controller)
+    assert not maker.choices().can_take_back
+    client.script = Script(replies=(" second half",))
+    maker.shift()
+    controller.poll()
+    assert client.requests[-1].continues
+    assert client.requests[-1].may_shift
+    whole = controller.entries()[-1]
+    assert (whole.key, whole.content) == (cut.key, cut.content + " second half")
+
+
+def test_a_larger_context_needs_no_room(tmp_path: Path, clock: Clock) -> None:
+    controller, _, maker = refused(tmp_path, clock)
+    controller.load(CONFIGURATION)
+    controller.poll()
+    assert not maker.is_needed()
+    assert controller.continue_reply()
+    controller.poll()
+    assert controller.entries()[-1].content == "and here it is"

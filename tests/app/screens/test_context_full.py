@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+from app.application import KvchatApp
+from app.screens.chat import ChatScreen
+from app.screens.context_full import ContextFullScreen
+from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.fakes_client import Script, ScriptedClient
+
+FULL = Script(refuses=("The context is full", "the prompt has 9,000 tokens"))
+
+
+async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatScreen:
+    """The dialog over a chat of two turns whose third question is too much."""
+    screen = await ready(pilot)  # type: ignore[arg-type]
+    for question in ("first", "second"):
+        await answered(pilot, screen, question)  # type: ignore[arg-type]
+    client.script = FULL
+    await ask(pilot, screen, "third")  # type: ignore[arg-type]
+    await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))  # type: ignore[arg-type]
+    client.script = Script(replies=("there is room",))
+    client._n_replies = 0
+    return screen
+
+
+async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await filled(app, client, pilot)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        assert "the model no longer sees what is above (u undoes)" in screen.transcript.text
+        assert client.requests[-1].may_shift
+        screen.transcript.focus()
+        await pilot.press("u")
+        await wait_until(pilot, lambda: "no longer sees" not in screen.transcript.text)
+
+
+async def test_a_summary_is_written_and_shown(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await filled(app, client, pilot)
+        client.script = Script(replies=("They greeted.", "there is room"))
+        await pilot.press("s")
+        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        assert "They greeted." in screen.transcript.text
+        assert "as this summary" in screen.transcript.text
+
+
+async def test_a_new_chat_is_begun_with_the_question(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await filled(app, client, pilot)
+        await pilot.press("n")
+        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        assert screen.transcript.frame_title == "third"
+        assert "second" not in screen.transcript.text
+        assert screen.composer.text == ""
+
+
+async def test_esc_changes_nothing_and_gives_the_question_back(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await filled(app, client, pilot)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: screen.composer.text == "third")
+        assert "no longer sees" not in screen.transcript.text
+        assert len(screen.controller.entries()) == 4
+
+
+async def test_enter_on_a_reply_without_room_asks_again(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("long " * 2000,), fills_after=900))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        client.script = Script(replies=("hello",))
+        await answered(pilot, screen, "hi")
+        client.script = Script(replies=("long " * 9000,), fills_after=8000)
+        await ask(pilot, screen, "tell me")
+        await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+        await pilot.press("escape")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+
+
+@pytest.mark.parametrize("key", ["d", "s"])
+async def test_what_cannot_be_done_is_not_done(tmp_path: Path, key: str) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 400,), fills_after=300))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "only one question")
+        await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
+        n_requests = len(client.requests)
+        await pilot.press(key)
+        assert isinstance(app.screen, ContextFullScreen)
+        choices = app.screen.query_one(OptionList)
+        assert [choices.get_option_at_index(i).disabled for i in range(4)] == [
+            True, True, True, False,
+        ]  # fmt: skip
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        assert len(client.requests) == n_requests
+        assert screen.controller.can_ask
