@@ -72,6 +72,7 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
         log_path=locations.worker_log_path(),
         memory_path=locations.build_memory_path(),
         costs_path=locations.costs_path(),
+        cache=settings.cache.cache(locations.snapshots_dir()),
     )
     controller = ChatController(
         client,
