@@ -20,6 +20,7 @@ COMMANDS = {
     "export": ("app.cli.export", "Give a plan in the words of llama-server and nine others."),
     "import": ("app.cli.import_", "Make a preset of another program's settings."),
     "pairs": ("app.cli.pairs", "Say which models can draft for another, and what each brings."),
+    "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List the models on this machine; install the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),

@@ -1,0 +1,290 @@
+"""`kvchat chats`: the chats of this user, without the screen."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from app import locations
+
+if TYPE_CHECKING:
+    from app.history_files.files import HistoryFormat
+    from app.store.chats import ChatStore
+    from app.store.records import Chat, ChatTree
+
+STANDARD = "-"
+CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of one."
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+@click.group(name="chats", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """List, search, show, rename, archive, delete, export and import chats.
+
+    CHAT is a number from `kvchat chats list`, a title, or a part of one that only one title has.
+
+    \b
+    kvchat chats search prefix cache       messages that hold both words
+    kvchat chats search '"prefix cache"'   the words behind one another
+    kvchat chats export 12 -o chat.md      to read; .jsonl loses nothing
+    kvchat chats export --all -o all.jsonl everything, to be imported elsewhere
+    """  # noqa: D301  click wants the backspace character itself
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_)
+
+
+@command.command(name="list")
+@click.option("--archived", is_flag=True, help="Those in the archive.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(*, archived: bool = False, as_json: bool = False) -> None:
+    """List the chats, the one used last first."""
+    from app.cli import chats_text
+    from app.cli.chats_finding import ALL
+
+    with _store() as store:
+        chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
+    if as_json:
+        chats_text.print_json([chats_text.chat_values(chat, sizes) for chat in chats])
+    elif chats:
+        chats_text.print_chats(chats, sizes)
+    else:
+        click.echo("The archive is empty." if archived else "There are no chats yet.", err=True)
+
+
+@command.command(name="show", help=f"Print a chat as it is shown. {CHAT_HELP}")
+@click.argument("chat", metavar="CHAT")
+@click.option("--stats", is_flag=True, help="With what was measured of each reply.")
+def show(chat: str, *, stats: bool) -> None:
+    """Print a chat as it is shown."""
+    from app.cli.chats_text import print_chat
+
+    with _store() as store:
+        found = _find(store, chat)
+        path = [] if found.head_id is None else store.path_to(found.head_id)
+        size = store.sizes().get(found.id)
+    print_chat(found, path, size, with_stats=stats)
+
+
+@command.command(name="search")
+@click.argument("words", nargs=-1, required=True)
+@click.option("-n", "--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
+    """Find messages and titles that hold all WORDS; double quotes hold a phrase together."""
+    from app.cli import chats_text
+
+    with _store() as store:
+        hits = store.search(" ".join(words), limit)
+    if as_json:
+        chats_text.print_json([chats_text.hit_values(hit) for hit in hits])
+    elif hits:
+        chats_text.print_hits(hits)
+    else:
+        click.echo("No chat holds that.", err=True)
+
+
+@command.command(name="rename", help=f"Give a chat another title. {CHAT_HELP}")
+@click.argument("chat", metavar="CHAT")
+@click.argument("title", metavar="TITLE")
+def rename(chat: str, title: str) -> None:
+    """Give a chat another title."""
+    if not title.strip():
+        raise click.UsageError("a title has at least one letter")
+    with _store() as store:
+        found = _find(store, chat)
+        renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
+    _tell(f"{_called(found)} is now {_line(renamed.title)}")
+
+
+@command.command(name="archive", help=f"Take chats out of the list. {CHAT_HELP}")
+@click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
+def archive(chats: tuple[str, ...]) -> None:
+    """Take chats out of the list; they are kept and found."""
+    _set_archived(chats, archived=True)
+
+
+@command.command(name="unarchive", help=f"Put archived chats into the list again. {CHAT_HELP}")
+@click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
+def unarchive(chats: tuple[str, ...]) -> None:
+    """Put archived chats into the list again."""
+    _set_archived(chats, archived=False)
+
+
+@command.command(name="delete", help=f"Delete chats and what is kept of them on disk. {CHAT_HELP}")
+@click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
+    """Delete chats for good, with their kept states; a chat that is being written is refused."""
+    from app.cli.chats_delete import delete_chat
+    from app.store.records import ChatSize
+
+    with _store() as store:
+        found = _find_all(store, chats)
+        sizes = store.sizes()
+        for chat in found:
+            _tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
+        if not yes and not click.confirm("Delete for good?", err=True):
+            click.echo("Nothing was deleted.", err=True)
+            ctx.exit(1)
+        for chat in found:
+            for line in delete_chat(store, chat):
+                _tell(line)
+
+
+@command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
+@click.argument("chats", metavar="[CHAT...]", nargs=-1)
+@click.option("--all", "all_chats", is_flag=True, help="Every chat, the archive too.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "jsonl"]),
+    help="Markdown to read, or JSON lines that lose nothing; by the file's name where not said.",
+)
+@click.option("--branches", is_flag=True, help="All branches in Markdown, not just the shown one.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else the screen.")
+@click.option("--force", is_flag=True, help="Replace the file.")
+def export(
+    chats: tuple[str, ...],
+    *,
+    all_chats: bool,
+    form: "HistoryFormat | None",
+    branches: bool,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Write chats as Markdown or JSON lines."""
+    from app.history_files.files import format_of, text_of, write_history
+    from app.render.format import counted
+
+    if bool(chats) == all_chats:
+        raise click.UsageError("name the chats to export, or give --all")
+    is_screen = output is None or str(output) == STANDARD
+    chosen: HistoryFormat = form or ("md" if output is None else format_of(output))
+    with _store() as store:
+        found = _all_chats(store) if all_chats else _find_all(store, chats)
+        told = _Told(branches=branches or chosen == "jsonl")
+        pieces = text_of(told.of(store, found), chosen, all_branches=branches)
+        if output is None or is_screen:
+            _print(pieces)
+        else:
+            write_history(output.expanduser(), pieces, replace=force)
+            _tell(f"{counted(len(found), 'chat')} in {output}")
+        told.say()
+
+
+@command.command(name="import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+def import_(files: tuple[str, ...]) -> None:
+    """Add the chats of exported files, `-` being standard input; none is ever replaced.
+
+    JSON lines bring everything back, Markdown the texts. A file that is wrong anywhere adds
+    nothing, and neither do the files beside it.
+    """
+    trees = [tree for name in files for tree in _read(name)]
+    with _store() as store:
+        added = store.add_trees(trees)
+    for chat, tree in zip(added, trees, strict=True):
+        _tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
+
+
+class _Told:
+    """Reads chats one by one, and counts what their export leaves out."""
+
+    def __init__(self, *, branches: bool) -> None:
+        self._branches = branches
+        self._n_left_out = 0
+
+    def of(self, store: "ChatStore", chats: "Iterable[Chat]") -> "Iterator[ChatTree]":
+        from app.history_files.markdown import n_left_out
+
+        for chat in chats:
+            tree = store.tree(chat.id)
+            self._n_left_out += 0 if self._branches else n_left_out([tree])
+            yield tree
+
+    def say(self) -> None:
+        if self._n_left_out:
+            told = _counted(self._n_left_out)
+            _tell(f"left out, being on other branches: {told}. --branches writes them too")
+
+
+@contextmanager
+def _store() -> "Iterator[ChatStore]":
+    from app.store.chats import ChatStore
+
+    with ChatStore(locations.database_path()) as store:
+        for notice in store.notices:
+            _tell(notice)
+        yield store
+
+
+def _all_chats(store: "ChatStore") -> "list[Chat]":
+    from app.cli.chats_finding import ALL
+
+    return sorted(store.list_chats(ALL, archived=None), key=lambda chat: chat.id)
+
+
+def _find(store: "ChatStore", text: str) -> "Chat":
+    from app.cli.chats_finding import find_chat
+
+    return find_chat(store, text)
+
+
+def _find_all(store: "ChatStore", texts: Iterable[str]) -> "list[Chat]":
+    """Give the chats that are meant, each once."""
+    return list({chat.id: chat for chat in (_find(store, text) for text in texts)}.values())
+
+
+def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
+    with _store() as store:
+        for chat in _find_all(store, texts):
+            store.set_archived(chat.id, archived=archived)
+            _tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
+
+
+def _read(name: str) -> "list[ChatTree]":
+    from app.history_files.errors import HistoryFileError
+    from app.history_files.files import read_history
+
+    try:
+        path = Path(name).expanduser()
+        data = sys.stdin.buffer.read() if name == STANDARD else path.read_bytes()
+        return read_history(data)
+    except OSError as error:
+        raise HistoryFileError(f"{name} cannot be read: {error.strerror or error}") from error
+    except HistoryFileError as error:
+        raise HistoryFileError(f"{_line(name)}, {_line(str(error))}") from error
+
+
+def _print(pieces: Iterable[str]) -> None:
+    from app.render.sanitize import visible
+
+    is_terminal = sys.stdout.isatty()
+    for piece in pieces:
+        click.echo(visible(piece) if is_terminal else piece, nl=False)
+
+
+def _called(chat: "Chat") -> str:
+    return f"chat {chat.id}, {_line(chat.title)}"
+
+
+def _line(text: str) -> str:
+    from app.cli.chats_finding import one_line
+
+    return one_line(text)
+
+
+def _counted(n_messages: int) -> str:
+    from app.render.format import counted
+
+    return counted(n_messages, "message")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)

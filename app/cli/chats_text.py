@@ -1,0 +1,129 @@
+"""What `kvchat chats` prints."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from app.cli.chats_finding import one_line
+from app.render import format as fmt
+from app.render.reply_stats import reply_stats_text
+from app.render.sanitize import visible
+from app.store.records import Chat, ChatSize, StoredMessage
+from app.store.search import SearchHit
+
+PLAIN_WIDTH = 1000
+"""A list that goes into a pipe is never cut to the width of a screen."""
+SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
+
+
+def print_json(values: object) -> None:
+    """Print values as JSON, control characters spelled as escapes."""
+    click.echo(json.dumps(values, indent=2))
+
+
+def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
+    """Give a chat and its size as plain values."""
+    return {**asdict(chat), **asdict(sizes.get(chat.id, ChatSize()))}
+
+
+def hit_values(hit: SearchHit) -> dict[str, object]:
+    """Give a hit as plain values."""
+    return asdict(hit)
+
+
+def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
+    """Print one line for each chat."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("id", "last used", "messages", "tokens", "model", "title"):
+        is_number = title in ("id", "messages", "tokens")
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=not is_number)
+    table.columns[-1].overflow = "ellipsis"
+    for chat in chats:
+        size = sizes.get(chat.id, ChatSize())
+        model = "-" if chat.model_path is None else Path(chat.model_path).stem
+        cells = (
+            str(chat.id), time_text(chat.updated_at), fmt.count(size.n_messages),
+            fmt.count(size.n_tokens), one_line(model), one_line(chat.title),
+        )  # fmt: skip
+        table.add_row(*map(Text, cells))
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    Console(width=width, highlight=False).print(table)
+
+
+def print_chat(
+    chat: Chat, path: Sequence[StoredMessage], size: ChatSize | None, *, with_stats: bool
+) -> None:
+    """Print a chat: what is known of it, and the messages of the branch that is shown."""
+    size = size or ChatSize()
+    click.secho(one_line(chat.title), bold=True)
+    facts = [f"chat {chat.id}", f"begun {time_text(chat.created_at)}"]
+    if chat.model_path is not None:
+        facts.append(one_line(Path(chat.model_path).stem))
+    facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
+    if chat.archived_at is not None:
+        facts.append(f"archived {time_text(chat.archived_at)}")
+    click.secho(" · ".join(facts), dim=True)
+    if chat.system_prompt:
+        _print_part("system prompt", chat.system_prompt)
+    for message in path:
+        if message.id == chat.kept_from:
+            click.secho("\n── the model no longer sees what is above ──", dim=True)
+            if chat.summary:
+                _print_part("summary of it", chat.summary)
+        _print_message(message, with_stats=with_stats)
+
+
+def print_hits(hits: Sequence[SearchHit]) -> None:
+    """Print each hit: its chat, who said it and when, and the words in their place."""
+    for hit in hits:
+        where = f"{hit.chat_id}  {one_line(hit.title)}"
+        said = ["title"] if hit.role is None else [SPEAKERS[hit.role], time_text(hit.created_at)]
+        if not hit.is_on_shown_path:
+            said.append("other branch")
+        if hit.is_archived:
+            said.append("archived")
+        click.echo(f"{click.style(where, bold=True)}  {click.style(', '.join(said), dim=True)}")
+        if hit.role is not None:
+            click.echo(f"    {_marked(hit)}")
+
+
+def time_text(seconds: float) -> str:
+    """Give a time of the epoch as local date and time."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
+    speaker = SPEAKERS[message.role]
+    if message.role == "assistant" and message.model_name:
+        speaker = one_line(message.model_name)
+    is_cut = message.role == "assistant" and message.finish_reason is None
+    _print_part(
+        speaker, message.content, time_text(message.created_at) + (", cut" if is_cut else "")
+    )
+    stats = reply_stats_text(message) if with_stats else None
+    if stats is not None:
+        click.secho(visible(stats), dim=True)
+
+
+def _print_part(name: str, text: str, told: str = "") -> None:
+    click.echo(f"\n{click.style(name, bold=True)}  {click.style(told, dim=True)}".rstrip())
+    click.echo(visible(text))
+
+
+def _marked(hit: SearchHit) -> str:
+    """Give the snippet with what was found in bold; it has one sign for each character."""
+    text = visible(hit.snippet)
+    parts, end = [], 0
+    for start, stop in hit.marked:
+        parts += [text[end:start], click.style(text[start:stop], bold=True, fg="yellow")]
+        end = stop
+    return "".join([*parts, text[end:]])

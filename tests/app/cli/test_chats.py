@@ -1,0 +1,225 @@
+"""`kvchat chats`, run as a user runs it."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app import locations
+from app.cli.main import run
+from app.store.chats import ChatStore
+from app.store.records import Chat
+from engine.configuration import SamplingSettings
+from tests.app.cli.conftest import kvchat
+
+
+@pytest.fixture
+def store() -> Iterator[ChatStore]:
+    with ChatStore(locations.database_path()) as store:
+        yield store
+
+
+def dialogue(store: ChatStore, title: str, answer: str = "It remembers.") -> Chat:
+    """Give a chat of a question with two answers, the second one shown."""
+    chat = store.create_chat(
+        title=title, model_path="/m/smol.gguf", system_prompt="Be brief.",
+        sampling=SamplingSettings(),
+    )  # fmt: skip
+    question = store.add_message(chat.id, parent_id=None, role="user", content="Which cache?")
+    for text in ("The hidden one.", answer):
+        reply = store.add_message(
+            chat.id, parent_id=question.id, role="assistant", content="", model_name="smol"
+        )
+        store.finish_message(
+            reply.id, content=text, token_ids=(1, 2, 3), vocabulary_id="v", seed=7,
+            finish_reason="end", stats={"n_emitted": 3},
+        )  # fmt: skip
+    return store.chat(chat.id)
+
+
+def test_the_list_names_each_chat_and_what_it_holds(store: ChatStore) -> None:
+    dialogue(store, "old")
+    dialogue(store, "a title " + "that is long " * 20)
+    lines = kvchat("chats").stdout.splitlines()
+    assert lines[0].split() == ["id", "last", "used", "messages", "tokens", "model", "title"]
+    assert lines[1].split()[0] == "2"
+    assert lines[2].split()[-4:] == ["3", "6", "smol", "old"]
+    assert lines[1].rstrip().endswith("that is long")
+    listed = json.loads(kvchat("chats", "list", "--json").stdout)
+    assert [(chat["id"], chat["n_messages"], chat["n_tokens"]) for chat in listed] == [
+        (2, 3, 6), (1, 3, 6),
+    ]  # fmt: skip
+
+
+def test_without_chats_it_says_so() -> None:
+    done = kvchat("chats")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no chats yet" in done.stderr
+    assert kvchat("chats", "list", "--json").stdout == "[]\n"
+
+
+def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStore) -> None:
+    chat = dialogue(store, "Caches")
+    store.set_kept_from(chat.id, chat.head_id)
+    store.set_summary(chat.id, "they talked")
+    out = kvchat("chats", "show", "caches").stdout
+    assert "Caches\n" in out
+    assert "2 of 3 messages shown" in out
+    assert "Be brief." in out
+    assert "Which cache?" in out
+    assert "It remembers." in out
+    assert "hidden" not in out
+    assert out.index("no longer sees") < out.index("they talked") < out.index("It remembers.")
+
+
+def test_chats_are_searched_in_all_branches(store: ChatStore) -> None:
+    dialogue(store, "Caches")
+    out = kvchat("chats", "search", "HIDDEN", "one").stdout
+    assert "other branch" in out
+    assert "The hidden one." in out
+    (hit,) = json.loads(kvchat("chats", "search", '"hidden one"', "--json").stdout)
+    assert (hit["chat_id"], hit["is_on_shown_path"]) == (1, False)
+    assert hit["marked"] == [[4, 14]]
+    nothing = kvchat("chats", "search", "nowhere")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert kvchat("chats", "search", "cache", "-n", "1").stdout.count("Caches") == 1
+
+
+def test_hostile_text_is_harmless_in_the_terminal(store: ChatStore) -> None:
+    evil = "\x1b]0;owned\x07\u202ecache\r\nx"
+    dialogue(store, f"title {evil}", f"answer {evil}")
+    for words in (
+        "list", "show 1", "search cache", "search --json cache", "list --json", "archive 1",
+        f"rename 1 {evil.split()[0]}", "delete 1 -y",
+    ):  # fmt: skip
+        done = kvchat("chats", *words.split(" "))
+        assert done.returncode == 0
+        assert not set(done.stdout + done.stderr) & set("\x1b\x07\u202e\r")
+
+
+def test_a_chat_is_named_by_number_title_or_part_of_one(store: ChatStore) -> None:
+    dialogue(store, "KV caches")
+    dialogue(store, "Caches")
+    dialogue(store, "1")
+    assert kvchat("chats", "show", "1").stdout.startswith("KV caches")
+    assert kvchat("chats", "show", "caches").stdout.startswith("Caches")
+    assert kvchat("chats", "show", "kv").stdout.startswith("KV caches")
+    several = kvchat("chats", "show", "cache")
+    assert several.returncode == 1
+    assert "part of 2 titles" in several.stderr
+    assert "     2  Caches" in several.stderr
+    near = kvchat("chats", "show", "kv cachse")
+    assert near.returncode == 1
+    assert "KV caches" in near.stderr
+    assert "kvchat chats list" in kvchat("chats", "show", "zzz").stderr
+    assert kvchat("chats", "show", "").returncode == 1
+
+
+def test_a_renamed_chat_keeps_the_name(store: ChatStore) -> None:
+    chat = dialogue(store, "old")
+    assert "is now new name" in kvchat("chats", "rename", "old", " new name ").stderr
+    renamed = store.chat(chat.id)
+    assert (renamed.title, renamed.title_locked) == ("new name", True)
+    assert kvchat("chats", "rename", "1", " ").returncode == 2
+
+
+def test_an_archived_chat_is_in_the_archive_only(store: ChatStore) -> None:
+    dialogue(store, "one")
+    dialogue(store, "two")
+    assert kvchat("chats", "archive", "one", "1").returncode == 0
+    assert "one" not in kvchat("chats").stdout
+    assert "one" in kvchat("chats", "list", "--archived").stdout
+    kvchat("chats", "unarchive", "one")
+    assert "one" in kvchat("chats").stdout
+    assert "archive is empty" in kvchat("chats", "list", "--archived").stderr
+
+
+def test_deleting_asks_first(store: ChatStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat, kept = dialogue(store, "gone"), dialogue(store, "kept")
+    assert kvchat("chats", "delete", "gone").returncode == 130
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert run(["chats", "delete", "gone"]) == 1
+    assert len(store.list_chats()) == 2
+    done = kvchat("chats", "delete", "gone", "--yes")
+    assert f"chat {chat.id}, gone: 3 messages" in done.stderr
+    assert [chat.id for chat in store.list_chats()] == [kept.id]
+
+
+def test_a_name_that_is_not_found_deletes_nothing(store: ChatStore) -> None:
+    dialogue(store, "one")
+    assert kvchat("chats", "delete", "one", "zzz", "--yes").returncode == 1
+    assert len(store.list_chats()) == 1
+
+
+def test_a_chat_that_another_kvchat_writes_is_not_deleted(store: ChatStore) -> None:
+    chat = dialogue(store, "open")
+    lock = store.lock_chat(chat.id)
+    assert lock is not None
+    with lock:
+        refused = kvchat("chats", "delete", "open", "--yes")
+    assert refused.returncode == 1
+    assert "open in another kvchat" in refused.stderr
+    assert kvchat("chats", "delete", "open", "--yes").returncode == 0
+
+
+def test_an_export_comes_back_as_a_second_chat(store: ChatStore, tmp_path: Path) -> None:
+    chat = dialogue(store, "Caches")
+    lines = tmp_path / "all.jsonl"
+    done = kvchat("chats", "export", "--all", "-o", str(lines))
+    assert "1 chat in" in done.stderr
+    assert stat.S_IMODE(lines.stat().st_mode) == 0o600
+    for name in (str(lines), str(lines)):
+        assert "chat" in kvchat("chats", "import", name).stderr
+    trees = [store.tree(each.id) for each in store.list_chats()]
+    assert len(trees) == 3
+    assert all(tree.messages[2].token_ids == (1, 2, 3) for tree in trees)
+    assert len({tree.chat.updated_at for tree in trees}) == 1
+    assert store.chat(chat.id) == chat
+
+
+def test_markdown_says_what_it_leaves_out(store: ChatStore, tmp_path: Path) -> None:
+    dialogue(store, "Caches")
+    done = kvchat("chats", "export", "1")
+    assert "## smol" in done.stdout
+    assert "hidden" not in done.stdout
+    assert "1 message. --branches" in done.stderr
+    file = tmp_path / "chat.md"
+    done = kvchat("chats", "export", "1", "--branches", "-o", str(file))
+    assert "left out" not in done.stderr
+    assert "The hidden one." in file.read_text()
+    assert kvchat("chats", "import", str(file)).returncode == 0
+    assert len(store.tree(2).messages) == 3
+
+
+def test_a_file_is_replaced_only_when_that_is_said(store: ChatStore, tmp_path: Path) -> None:
+    dialogue(store, "Caches")
+    file = tmp_path / "chat.md"
+    file.write_text("mine")
+    refused = kvchat("chats", "export", "1", "-o", str(file))
+    assert refused.returncode == 1
+    assert "--force" in refused.stderr
+    assert file.read_text() == "mine"
+    assert kvchat("chats", "export", "1", "-o", str(file), "--force").returncode == 0
+    assert file.read_text() != "mine"
+
+
+def test_what_to_export_is_said_once(store: ChatStore) -> None:
+    dialogue(store, "Caches")
+    assert kvchat("chats", "export").returncode == 2
+    assert kvchat("chats", "export", "1", "--all").returncode == 2
+
+
+def test_a_wrong_file_adds_nothing_of_any_file(store: ChatStore, tmp_path: Path) -> None:
+    dialogue(store, "Caches")
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    kvchat("chats", "export", "--all", "-o", str(good))
+    bad.write_text(good.read_text().replace('"role":"user"', '"role":"robot"'))
+    done = kvchat("chats", "import", str(good), str(bad))
+    assert done.returncode == 1
+    assert "bad.jsonl, line 2" in done.stderr
+    assert len(store.list_chats()) == 1
+    missing = kvchat("chats", "import", str(tmp_path / "none.md"))
+    assert missing.returncode == 1
+    assert "cannot be read" in missing.stderr
