@@ -114,6 +114,12 @@ class Catalog:
             self._release(before.key)
         self._list(node)
 
+    def want_disk(self, node: KeptNode) -> None:
+        """Let a state be written, with those that it needs, though they gave way before."""
+        for each in reversed(list(self.tree.way(node) if self.can_slice else [node])):
+            value(each).wants_disk = True
+            self._list(each)
+
     def written(self, node: KeptNode, file: StoredState) -> None:
         """Note that a file was written for a node, which may have been split or dropped since."""
         for each in self.tree.way(node):

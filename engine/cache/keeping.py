@@ -33,7 +33,7 @@ class Keeping:
             with self._core.lock:
                 nodes, n_kept = catalog.usable(line)
                 _check_start(start, n_kept, can_slice=catalog.can_slice)
-                if len(tokens) - n_kept < self._core.settings.min_tokens or not self._keeps():
+                if not self._wants(len(tokens) - n_kept):
                     self._core.mark((node for node in nodes if node.end <= n_kept), owner)
                     return False
                 cut = self._uncut(nodes, n_kept)
@@ -51,9 +51,10 @@ class Keeping:
             self._core.wake()
             return is_kept
 
-    def _keeps(self) -> bool:
-        """Whether any tier takes states at all."""
-        return self._core.settings.warm_bytes > 0 or self._core.disk is not None
+    def _wants(self, n_new: int) -> bool:
+        """Whether any tier takes states at all, and one of so many new tokens is worth it."""
+        takes_any = self._core.settings.warm_bytes > 0 or self._core.disk is not None
+        return takes_any and n_new >= max(self._core.settings.min_tokens, 1)
 
     def _uncut(self, nodes: Sequence[KeptNode], n_kept: int) -> KeptNode | None:
         """Give the node within whose stretch a line leaves the tree."""

@@ -15,7 +15,8 @@ class Managing:
     def pin(self, key: str) -> None:
         """Do `TieredCache.pin`."""
         with self._core.lock:
-            kept = value(self._node(key))
+            node = self._node(key)
+            kept = value(node)
             if kept.is_pinned:
                 return
             kept.is_pinned = True
@@ -24,6 +25,8 @@ class Managing:
             except CacheBudgetError:
                 kept.is_pinned = False
                 raise
+            self._core.catalog.want_disk(node)
+        self._core.wake()
         try:
             self._save_pin(kept)
         except CacheStoreError:

@@ -129,10 +129,12 @@ class RadixTree(Generic[V]):
 
     def unlock(self, node: Node[V]) -> None:
         """Give one lock back."""
-        for each in self.way(node):
+        way = list(self.way(node))
+        for each in way:
             assert each.n_locks > 0
             each.n_locks -= 1
-        self.tidy(node)
+        for each in way:
+            self.tidy(each)
 
     def remove(self, node: Node[V]) -> list[Node[V]]:
         """Take a node and all below it out of the tree, locked or not, and give them."""

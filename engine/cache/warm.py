@@ -12,27 +12,49 @@ from engine.cache.worth import worth
 def shrink(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: int) -> None:
     """Give up copies in main memory, those of least worth first, until they are `limit` bytes.
 
-    A copy that lies on disk too costs a read at most. One that is still to be written counts as
-    gone, and goes when it is; beyond `pending` bytes of these they are lost, ends of lines first.
-    Nothing that is locked goes, and nothing that is pinned and lies nowhere else.
+    First go those that lie on disk too: that costs a read at most. Up to `pending` bytes that are
+    still to be written may stay beyond the limit. What lies nowhere else and exceeds that is lost,
+    ends of lines first. Nothing that is locked goes, and nothing that is pinned is lost.
     """
-    over = catalog.warm_bytes - limit
+    over = catalog.warm_bytes - limit - _waiting_bytes(catalog, pending)
     if over <= 0:
         return
     for node in _weakest(catalog, (each for each in catalog.warm if not each.n_locks), now):
         if over <= 0:
-            break
-        over -= value(node).nbytes
-        if value(node).file is not None:
-            _demote(catalog, ledger, node)
-    while catalog.warm_bytes > limit + pending:
-        victims = [each for each in catalog.warm if _can_be_lost(catalog, each)]
-        if not victims:
             return
-        for node in _weakest(catalog, victims, now):
-            if catalog.warm_bytes <= limit + pending:
-                return
-            ledger.count(n_evictions=len(catalog.remove(node)))
+        if value(node).file is not None:
+            over -= value(node).nbytes
+            _demote(catalog, ledger, node)
+    _lose(catalog, ledger, limit, now, pending=pending)
+
+
+def _lose(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: int) -> None:
+    """Evict what lies in main memory only, what is not going to be written first."""
+    for may_wait in (False, True):
+        bound = limit + (pending if may_wait else _waiting_bytes(catalog, pending))
+        while catalog.warm_bytes > bound:
+            victims = [
+                node
+                for node in catalog.warm
+                if _can_be_lost(catalog, node) and (may_wait or not _waits(node, pending))
+            ]
+            if not victims:
+                break
+            for node in _weakest(catalog, victims, now):
+                if catalog.warm_bytes <= bound:
+                    break
+                ledger.count(n_evictions=len(catalog.remove(node)))
+
+
+def _waiting_bytes(catalog: Catalog, pending: int) -> int:
+    """Give the bytes that only main memory holds and that are going to be written."""
+    waiting = (each for each in catalog.unwritten if _waits(each, pending))
+    return min(sum(value(each).nbytes for each in waiting), pending)
+
+
+def _waits(node: KeptNode, pending: int) -> bool:
+    kept = value(node)
+    return pending > 0 and kept.wants_disk and kept.file is None
 
 
 def _weakest(catalog: Catalog, nodes: Iterable[KeptNode], now: float) -> Iterator[KeptNode]:

@@ -1,0 +1,44 @@
+"""What is true of a cache at every moment."""
+
+from collections import Counter
+
+from engine.cache.line import packed_digest, unpack
+from engine.cache.stored import state_key
+from engine.cache.tiers import TieredCache
+from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, state_of
+
+
+def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
+    """Compare the books with what they are about."""
+    catalog = cache._core.catalog
+    with cache._core.lock:
+        needs: Counter[str] = Counter()
+        n_bytes = 0
+        for node in catalog.tree.nodes():
+            kept, line = node.value, catalog.tree.line(node)
+            if kept is None:
+                assert not catalog.can_slice
+                assert node.n_locks or len(node.children) > 1
+                continue
+            start = catalog.start(node)
+            assert kept.key == state_key(NAMESPACE, start, packed_digest(line))
+            assert kept.payload is not None or kept.file is not None
+            assert (node in catalog.warm) == (kept.payload is not None)
+            if kept.payload is not None:
+                assert bytes(kept.payload) == state_of(unpack(line), start)
+                n_bytes += len(kept.payload)
+            if kept.file is not None:
+                needs[kept.file.key] += 1
+                assert kept.file.start <= start <= node.end <= kept.file.end
+                own = kept.file.tokens[start - kept.file.start : node.end - kept.file.start]
+                assert own == unpack(line)[start:]
+            assert (node in catalog.unwritten) == (kept.wants_disk and not kept.is_exact)
+        assert n_bytes == catalog.warm_bytes
+        assert needs == catalog._needs
+        assert not set(needs) & set(catalog.spare)
+        in_tree = set(catalog.tree.nodes())
+        for books in (catalog.warm, catalog.unwritten, catalog.used):
+            assert set(books) <= in_tree
+    if disk is not None:
+        for state, payload in list(disk.files.values()):
+            assert payload == state_of(state.tokens)
