@@ -283,7 +283,7 @@ def _find_recurrent(cursor: Cursor) -> Iterator[tuple[RecurrentShape, int]]:
 
 def _find_tensor(cursor: Cursor, n_cells: int, *, is_transposed: bool) -> Tensor:
     tensor = _take_tensor(cursor, is_transposed=is_transposed)
-    if not (0 <= tensor.type_id < MAX_TYPE and 0 < tensor.row_bytes <= MAX_ROW_BYTES):
+    if not (0 <= tensor.type_id < MAX_TYPE and tensor.row_bytes <= MAX_ROW_BYTES):
         raise StateError("no tensor")
     cursor.skip(n_cells * tensor.row_bytes)
     return tensor

@@ -1,0 +1,284 @@
+"""Saved states of small made models of every kind of cache, by the real llama.cpp."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.backends.base import Sequence
+from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.placement import whole_model
+from engine.errors import EngineError, StateError
+from tests.contracts.backend import SeveralSequencesContract
+from tests.filled_models import SHAPES, filled_model
+
+LINE = [3 + (7 * n + n * n // 5) % 250 for n in range(1200)]
+WHOLE = ("mamba", "jamba", "lfm2", "gemma3")
+SLICED = ("llama", "deepseek2", "qwen2vl")
+KINDS = [
+    {},
+    {"flash_attention": "off"},
+    {"type_k": "q8_0", "type_v": "q8_0"},
+    {"type_k": "q4_0", "type_v": "q4_0"},
+    {"n_sequences": 2, "n_ctx": 1024},
+]
+
+
+def refuses(name: str, changes: Mapping[str, object]) -> bool:
+    """Whether llama.cpp does not open it: its latent cache takes no other type here."""
+    return name == "deepseek2" and "type_k" in changes
+
+
+def settings(path: Path, **changes: object) -> ContextSettings:
+    base = ContextSettings(
+        placement=whole_model(path),
+        n_ctx=512,
+        n_batch=64,
+        n_ubatch=64,
+        type_k="f16",
+        type_v="f16",
+        flash_attention="on",
+        n_threads=1,
+        n_rows=9,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    for name in SHAPES:
+        filled_model(folder / f"{name}.gguf", name)
+    return folder
+
+
+@pytest.fixture
+def opened(folder: Path, log: NativeLog) -> Iterator["Opened"]:
+    opened = Opened(folder, log)
+    yield opened
+    opened.close()
+
+
+class Opened:
+    """Opens backends on made models, and closes them."""
+
+    def __init__(self, folder: Path, log: NativeLog) -> None:
+        self._folder, self._log = folder, log
+        self._backends: list[LlamaCppBackend] = []
+
+    def __call__(self, name: str, **changes: object) -> LlamaCppBackend:
+        backend = LlamaCppBackend(settings(self._folder / f"{name}.gguf", **changes), self._log)
+        self._backends.append(backend)
+        return backend
+
+    def close(self) -> None:
+        for backend in self._backends:
+            backend.close()
+
+
+def read(sequence: Sequence, n: int) -> None:
+    for start in range(len(sequence.tokens), n, 64):
+        sequence.prefill(LINE[start : min(start + 64, n)])
+
+
+def rows(sequence: Sequence, n: int = 8) -> NDArray[np.float32]:
+    start = len(sequence.tokens)
+    return np.stack([sequence.decode(LINE[start + k]).logits[0].copy() for k in range(n)])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(n, c) for n in SHAPES for c in KINDS if not refuses(n, c)], ids=str
+)
+def test_a_restored_state_gives_the_same_rows_bit_by_bit(
+    opened: Opened, name: str, changes: dict[str, object]
+) -> None:
+    backend = opened(name, **changes)
+    sequence = backend.open()
+    read(sequence, 100)
+    state = sequence.save()
+    expected = rows(sequence)
+    sequence.load(LINE[:100], [state])
+    assert np.array_equal(rows(sequence), expected)
+    fresh = opened(name, **changes).open()
+    fresh.load(LINE[:100], [state])
+    assert np.array_equal(rows(fresh), expected)
+    if backend.n_sequences > 1:
+        other = backend.open()
+        other.load(LINE[:100], [state])
+        assert np.array_equal(rows(other), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(n, c) for n in SLICED for c in KINDS if not refuses(n, c)], ids=str
+)
+def test_stretches_join_to_the_very_bytes_and_rows_of_the_whole(
+    opened: Opened, name: str, changes: dict[str, object]
+) -> None:
+    backend = opened(name, **changes)
+    assert backend.can_slice
+    sequence = backend.open()
+    read(sequence, 100)
+    whole = sequence.save()
+    front, rest = backend.split_state(whole, 37)
+    middle, end = backend.split_state(rest, 1)
+    assert bytes(sequence.save(37)) == rest
+    expected = rows(sequence)
+    sequence.load(LINE[:100], [front, middle, end])
+    assert bytes(sequence.save()) == bytes(whole)
+    assert np.array_equal(rows(sequence), expected)
+    sequence.load(LINE[:38], [front, middle])
+    branched = rows(sequence)
+    sequence.load(LINE[:100], [whole])
+    sequence.crop(38)
+    assert np.array_equal(rows(sequence), branched)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_windows_and_recurrent_states_are_whole(opened: Opened, name: str) -> None:
+    backend = opened(name)
+    assert not backend.can_slice
+    assert backend.can_crop == (name == "gemma3")
+    sequence = backend.open()
+    read(sequence, 64)
+    with pytest.raises(StateError, match="cannot be cut"):
+        sequence.save(10)
+    with pytest.raises(StateError, match="cannot be cut"):
+        backend.split_state(sequence.save(), 10)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_snapshot_of_a_turn_goes_on_and_gives_the_next_snapshot(
+    opened: Opened, name: str
+) -> None:
+    sequence = opened(name).open()
+    read(sequence, 200)
+    first = sequence.save()
+    read(sequence, 230)
+    second, expected = sequence.save(), rows(sequence)
+    sequence.load(LINE[:200], [first])
+    read(sequence, 230)
+    assert bytes(sequence.save()) == bytes(second)
+    assert np.array_equal(rows(sequence), expected)
+
+
+def test_a_window_that_was_saved_does_not_go_back_behind_itself(opened: Opened) -> None:
+    for swa_full in (False, True):
+        sequence = opened("gemma3", swa_full=swa_full).open()
+        read(sequence, 200)
+        assert sequence.can_crop(190)
+        sequence.load(LINE[:200], [sequence.save()])
+        assert not sequence.can_crop(199)
+        assert not sequence.can_crop(100)
+        rows(sequence, 8)
+        assert sequence.can_crop(203)
+        assert not sequence.can_crop(199)
+
+
+def test_states_of_other_settings_are_refused(opened: Opened) -> None:
+    changes: list[dict[str, object]] = [
+        {"type_k": "q8_0"},
+        {"type_v": "q8_0"},
+        {"flash_attention": "off"},
+        {"n_sequences": 2},
+    ]
+    sequence = opened("llama").open()
+    read(sequence, 60)
+    state = sequence.save()
+    for change in changes:
+        other = opened("llama", **change)
+        assert other.can_slice
+        target = other.open()
+        with pytest.raises(StateError):
+            target.load(LINE[:60], [state])
+        assert list(target.tokens) == []
+    for name in set(SHAPES) - {"llama", "qwen2vl"}:
+        other = opened(name)
+        other.try_out()
+        with pytest.raises(StateError):
+            other.open().load(LINE[:60], [state])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_damaged_states_are_refused_or_differ_in_numbers_only(opened: Opened, name: str) -> None:
+    rng = np.random.default_rng(5)
+    backend = opened(name, n_sequences=2, n_ctx=512)
+    sequence = backend.open()
+    read(sequence, 48)
+    state = bytes(sequence.save())
+    n_refused = 0
+    for n in range(1000):
+        damaged = bytearray(state)
+        if n % 4:
+            at = int(rng.integers(min(len(state), 700) if n % 4 == 1 else len(state)))
+            damaged[at] ^= 1 << int(rng.integers(8))
+        else:
+            del damaged[int(rng.integers(len(state))) :]
+        try:
+            sequence.load(LINE[:48], [damaged])
+        except StateError:
+            n_refused += 1
+            assert list(sequence.tokens) == []
+        else:
+            assert list(sequence.tokens) == LINE[:48]
+            sequence.decode(3)
+    assert n_refused > 250
+    sequence.load(LINE[:48], [state])
+    assert bytes(sequence.save()) == state
+
+
+class TestSeparateSequences(SeveralSequencesContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, folder: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(settings(folder / "llama.gguf", n_sequences=3, n_ctx=768), log)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return LINE
+
+
+class TestSharedSequences(TestSeparateSequences):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, folder: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(
+            settings(folder / "llama.gguf", n_sequences=3, n_ctx=256, kv_unified=True), log
+        )
+        yield backend
+        backend.close()
+
+    def test_cells_that_others_hold_are_told(self, backend: LlamaCppBackend) -> None:
+        first, second = self.open(backend, LINE[:150]), self.open(backend, LINE[:100])
+        with pytest.raises(EngineError, match="1 other sequences hold 150 tokens"):
+            second.prefill(LINE[100:110])
+        assert list(second.tokens) == LINE[:100]
+        state = first.save()
+        second.close()
+        first.load(LINE[:150], [state])
+        assert list(self.open(backend, LINE[:106]).tokens) == LINE[:106]
+
+    def test_a_state_of_mixed_cells_is_cut_in_the_order_of_its_tokens(
+        self, backend: LlamaCppBackend
+    ) -> None:
+        first, second = self.open(backend, LINE[:40]), self.open(backend, LINE[:50])
+        first.crop(10)
+        read(second, 70)
+        read(first, 60)
+        state = first.save()
+        front, back = backend.split_state(state, 25)
+        expected = rows(first)
+        second.load(LINE[:60], [front, back])
+        assert np.abs(rows(second) - expected).max() < 0.05
+        second.crop(60)
+        assert backend.split_state(second.save(), 25) == (front, back)
