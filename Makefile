@@ -1,7 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: chat test check setup setup-dev starter test-models llama bench clean
+KILLS ?= 200
+
+.PHONY: chat test check torture setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
@@ -16,6 +18,9 @@ check: setup-dev ## the gate: format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+torture: setup-dev test-models ## kill kvchat KILLS times, damage what it keeps, look for loss
+	@PYTHONPATH=scripts $(BIN)/python -m torture --kills $(KILLS)
 
 setup:
 	@$(PYTHON) scripts/setup.py

@@ -3,10 +3,12 @@
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TypeAlias
 
 Line: TypeAlias = dict[str, object]
+"""`kind`, `at` in nanoseconds of a clock that all processes share, and what the kind has."""
 
 
 class Journal:
@@ -18,7 +20,8 @@ class Journal:
 
     def tell(self, kind: str, **values: object) -> None:
         """Add a line; it is in the system's hands when this returns."""
-        spelled = json.dumps({"kind": kind, **values}).encode() + b"\n"
+        line = {"kind": kind, "at": time.monotonic_ns(), **values}
+        spelled = json.dumps(line).encode() + b"\n"
         with self._lock:
             while spelled:
                 spelled = spelled[os.write(self._handle, spelled) :]

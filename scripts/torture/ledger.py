@@ -32,19 +32,19 @@ class Ledger:
     """Chats whose deletion was begun; who was asked may be dead."""
 
     def take(self, lines: Iterable[Line]) -> None:
-        """Take in what a life was promised."""
+        """Take in what lives were promised, the oldest promise first."""
         for line in lines:
             match line:
                 case {"kind": "added", "id": int(key), "chat": int(chat), "role": str(role),
                       "content": str(content)}:  # fmt: skip
                     self.messages[key] = Promise(chat, role, content)
-                case {"kind": "finished", "id": int(key), "content": str(content)}:
-                    tokens = line["tokens"]
-                    promise = self.messages[key]
-                    promise.content, promise.is_ended = content, True
-                    promise.tokens = tuple(tokens) if isinstance(tokens, list) else None
+                case {"kind": "finished", "id": int(key), "chat": int(chat),
+                      "content": str(content), "tokens": tokens}:  # fmt: skip
+                    known = tuple(tokens) if isinstance(tokens, list) else None
+                    self.messages[key] = Promise(chat, "assistant", content, known, is_ended=True)
                 case {"kind": "reopening", "id": int(key)}:
-                    self.messages[key].is_ended = False
+                    if key in self.messages:
+                        self.messages[key].is_ended = False
                 case {"kind": "deleting", "chat": int(chat)}:
                     self.doubtful.add(chat)
                 case {"kind": "deleted", "chat": int(chat)}:

@@ -106,20 +106,32 @@ class Oracle:
             eos=self._spelling(self._backend.vocabulary.eos),
         )
         self._sequence: Sequence = self._backend.open()
+        self._known: dict[tuple[int, ...], list[tuple[int, float]]] = {}
+        """What was computed already: tokens and leads behind each prompt."""
 
     def judge(self, asked: Asked) -> Wrong | None:
         """Compare every token and the bits of its lead; None where all are the same."""
         prompt = chat_prompt(asked.messages, self._template, self._backend.vocabulary).tokens
         line = [*prompt, *asked.continues]
+        rights = self._known.setdefault(tuple(line), [])
+        if len(rights) < len(asked.tokens):
+            self._compute(line, rights, len(asked.tokens))
+        for at, (token, margin) in enumerate(zip(asked.tokens, asked.margins, strict=True)):
+            if rights[at] != (token, margin):
+                return Wrong(at, token, rights[at][0], margin, rights[at][1])
+        return None
+
+    def _compute(self, prompt: list[int], rights: list[tuple[int, float]], n: int) -> None:
+        """Give the greedy tokens behind a prompt, each with its lead, from an empty sequence."""
+        line = list(prompt)
+        rights.clear()
         sampler = Sampler(SamplingSettings(), 0)
         self._sequence.crop(0)
         self._sequence.prefill(line[:-1])
-        for at, (token, margin) in enumerate(zip(asked.tokens, asked.margins, strict=True)):
-            right = sampler.choose(self._sequence.decode(line[-1]).logits[0], line, len(line))
-            if (right.token, right.margin) != (token, margin):
-                return Wrong(at, token, right.token, margin, right.margin)
-            line.append(token)
-        return None
+        for _ in range(n):
+            choice = sampler.choose(self._sequence.decode(line[-1]).logits[0], line, len(line))
+            rights.append((choice.token, choice.margin))
+            line.append(choice.token)
 
     def close(self) -> None:
         """Free the model."""

@@ -25,7 +25,7 @@ Moment = Literal[
     "chat commits",
 ]
 Victims = Literal["worker", "app", "both"]
-Sabotage = Literal["none", "state", "commit", "draft", "crash", "traceback", "lock"]
+Sabotage = Literal["none", "state", "commit", "draft", "crash", "traceback", "stay"]
 """What is broken on purpose, so that a check can be seen to fail."""
 
 

@@ -5,11 +5,15 @@ import sys
 import threading
 from collections.abc import Sequence as Tokens
 
+from engine import worker
+from engine.files import DRAFT_SUFFIX
 from torture.plan import Plan
 
 N_FLIPPED = 64
 """Bytes of a state that are turned over, spread over all of it."""
 SOON_S = 1.5
+DEAD_PID = 2**22 + 1
+"""More than any process of Linux has for a number."""
 
 
 def break_worker(plan: Plan) -> None:
@@ -22,8 +26,9 @@ def break_worker(plan: Plan) -> None:
         case "traceback":
             _in_a_moment(_raise)
         case "draft":
-            plan.states.mkdir(parents=True, exist_ok=True)
-            (plan.states / "left-behind.1.new").write_bytes(b"nobody's")
+            _leave_a_draft(plan)
+        case "stay":
+            _outlive_the_front_end()
         case _:
             pass
 
@@ -40,6 +45,21 @@ def _load_other_states() -> None:
         load(self, tokens, [_flipped(state) for state in states])
 
     LlamaCppSequence.load = load_other  # type: ignore[method-assign]
+
+
+def _leave_a_draft(plan: Plan) -> None:
+    """Leave the half of a snapshot of a process that is dead, and let nobody remove it."""
+    from engine.cache.cold import folder
+
+    folder.remove_leftovers = lambda _: None  # type: ignore[assignment]
+    home = plan.states / ("0" * 32)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / f"half.{DEAD_PID}{DRAFT_SUFFIX}").write_bytes(b"half")
+
+
+def _outlive_the_front_end() -> None:
+    """Let a worker go on when the pipe to its front end closes."""
+    worker.Worker._end = lambda _: None  # type: ignore[method-assign]
 
 
 def _flipped(state: bytes | memoryview) -> bytes:

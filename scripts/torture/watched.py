@@ -86,7 +86,9 @@ class PromisingStore(ChatStore):
             controller=controller,
         )
         tokens = None if token_ids is None else list(token_ids)
-        self._journal.tell("finished", id=message_id, content=content, tokens=tokens)
+        self._journal.tell(
+            "finished", id=message_id, chat=ended.chat_id, content=content, tokens=tokens
+        )
         return ended
 
     def reopen_message(self, message_id: int) -> None:
