@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from app import locations
+from app.cli import chats_delete
 from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat
+from engine.cache.cold.folder import ColdFolder
 from engine.configuration import SamplingSettings
+from engine.errors import CacheStoreError
 from tests.app.cli.conftest import kvchat
+from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
 
 
 @pytest.fixture
@@ -145,6 +149,34 @@ def test_deleting_asks_first(store: ChatStore, monkeypatch: pytest.MonkeyPatch) 
     done = kvchat("chats", "delete", "gone", "--yes")
     assert f"chat {chat.id}, gone: 3 messages" in done.stderr
     assert [chat.id for chat in store.list_chats()] == [kept.id]
+
+
+def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None:
+    chat, other = dialogue(store, "gone"), dialogue(store, "kept")
+    states = [
+        state_of((1, 2), owners=(f"chat:{chat.id}", f"chat:{other.id}")),
+        state_of((1, 2, 3), 2, owners=(f"chat:{chat.id}",)),
+    ]
+    with ColdFolder(locations.snapshots_dir()) as folder:
+        for state in states:
+            folder.write(NAMESPACE, state, payload_of(state), compress=False)
+        done = kvchat("chats", "delete", "gone", "--yes")
+        assert "with it 1 kept state" in done.stderr
+        assert [entry.state.key for entry in folder.all_entries()] == [states[0].key]
+
+
+def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
+    store: ChatStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(folder: Path, owner: str) -> None:
+        raise CacheStoreError(f"{folder} cannot be written")
+
+    dialogue(store, "gone")
+    locations.snapshots_dir().mkdir(parents=True)
+    monkeypatch.setattr(chats_delete, "forget_owner", refuse)
+    assert run(["chats", "delete", "gone", "--yes"]) == 0
+    assert "could not be removed" in capsys.readouterr().err
+    assert store.list_chats() == []
 
 
 def test_a_name_that_is_not_found_deletes_nothing(store: ChatStore) -> None:

@@ -26,7 +26,19 @@ def imported(*arguments: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["--help", "--version", "where", "where --json", "models", "run --help", "doctor --help"],
+    [
+        "--help",
+        "--version",
+        "where",
+        "where --json",
+        "models",
+        "run --help",
+        "doctor --help",
+        "chats",
+        "chats --help",
+        "chats search x",
+        "chats export --all",
+    ],
 )
 def test_a_command_imports_neither_the_screen_nor_an_engine(command: str) -> None:
     assert imported(*command.split()) == []
