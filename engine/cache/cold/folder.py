@@ -150,14 +150,16 @@ class ColdFolder:
         """Put a state on disk, whole or not at all, and give the bytes of its file.
 
         Raises:
-            CacheStoreError: the disk is full or the folder cannot be written; nothing was kept.
-            StateError: it is larger than a file may be.
+            CacheStoreError: the disk is full, the folder cannot be written, or the state is larger
+                than a file may be; nothing was kept.
         """
         path = self.file_of(namespace.key, state.key)
         try:
             nbytes = write_snapshot(path, namespace, state, payload, compress=compress)
             if state.is_pinned:
                 path.chmod(PINNED_MODE)
+        except StateError as error:
+            raise CacheStoreError(str(error)) from error
         except OSError as error:
             raise store_error(error, path) from error
         entry = ColdEntry(namespace.key, state, nbytes)

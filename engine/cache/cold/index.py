@@ -243,7 +243,16 @@ def _shape(connection: sqlite3.Connection) -> None:
 
 
 def _has_shape(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == SHAPE)
+    if connection.execute("PRAGMA user_version").fetchone()[0] != SHAPE:
+        return False
+    try:
+        connection.execute(f"SELECT {COLUMNS} FROM states LIMIT 0")
+        connection.execute("SELECT key, model, fields FROM namespaces LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if primary_code(error) != sqlite3.SQLITE_ERROR:
+            raise
+        return False  # no such table or column
+    return True
 
 
 def _row(entry: ColdEntry) -> Row:
