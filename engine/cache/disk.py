@@ -176,9 +176,17 @@ class Disk:
                 return
         state = replace(state, nbytes=memoryview(payload).nbytes)
         if not self._make_room(state.nbytes):
-            self._refuse(node, state.nbytes)
+            self._refuse(
+                node,
+                f"A state of {state.nbytes:,} bytes has no room on disk: the budget is "
+                f"{self._settings.cold_bytes:,} bytes, and the rest of it is pinned or in use.",
+            )
             return
-        self._cold.write(state, payload)
+        try:
+            self._cold.write(state, payload)
+        except StateError as error:
+            self._refuse(node, str(error))
+            return
         with self._lock:
             self._catalog.written(node, state)
             kept = node.value
@@ -189,16 +197,12 @@ class Disk:
         if is_stale and not state.is_pinned:
             self._cold.pin(state.key, is_pinned=True)
 
-    def _refuse(self, node: KeptNode, nbytes: int) -> None:
+    def _refuse(self, node: KeptNode, reason: str) -> None:
         with self._lock:
+            self._ledger.note(reason, is_problem=True)
             if node.value is not None:
                 node.value.wants_disk = False
                 self._catalog.unwritten.pop(node, None)
-            self._ledger.note(
-                f"A state of {nbytes:,} bytes has no room on disk: the budget is "
-                f"{self._settings.cold_bytes:,} bytes, and the rest of it is pinned or in use.",
-                is_problem=True,
-            )
 
     def _make_room(self, nbytes: int) -> bool:
         over = self._cold.nbytes + nbytes - self._settings.cold_bytes

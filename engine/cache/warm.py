@@ -16,6 +16,8 @@ def shrink(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending:
     still to be written may stay beyond the limit. What lies nowhere else and exceeds that is lost,
     ends of lines first. Nothing that is locked goes, and nothing that is pinned is lost.
     """
+    if catalog.warm_bytes <= limit:
+        return
     over = catalog.warm_bytes - limit - _waiting_bytes(catalog, pending)
     if over <= 0:
         return
