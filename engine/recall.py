@@ -13,7 +13,7 @@ from engine.cache.hot import HotTier, Slot, empty
 from engine.cache.report import CacheReport, TierUse
 from engine.cache.settings import CacheSettings
 from engine.cache.tiers import Match, TieredCache
-from engine.errors import StateError
+from engine.errors import ContextFullError, StateError
 from engine.speculation.cost import PromptRate, Stopwatch
 
 MIN_GAIN = 16
@@ -181,6 +181,9 @@ class Recall:
             slot.sequence.load(tokens[: match.n_tokens], states)
         except StateError as error:
             self._tiers.refuse(match, str(error))
+            return None
+        except ContextFullError as error:
+            self._tiers.note(f"What is kept was not restored: {error}", is_problem=True)
             return None
         finally:
             match.release()

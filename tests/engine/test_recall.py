@@ -1,0 +1,245 @@
+"""Where a reply begins, and what is kept of it, on a fake model that tells wrong states apart."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from engine.cache.settings import CacheSettings
+from engine.cache.tiers import TieredCache
+from engine.cancellation import Cancellation
+from engine.configuration import PredictorName, SpeculationSettings
+from engine.errors import StateError
+from engine.events import CacheChanged, Event, Finished, TiersChanged
+from engine.model.chat_template import ChatTemplate
+from engine.recall import Recall
+from engine.requests import GenerationRequest, Message
+from engine.session import Session
+from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
+
+LETTERS = FakeVocabulary(26, ord("a"))
+SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+LINE = [n % 26 for n in range(60)]
+
+
+def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> TieredCache:
+    return TieredCache(
+        "test",
+        can_slice=backend.can_slice,
+        split_state=backend.split_state,
+        cold=None,
+        settings=settings,
+        in_background=False,
+    )
+
+
+def recall_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> Recall:
+    recall = Recall(backend)
+    recall.attach(tiers_of(backend, settings), settings)
+    return recall
+
+
+def compute(recall: Recall, tokens: list[int], owner: str) -> int:
+    """Hold a line and keep it; gives the tokens that had to be computed."""
+    n_reused = recall.begin(tokens, owner).n_reused
+    for start in range(n_reused, len(tokens), 16):
+        recall.sequence.prefill(tokens[start : start + 16])
+    recall.keep()
+    return len(tokens) - n_reused
+
+
+def session_of(backend: FakeBackend, settings: CacheSettings | None = SETTINGS) -> Session:
+    session = Session(backend, ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>"), OFF)
+    if settings is not None:
+        session.attach_cache(tiers_of(backend, settings), settings)
+    return session
+
+
+def answer(session: Session, wanted: GenerationRequest) -> list[Event]:
+    return list(session.generate(wanted, Cancellation()))
+
+
+def last(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+def asked(text: str, owner: str = "chat:1") -> GenerationRequest:
+    return GenerationRequest((Message("user", text),), max_tokens=20, seed=1, owner=owner)
+
+
+def test_a_line_that_another_chat_pushed_out_comes_back_from_memory() -> None:
+    recall = recall_of(FakeBackend())
+    compute(recall, LINE, "chat:1")
+    compute(recall, LINE[::-1], "chat:2")
+
+    recalled = recall.begin([*LINE, 3], "chat:1")
+
+    assert (recalled.n_hot, recalled.n_warm, recalled.n_cold) == (0, 60, 0)
+    assert list(recall.sequence.tokens) == LINE
+
+
+def test_what_the_context_holds_is_not_restored() -> None:
+    recall = recall_of(FakeBackend())
+    compute(recall, LINE, "chat:1")
+
+    recalled = recall.begin([*LINE, 3], "chat:1")
+
+    assert (recalled.n_hot, recalled.n_warm) == (60, 0)
+
+
+def test_only_what_is_new_of_a_line_is_saved_where_states_can_be_cut() -> None:
+    backend = FakeBackend()
+    recall = recall_of(backend)
+    compute(recall, LINE[:40], "chat:1")
+    compute(recall, LINE, "chat:1")
+
+    starts = sorted((entry.start, entry.n_tokens) for entry in recall.report().entries)
+
+    assert starts == [(0, 40), (40, 60)]
+
+
+def test_fewer_new_tokens_than_the_threshold_are_not_saved() -> None:
+    backend = FakeBackend()
+    recall = recall_of(backend)
+    compute(recall, LINE[:40], "chat:1")
+    compute(recall, LINE[:43], "chat:1")
+
+    assert backend.n_saved == 1
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    backend = FakeBackend()
+    recall = recall_of(backend)
+    compute(recall, LINE, "")
+
+    assert backend.n_saved == 0
+
+
+def test_a_state_that_the_backend_refuses_is_dropped_and_the_prompt_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = FakeBackend()
+    recall = recall_of(backend)
+    compute(recall, LINE, "chat:1")
+    compute(recall, LINE[::-1], "chat:2")
+
+    def refuse(*_: object) -> None:
+        raise StateError("of another make")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(recall.sequence), "load", refuse)
+        recalled = recall.begin([*LINE, 3], "chat:1")
+    report = recall.report()
+
+    assert recalled.n_reused == 0
+    assert report.counts.n_refused == 1
+    assert [note.text for note in report.notes if note.is_problem] == ["of another make"]
+    assert recall.begin([*LINE, 3], "chat:1").n_reused == 0
+
+
+def test_states_that_cannot_be_cut_are_kept_at_the_end_of_the_prompt_and_of_the_reply() -> None:
+    session = session_of(FakeBackend(LETTERS, can_crop=False))
+    first = last(answer(session, asked("abcdefghijklmnopqrstuvwxyz")))
+    answer(session, asked("zyxwvutsrqponmlkjihgfedcba", "chat:2"))
+
+    again = last(answer(session, asked("abcdefghijklmnopqrstuvwxyz")))
+    report = session.cache_report()
+
+    assert again.text == first.text
+    assert again.stats.n_reused == again.stats.n_prompt - 1
+    assert {(entry.start, entry.n_tokens) for entry in report.entries if "chat:1" in entry.owners}
+
+
+def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> None:
+    recall = recall_of(FakeBackend(LETTERS, can_crop=False))
+    session = session_of(FakeBackend(LETTERS, can_crop=False))
+    shared = "abcdefghijklmnopqrst"
+    answer(session, asked(shared + "u", "chat:1"))
+    answer(session, asked(shared + "v", "chat:2"))
+
+    third = last(answer(session, asked(shared + "w", "chat:3")))
+
+    assert third.stats.n_reused >= len(shared)
+    assert recall.report().tiers[0].name == "hot"
+
+
+def test_a_long_reply_is_kept_on_the_way() -> None:
+    settings = replace(SETTINGS, checkpoint_tokens=16)
+    session = session_of(FakeBackend(LETTERS, end_bias=-40.0), settings)
+    wanted = replace(asked("abc"), max_tokens=70)
+
+    events = answer(session, wanted)
+    seen = [event for event in events if isinstance(event, TiersChanged)]
+
+    assert len(seen) >= 4
+    assert seen[1].report.tiers[1].n_tokens >= 32
+
+
+def test_the_panel_is_told_where_the_prompt_came_from() -> None:
+    session = session_of(FakeBackend(LETTERS))
+    answer(session, asked("abcdefghijklmnopqrstuvwxyz"))
+    answer(session, asked("zyxwvutsrqponmlkjihgfedcba", "chat:2"))
+
+    events = answer(session, asked("abcdefghijklmnopqrstuvwxyz"))
+    state = next(event for event in events if isinstance(event, CacheChanged))
+
+    assert state.n_warm == state.n_reused > 0
+    assert state.n_hot + state.n_warm + state.n_cold == state.n_reused
+
+
+def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
+    session = session_of(FakeBackend(LETTERS, end_bias=-40.0))
+    whole = last(answer(session, replace(asked("abc"), max_tokens=30)))
+    first = last(answer(session, replace(asked("abc"), max_tokens=12)))
+
+    events = answer(
+        session, replace(asked("abc"), max_tokens=18, continues=first.token_ids, seed=1)
+    )
+
+    assert last(events).text == whole.text
+    assert last(events).token_ids == whole.token_ids
+
+
+def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
+    backend = FakeBackend()
+    recall = recall_of(backend)
+    compute(recall, LINE, "chat:1")
+    shorter = [*LINE[:20], *LINE[40:], 7]
+
+    recalled = recall.begin(shorter, "chat:1", may_shift=True)
+    recall.sequence.decode(7)
+    recall.keep()
+
+    assert recalled.n_hot == 40
+    assert backend.n_saved == 1  # what was shifted is not a function of its tokens: never kept
+    assert recall.begin(shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
+
+
+@pytest.mark.parametrize("can_crop", [True, False])
+@pytest.mark.parametrize(("n_sequences", "shares_cells"), [(1, False), (3, False), (3, True)])
+def test_the_text_is_the_same_with_and_without_tiers(
+    can_crop: bool, n_sequences: int, shares_cells: bool
+) -> None:
+    """A random walk over chats: ask, go on, edit, regenerate; warm memory for a few lines only."""
+    draw = random.Random(f"{can_crop} {n_sequences} {shares_cells}")
+    backend = FakeBackend(
+        LETTERS, can_crop=can_crop, n_sequences=n_sequences, shares_cells=shares_cells, n_ctx=400
+    )
+    kept = session_of(backend, replace(SETTINGS, warm_bytes=2_000, checkpoint_tokens=8))
+    plain = session_of(FakeBackend(LETTERS, can_crop=can_crop, n_ctx=400), None)
+    chats: list[tuple[Message, ...]] = [(Message("system", "abcdefghijklmnop"),)] * 4
+    for turn in range(80):
+        place = draw.randrange(len(chats))
+        messages = chats[place]
+        if len(messages) > 5 or draw.random() < 0.3:
+            messages = messages[: draw.choice((1, max(1, len(messages) - 2)))]
+        text = "".join(draw.choice("abcdef") for _ in range(draw.randrange(1, 20)))
+        messages = (*messages, Message("user", text))
+        wanted = GenerationRequest(messages, max_tokens=15, seed=turn, owner=f"chat:{place}")
+        with_tiers, without = last(answer(kept, wanted)), last(answer(plain, wanted))
+        assert with_tiers.text == without.text
+        reply = Message("assistant", without.text, without.token_ids, without.vocabulary_id)
+        chats[place] = (*messages, reply)
+    assert kept.cache_report().counts.n_warm_tokens > 0
