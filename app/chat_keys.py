@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
 ) -> Binding:
-    # A text area has own meanings for some function keys; on this screen ours come first.
-    is_function_key = key[0] == "f" and key[1:].isdecimal()
-    return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_function_key)
+    # A text area has own meanings for some of these keys; on this screen ours come first.
+    is_first = key == "ctrl+f" or (key[0] == "f" and key[1:].isdecimal())
+    return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_first)
 
 
 CHAT_KEYS: list[BindingType] = [
@@ -24,14 +24,18 @@ CHAT_KEYS: list[BindingType] = [
          "Answer one prompt plain and with drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
          "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
+    _key("f6", "cache", "Cache", "cache-open",
+         "What is kept of computed tokens, where it lies; pin, drop, verify", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
          "Stop the reply and keep its text; without one, go to the composer", show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
-    _key("ctrl+l", "chats", "Chats", "chat-list", "Open, rename or delete a chat", show=True),
+    _key("ctrl+l", "chats", "Chats", "chat-list",
+         "Open, search, rename, archive, export or delete a chat", show=True),
+    _key("ctrl+f", "search", "Search", "chat-search", "Search all chats", show=True),
     _key("ctrl+o", "models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "Settings", "chat-settings",
          "System prompt and sampling of this chat", show=True),
-    _key("f6", "next_controller", "Switch rule", "speculation-rule",
+    _key("f10", "next_controller", "Switch rule", "speculation-rule",
          "Switch what sets the draft length: a fixed number, the band rule or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
          "Draft one token less a round"),

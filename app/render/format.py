@@ -73,11 +73,23 @@ def seconds(value: float | None) -> str:
 
 
 def short_seconds(value: float) -> str:
-    """A short time in milliseconds: `0.4 ms`, `12 ms`, `1.2 s`."""
+    """A time in at most seven cells: `0.4 ms`, `12 ms`, `1.2 s`, `2.1 min`, `3.0 h`."""
+    if value >= 60:
+        return f"{value / 60:.1f} min" if value < 3600 else f"{value / 3600:.1f} h"
     if value >= 1:
         return seconds(value)
     milliseconds = 1000 * value
     return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+
+
+def ago(elapsed_s: float) -> str:
+    """How long ago something was, in at most six cells: `now`, `12 s`, `3 min`, `5 h`, `2 d`."""
+    if elapsed_s < 5:
+        return "now"
+    for limit, divisor, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if elapsed_s < limit:
+            return f"{elapsed_s / divisor:.0f} {unit}"
+    return f"{elapsed_s / 86400:.0f} d"
 
 
 def gain(value: float | None) -> str:

@@ -55,6 +55,8 @@ class ChatScreen(ChatActions):
         self._symbols = symbols
         self._pending = ""
         self._pending_pieces: list[Piece] = []
+        self._jump: tuple[int, str] | None = None
+        """A message to scroll to, and a text in it, once the chat is shown."""
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
         self._memory_pacer = Pacer(MEMORY_S)
@@ -116,6 +118,9 @@ class ChatScreen(ChatActions):
             self.transcript.show(self.controller.entries())
             self._present_chat()
             self.present()
+        if self._jump is not None:
+            self.transcript.jump_to(*self._jump)
+            self._jump = None
         self._pending += change.text
         self._pending_pieces += change.pieces
         for notice in change.notices:
@@ -127,6 +132,9 @@ class ChatScreen(ChatActions):
         if change.loaded is not None:
             self._read_memory()
             self.present()
+
+    def jump_to(self, message_id: int, found: str) -> None:
+        self._jump = (message_id, found)
 
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
@@ -144,6 +152,14 @@ class ChatScreen(ChatActions):
         composer.placeholder = (
             "Read-only: another kvchat writes this chat" if history.is_read_only else PLACEHOLDER
         )
+
+    # --- other screens ---
+
+    def action_cache(self) -> None:
+        """Show what is kept of computed tokens."""
+        from app.screens.cache import CacheScreen
+
+        self.app.push_screen(CacheScreen(self.controller, symbols=self._symbols))
 
     # --- tabs of a narrow screen ---
 

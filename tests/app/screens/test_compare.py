@@ -158,7 +158,7 @@ async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
         chat.composer.put(QUESTION)
         screen = await compared(pilot)
         assert screen.sides[1].settings.controller is ControllerName.AUTO
-        await pilot.press("f6")
+        await pilot.press("f10")
         assert screen.sides[1].settings.controller is ControllerName.FIXED
         assert screen.comparison.pairs == []
         await pilot.press("f8")

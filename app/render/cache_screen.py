@@ -1,0 +1,150 @@
+"""The table of kept states: by chat, or one by one."""
+
+from collections.abc import Mapping, Sequence
+
+from app.chat.kept_chats import NOBODY, KeptChat
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.render import format as fmt
+from app.render.cache_bars import TIERS
+from app.render.lines import Line, Run, clipped, padded
+from app.render.sanitize import visible
+from engine.cache.report import CacheEntry, TierName
+
+Titles = Mapping[str, str]
+"""Titles of chats by owner, such as `chat:12`."""
+
+MIN_TITLE = 12
+_COLUMNS = (
+    ("uses", 5), ("where", 6), ("pin", 4), ("spares", 8), ("used", 7), ("bytes", 6), ("tokens", 12),
+)  # fmt: skip
+"""Columns behind the title, those first that go first where there is no room."""
+_ORDER = ("tokens", "bytes", "where", "pin", "uses", "used", "spares")
+_MARKS = {"hot": "H", "warm": "W", "cold": "C"}
+_ABSENT = "\N{MIDDLE DOT}"
+
+
+def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> Line:
+    """What is listed, and of which model."""
+    runs = [Run(" kept states", "strong")]
+    report = snapshot.tiers
+    if report is None:
+        return tuple(runs)
+    n_states = len(report.entries)
+    name = visible(snapshot.model_name.replace("\n", " "))
+    how = "by chat" if is_by_chat else "one by one"
+    said = f"  {how} · {fmt.counted(n_states, 'state')} of {fmt.counted(n_chats, 'chat')}"
+    n_all = max((tier.n_entries for tier in report.tiers if tier.name != "hot"), default=0)
+    if n_all > n_states:
+        said += f", those used last of {fmt.count(n_all)}"
+    return (*runs, Run(said), Run(f" · {name}", "muted"))
+
+
+def empty_lines(snapshot: CockpitSnapshot) -> list[str]:
+    """Why the table is empty, and what fills it."""
+    if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
+        return ["No model is loaded: what is kept belongs to a model and its settings."]
+    if snapshot.tiers is None:
+        return ["Nothing was told of the cache yet."]
+    budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
+    if not any(budgets):
+        return ["Keeping is off: give [cache] in the settings a budget in memory or on disk."]
+    return ["Nothing is kept of this model yet: states are saved behind replies."]
+
+
+def table_head(width: int) -> Line:
+    """Names of the columns."""
+    return _table_line(
+        Run("chat", "muted"), {name: Run(name, "muted") for name, _ in _COLUMNS}, width
+    )
+
+
+def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Line:
+    """One kept state: whose it is, which stretch it holds, where it lies.
+
+    Args:
+        entry: The state.
+        titles: Titles of the chats.
+        width: Cells of the line.
+        now: Seconds since the epoch.
+    """
+    cells = {
+        "tokens": Run(f"{fmt.count(entry.start)}-{fmt.count(entry.n_tokens)}"),
+        "bytes": Run(fmt.short_nbytes(entry.nbytes)),
+        "pin": Run("pin" if entry.is_pinned else "", "accent"),
+        "uses": Run(fmt.tokens(entry.n_uses)),
+        "used": Run(fmt.ago(now - entry.used_at)),
+        "spares": Run(spared_text(entry.recompute_s)),
+    }
+    where = [Run(_MARKS[t], f"tier-{t}") if t in entry.tiers else _absent() for t in TIERS]
+    return _table_line(Run(owners_text(entry.owners, titles)), cells, width, where)
+
+
+def chat_line(chat: KeptChat, titles: Titles, width: int, now: float) -> Line:
+    """One chat: its longest kept line, and where all of it lies.
+
+    A capital stands for a tier that holds all of it, a small letter for one that holds a part.
+    """
+    cells = {
+        "tokens": Run(fmt.count(chat.n_tokens)),
+        "bytes": Run(fmt.short_nbytes(chat.nbytes)),
+        "pin": Run("pin" if chat.is_pinned else "some" if chat.n_pinned else "", "accent"),
+        "uses": Run(fmt.tokens(chat.n_uses)),
+        "used": Run(fmt.ago(now - chat.used_at)),
+        "spares": Run(spared_text(chat.recompute_s)),
+    }
+    return _table_line(
+        Run(title_of(chat.owner, titles)), cells, width, [_where(chat, tier) for tier in TIERS]
+    )
+
+
+def owners_text(owners: Sequence[str], titles: Titles) -> str:
+    """Whose a state is: `The plan`, `3 chats: The plan`."""
+    first = title_of(owners[0] if owners else NOBODY, titles)
+    return first if len(owners) < 2 else f"{len(owners)} chats: {first}"
+
+
+def title_of(owner: str, titles: Titles) -> str:
+    """The title of a chat, on one line and harmless."""
+    if owner == NOBODY:
+        return "(no chat)"
+    unknown = f"({owner.replace(':', ' ')})"
+    return visible(titles.get(owner, unknown).replace("\n", " "))
+
+
+def spared_text(recompute_s: float) -> str:
+    """Time that a state spares; a dash where it was not measured."""
+    return fmt.short_seconds(recompute_s) if recompute_s > 0 else fmt.NO_VALUE
+
+
+def _where(chat: KeptChat, tier: TierName) -> Run:
+    holding = [tier in entry.tiers for entry in chat.entries]
+    if not any(holding):
+        return _absent()
+    mark = _MARKS[tier]
+    return Run(mark if all(holding) else mark.lower(), f"tier-{tier}")
+
+
+def _absent() -> Run:
+    return Run(_ABSENT, "muted")
+
+
+def _table_line(
+    title: Run, cells: Mapping[str, Run], width: int, where: Sequence[Run] | None = None
+) -> Line:
+    """The title, and columns at the right as far as there is room for them."""
+    widths = dict(_COLUMNS)
+    for name, _ in _COLUMNS:
+        if width - sum(widths.values()) >= MIN_TITLE:
+            break
+        del widths[name]
+    room = max(width - sum(widths.values()), 1)
+    runs = list(padded(clipped((title,), room), room))
+    for name in _ORDER:
+        if name not in widths:
+            continue
+        if name == "where" and where is not None:
+            runs += [Run(" " * (widths[name] - len(where))), *where]
+        else:
+            cell = cells[name]
+            runs.append(Run(f"{cell.text:>{widths[name]}}", cell.style))
+    return clipped(tuple(runs), width)

@@ -1,0 +1,270 @@
+"""What the cache keeps: by chat or state by state, where it lies, and what happened to it."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+
+from app.chat.controller import ChatController, owner_of
+from app.chat.kept_chats import KeptChat, kept_chats
+from app.chat.snapshot import CockpitSnapshot
+from app.render.cache_detail import chat_detail, log_lines, state_detail
+from app.render.cache_screen import (
+    chat_line,
+    empty_lines,
+    owners_text,
+    state_line,
+    table_head,
+    title_line,
+    title_of,
+)
+from app.render.gauges import GraphSymbols
+from app.render.lines import Line, Run, wrapped
+from app.screens.ask import AskYes
+from app.store.errors import StoreError
+from app.widgets.cache_panel import CachePanel
+from app.widgets.key_bar import KeyBar
+from app.widgets.plan_report import PlanReport
+from app.widgets.plan_title import PlanTitle
+from app.widgets.row_list import RowList
+from engine.cache.report import CacheEntry, CacheReport
+
+FRAME_S = 0.5
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
+MAX_TITLES = 10_000
+
+
+class CacheScreen(Screen[None]):
+    """Shows the kept states of the loaded model; keys pin, drop and verify them."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/cache.tcss"]
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    AUTO_FOCUS = "#kept"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="cache-back", tooltip="Back to the chat"),
+        Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
+                tooltip="List what is kept by chat, or state by state"),
+        Binding("p", "pin", "Pin", id="cache-pin",
+                tooltip="Keep the marked state, or every state of the marked chat, whatever else "
+                "comes; again to let it go"),
+        Binding("d,delete", "drop", "Drop", id="cache-drop",
+                tooltip="Drop the marked state; of a chat, the states that no other chat uses"),
+        Binding("v", "verify", "Verify", id="cache-verify",
+                tooltip="Read the files of what is marked and compare their checksums"),
+        Binding("c", "clear", "Clear all", id="cache-clear",
+                tooltip="Drop every state of the loaded model and settings"),
+        Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
+                tooltip="Back to the chat"),
+    ]  # fmt: skip
+
+    def __init__(self, controller: ChatController, *, symbols: GraphSymbols = "block") -> None:
+        """List what is kept.
+
+        Args:
+            controller: Gives the cache's reports, and takes what is asked of it.
+            symbols: Which characters bars are drawn with.
+        """
+        super().__init__()
+        self._controller = controller
+        self._symbols = symbols
+        self._is_by_chat = True
+        self._report: CacheReport | None = None
+        self._rows: Sequence[KeptChat | CacheEntry] = ()
+        self._titles: dict[str, str] = {}
+        self._unknown: frozenset[str] = frozenset()
+        """Owners for which the chats were searched in vain."""
+
+    def compose(self) -> ComposeResult:
+        yield PlanTitle(id="cache-title")
+        with Horizontal(id="cache-main"):
+            yield RowList(id="kept")
+            with Vertical(id="cache-side"):
+                yield CachePanel(id="cache", symbols=self._symbols)
+                yield PlanReport(title="marked", id="cache-detail")
+                yield PlanReport(title="log", id="cache-log")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self._present(self._controller.snapshot())
+        self.set_interval(FRAME_S, self._tick)
+
+    # --- what is shown ---
+
+    def _tick(self) -> None:
+        if self.is_current:
+            self._present(self._controller.snapshot())
+
+    def _present(self, snapshot: CockpitSnapshot) -> None:
+        self._report = snapshot.tiers
+        self._find_titles()
+        entries = self._report.entries if self._report is not None else ()
+        chats = kept_chats(entries)
+        marked = self._marked_name()
+        self._rows = chats if self._is_by_chat else entries
+        names = [_name_of(row) for row in self._rows]
+        kept = self.query_one("#kept", RowList)
+        place = names.index(marked) if marked in names else kept.place
+        title = title_line(snapshot, len(chats), is_by_chat=self._is_by_chat)
+        self.query_one(PlanTitle).present(title)
+        if self._rows:
+            kept.show_rows(len(self._rows), self._row, table_head, place)
+        else:
+            said = " ".join(empty_lines(snapshot))
+            kept.show_rows(0, self._row, lambda _: (Run(said, "muted"),), 0)
+        self.query_one(CachePanel).present(snapshot)
+        notes = snapshot.cache_log
+        self.query_one("#cache-log", PlanReport).present(lambda width: log_lines(notes, width))
+        self._present_detail()
+
+    def _present_detail(self) -> None:
+        row, now = self._marked(), time.time()
+
+        def render(width: int) -> list[Line]:
+            match row:
+                case KeptChat():
+                    return chat_detail(row, self._titles, width, now, self._symbols)
+                case CacheEntry():
+                    return state_detail(row, self._titles, width, now)
+                case None:
+                    return wrapped((Run("nothing is marked", "muted"),), width)
+
+        self.query_one("#cache-detail", PlanReport).present(render)
+
+    def _row(self, place: int, width: int) -> Line:
+        row, now = self._rows[place], time.time()
+        if isinstance(row, KeptChat):
+            return chat_line(row, self._titles, width, now)
+        return state_line(row, self._titles, width, now)
+
+    def _find_titles(self) -> None:
+        """Read the titles of chats anew where an owner has none."""
+        entries = self._report.entries if self._report is not None else ()
+        owners = {owner for entry in entries for owner in entry.owners}
+        missing = owners - self._titles.keys() - self._unknown
+        if not missing:
+            return
+        try:
+            chats = self._controller.history.store.list_chats(MAX_TITLES, archived=None)
+        except StoreError as error:
+            self.notify(str(error), title=error.title, severity="error", markup=False)
+            chats = []
+        self._titles = {owner_of(chat.id): chat.title for chat in chats}
+        self._unknown = frozenset(owners - self._titles.keys())
+
+    def on_row_list_marked(self) -> None:
+        self._present_detail()
+
+    def _marked(self) -> KeptChat | CacheEntry | None:
+        place = self.query_one("#kept", RowList).place
+        return self._rows[place] if place < len(self._rows) else None
+
+    def _marked_name(self) -> str | None:
+        row = self._marked()
+        return None if row is None else _name_of(row)
+
+    # --- what is done ---
+
+    def action_leave(self) -> None:
+        """Go back to the chat."""
+        self.dismiss(None)
+
+    def action_turn(self) -> None:
+        """List by chat, or state by state; the mark goes to the chat's first state and back."""
+        row = self._marked()
+        self._is_by_chat = not self._is_by_chat
+        self._present(self._controller.snapshot())
+        wanted: str | None = None
+        if isinstance(row, KeptChat):
+            wanted = row.entries[0].key
+        elif row is not None:
+            wanted = row.owners[0] if row.owners else ""
+        names = [_name_of(each) for each in self._rows]
+        if wanted in names:
+            self.query_one("#kept", RowList).mark(names.index(wanted))
+
+    def action_pin(self) -> None:
+        """Pin what is marked; unpin it where all of it is pinned."""
+        states = self._marked_states()
+        is_pinned = all(state.is_pinned for state in states)
+        for state in states:
+            if is_pinned or not state.is_pinned:
+                self._controller.manage_cache("unpin" if is_pinned else "pin", state.key)
+
+    def action_drop(self) -> None:
+        """Drop the marked state, or the states that only the marked chat uses; ask where needed."""
+        row = self._marked()
+        if row is None or not self._marked_states():
+            return
+        states = row.own if isinstance(row, KeptChat) else (row,)
+        if not states:
+            self.notify("Other chats use all of its states: tab lists them one by one.")
+            return
+        question = _drop_question(row, states, self._titles)
+        if question is None:
+            self._drop(states)
+        else:
+            self._ask(question, lambda: self._drop(states))
+
+    def _drop(self, states: Sequence[CacheEntry]) -> None:
+        for state in states:
+            self._controller.manage_cache("drop", state.key)
+
+    def action_verify(self) -> None:
+        """Have the files of what is marked read and compared with their checksums."""
+        for state in self._marked_states():
+            self._controller.manage_cache("verify", state.key)
+
+    def action_clear(self) -> None:
+        """Ask, then drop everything."""
+        if self._has_cache():
+            self._ask(
+                "Drop every kept state of this model and these settings, pinned ones too? "
+                "The next reply of each chat computes its prompt anew.",
+                lambda: self._controller.manage_cache("clear"),
+            )
+
+    def _ask(self, question: str, do: Callable[[], None]) -> None:
+        def answered(is_sure: bool | None) -> None:
+            if is_sure:
+                do()
+
+        self.app.push_screen(AskYes(question), answered)
+
+    def _marked_states(self) -> Sequence[CacheEntry]:
+        """The states of the marked row; says why where there are none."""
+        row = self._marked()
+        if not self._has_cache():
+            return ()
+        if row is None:
+            self.notify("Nothing is kept yet.")
+            return ()
+        return row.entries if isinstance(row, KeptChat) else (row,)
+
+    def _has_cache(self) -> bool:
+        if self._report is None or not self._controller.client.is_alive:
+            self.notify("No engine runs whose cache could be changed: load a model first.")
+            return False
+        return True
+
+
+def _name_of(row: KeptChat | CacheEntry) -> str:
+    return row.owner if isinstance(row, KeptChat) else row.key
+
+
+def _drop_question(
+    row: KeptChat | CacheEntry, states: Sequence[CacheEntry], titles: dict[str, str]
+) -> str | None:
+    """What to ask before; None where little is lost: one state of one chat that is not pinned."""
+    n_pinned = sum(state.is_pinned for state in states)
+    pinned = f", {n_pinned} of them pinned" if n_pinned else ""
+    if isinstance(row, KeptChat):
+        title = title_of(row.owner, titles)
+        return f"Drop {len(states)} states of “{title}” that no other chat uses{pinned}?"
+    if len(row.owners) > 1:
+        return f"Drop a state of {owners_text(row.owners, titles)}?"
+    return "Drop a pinned state?" if n_pinned else None

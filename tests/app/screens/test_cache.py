@@ -1,0 +1,269 @@
+"""The screen of kept states, around a scripted engine and a real chat database."""
+
+import time
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.chat.controller import owner_of
+from app.render.lines import plain
+from app.screens.ask import AskYes
+from app.screens.cache import CacheScreen
+from app.screens.help import HelpScreen
+from app.store.chats import ChatStore
+from app.widgets.cache_panel import CachePanel
+from app.widgets.plan_report import PlanReport
+from app.widgets.plan_title import PlanTitle
+from app.widgets.row_list import RowList
+from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
+from engine.configuration import SamplingSettings
+from engine.events import TiersChanged
+from tests.fakes_app import NARROW, WIDE, make_app, ready, wait_until
+from tests.fakes_client import ScriptedClient
+
+MIB = 1 << 20
+BOTH: tuple[TierName, ...] = ("warm", "cold")
+
+
+def entry(
+    key: str,
+    owners: tuple[int, ...] = (1,),
+    *,
+    start: int = 0,
+    end: int = 300,
+    tiers: tuple[TierName, ...] = BOTH,
+    is_pinned: bool = False,
+) -> CacheEntry:
+    return CacheEntry(
+        key, start, end, 7 * MIB, tiers, tuple(owner_of(i) for i in owners), is_pinned, 3,
+        time.time() - 130, 1.5,
+    )  # fmt: skip
+
+
+ENTRIES = (
+    entry("b", (1,), start=300, end=1104, tiers=("cold",)),
+    entry("c", (2,), start=300, end=500, is_pinned=True),
+    entry("a", (1, 2)),
+)
+
+
+def report(
+    entries: tuple[CacheEntry, ...] = ENTRIES, notes: tuple[CacheNote, ...] = ()
+) -> CacheReport:
+    tiers = (
+        TierUse("hot", 1, 1104, 27 * MIB, 180 * MIB, 8192),
+        TierUse("warm", 2, 500, 14 * MIB, 1024 * MIB),
+        TierUse("cold", 3, 1304, 21 * MIB, 8192 * MIB),
+    )
+    return CacheReport(tiers, CacheCounts(n_hits=5, n_evictions=2), entries, notes)
+
+
+def add_chats(tmp_path: Path, *titles: str) -> None:
+    with ChatStore(tmp_path / "chats.db") as store:
+        for title in titles:
+            store.create_chat(
+                title=title, model_path=None, system_prompt="", sampling=SamplingSettings()
+            )
+
+
+async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) -> CacheScreen:
+    screen = await ready(pilot)
+    client.emit(TiersChanged(told))
+    await wait_until(pilot, lambda: screen.controller.snapshot().tiers is not None)
+    await pilot.press("f6")
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, CacheScreen))
+    cache = pilot.app.screen
+    assert isinstance(cache, CacheScreen)
+    await pilot.pause()
+    return cache
+
+
+def rows(screen: CacheScreen) -> list[str]:
+    kept = screen.query_one(RowList)
+    return [kept.content_strip(y, kept.size.width).text.rstrip() for y in range(kept.size.height)]
+
+
+def panel(screen: CacheScreen, name: str) -> str:
+    return "\n".join(map(plain, screen.query_one(f"#{name}", PlanReport).lines))
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50)])
+async def test_chats_and_counters_are_shown_in_every_size(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    add_chats(tmp_path, "The plan", "Other\x1b[2J")
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(pilot, client, report())
+        shown = "\n".join(rows(screen))
+        assert "chat" in rows(screen)[0]
+        assert "The plan" in shown
+        assert "1,104" in shown
+        assert "\x1b" not in shown
+        counters = "\n".join(map(plain, screen.query_one(CachePanel).lines))
+        assert "5 hits" in counters
+        assert "2 evicted" in counters
+        assert "3 states of 2 chats" in plain(screen.query_one(PlanTitle).lines[0])
+
+
+async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
+    add_chats(tmp_path, "One", "Two")
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        await pilot.press("j", "tab")
+        shown = rows(screen)
+        assert "2 chats: One" in shown[3]
+        assert "300-1,104" in shown[1]
+        assert "300 to 500, 200 tokens of its own" in panel(screen, "cache-detail")
+        await pilot.press("home", "tab")
+        assert "▸ One" in "\n".join(rows(screen))
+
+
+async def test_the_mark_stays_on_its_state_when_the_next_report_comes(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        await pilot.press("tab", "end")
+        assert "a" in panel(screen, "cache-detail").splitlines()[0]
+        client.emit(TiersChanged(report((ENTRIES[2], entry("new"), *ENTRIES[:2]))))
+        kept = screen.query_one(RowList)
+        await wait_until(pilot, lambda: len(screen._rows) == 4)
+        assert kept.place == 0
+        assert "state  a" in panel(screen, "cache-detail")
+
+
+async def test_p_pins_and_unpins(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, client, report())
+        await pilot.press("tab", "p", "j", "p")
+        assert client.managed == [("pin", "b"), ("unpin", "c")]
+
+
+async def test_a_chat_is_pinned_whole_and_only_where_it_is_not_yet(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        names = [row.owner for row in screen._rows]  # type: ignore[union-attr]
+        screen.query_one(RowList).mark(names.index(owner_of(2)))
+        await pilot.press("p")
+        assert client.managed == [("pin", "a")]
+
+
+async def test_d_drops_a_state_at_once_and_asks_before_a_pinned_or_shared_one(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        await pilot.press("tab", "d")
+        assert client.managed == [("drop", "b")]
+        for _ in range(2):
+            await pilot.press("j", "d")
+            assert isinstance(app.screen, AskYes)
+            await pilot.press("n")
+        assert client.managed == [("drop", "b")]
+        await pilot.press("d", "y")
+        await wait_until(pilot, lambda: screen.is_current)
+        assert client.managed == [("drop", "b"), ("drop", "a")]
+
+
+async def test_dropping_a_chat_leaves_what_others_use(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        screen.query_one(RowList).mark(0)
+        owner = screen._rows[0].owner  # type: ignore[union-attr]
+        await pilot.press("d", "y")
+        await wait_until(pilot, lambda: screen.is_current)
+        assert client.managed == [("drop", "b" if owner == owner_of(1) else "c")]
+
+
+async def test_v_verifies_every_state_of_a_chat(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        names = [row.owner for row in screen._rows]  # type: ignore[union-attr]
+        screen.query_one(RowList).mark(names.index(owner_of(1)))
+        await pilot.press("v")
+        assert client.managed == [("verify", "b"), ("verify", "a")]
+
+
+async def test_everything_is_cleared_only_after_a_yes(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, client, report())
+        await pilot.press("c", "n")
+        assert client.managed == []
+        await pilot.press("c", "y")
+        assert client.managed == [("clear", "")]
+
+
+async def test_the_log_is_shown_newest_first(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    notes = (CacheNote(1.0, "written"), CacheNote(2.0, "damaged", is_problem=True))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report(notes=notes))
+        log = panel(screen, "cache-log").splitlines()
+        assert log[0].endswith(" ! damaged")
+        assert log[1].endswith("   written")
+
+
+async def test_nothing_kept_is_said_and_no_key_breaks(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report(()))
+        assert "Nothing is kept of this model yet" in rows(screen)[0]
+        await pilot.press("p", "d", "v", "j", "k", "end", "pagedown", "tab")
+        assert client.managed == []
+
+
+async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause()
+        app.push_screen(CacheScreen(app.controller))
+        await wait_until(pilot, lambda: isinstance(app.screen, CacheScreen))
+        await pilot.pause()
+        screen = app.screen
+        assert isinstance(screen, CacheScreen)
+        assert "No model is loaded" in rows(screen)[0]
+        await pilot.press("c", "p")
+        assert client.managed == []
+        assert "load a model first" in "".join(n.message for n in app._notifications)
+
+
+async def test_help_and_palette_know_the_keys_and_escape_goes_back(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, client, report())
+        titles = [command.title for command in app.get_system_commands(screen)]
+        assert {"cache: Pin", "cache: Drop", "cache: Verify", "cache: Clear all"} <= set(titles)
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is screen)
+        await pilot.press("f6")
+        await wait_until(pilot, lambda: not isinstance(app.screen, CacheScreen))
+        chat = app.screen
+        assert "cache: Cache" in [command.title for command in app.get_system_commands(chat)]
+
+
+async def test_many_states_scroll_with_the_mark_in_sight(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    many = tuple(entry(f"{i:04}", (i,)) for i in range(200))
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await opened(pilot, client, report(many))
+        await pilot.press("tab", "end")
+        await pilot.pause()
+        kept = screen.query_one(RowList)
+        assert kept.place == 199
+        assert any(row.startswith("▸") for row in rows(screen))
+        assert "chat" in rows(screen)[0]
+        await pilot.press("pageup", "home")
+        assert kept.place == 0
+        await pilot.pause()
+        await pilot.click(RowList, offset=(10, 4))
+        assert kept.place == 2
