@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from engine.cache.catalog import Catalog
 from engine.cache.kept import KeptNode
-from engine.cache.line import TOKEN_BYTES, pack, packed_digest
+from engine.cache.line import TOKEN_BYTES, packed_digest
 from engine.cache.stored import StoredState, state_key
 
 
@@ -31,13 +31,14 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
 def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | None:
     """Give a state's own tokens if it says of itself what is true."""
     n_tokens = state.end - state.start
-    if parent.end != state.start or n_tokens != len(state.tokens) or n_tokens < 1:
+    if parent.end != state.start or n_tokens < 1:
         return None
     if state.start and not catalog.can_slice:
         return None
-    edge = pack(state.tokens)
+    edge = state.packed
+    if len(edge) != n_tokens * TOKEN_BYTES:
+        return None
     line = packed_digest(catalog.tree.line(parent) + edge)
     if line != state.line or state.key != state_key(catalog.namespace, state.start, line):
         return None
-    assert len(edge) == n_tokens * TOKEN_BYTES
     return edge

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.cache.kept import Kept, KeptNode, Payload, upper_half
-from engine.cache.line import TOKEN_BYTES, packed_digest, unpack
+from engine.cache.line import TOKEN_BYTES, packed_digest
 from engine.cache.radix import RadixTree
 from engine.cache.stored import StoredState, state_key
 
@@ -169,7 +169,7 @@ class Catalog:
             line=packed_digest(line),
             start=start,
             end=node.end,
-            tokens=unpack(line[start * TOKEN_BYTES :]),
+            packed=line[start * TOKEN_BYTES :],
             nbytes=kept.nbytes,
             recompute_s=kept.recompute_s,
             owners=kept.owners,
@@ -189,7 +189,9 @@ class Catalog:
             self.split(found.nodes[-1], found.n_tokens, None)
         if found.n_tokens < state.end or not self.can_slice:
             n_new = state.end - found.n_tokens if self.can_slice else state.end
-            node = self.tree.insert(edge, _from_file(state, n_new / len(state.tokens)), below=below)
+            node = self.tree.insert(
+                edge, _from_file(state, n_new / (state.end - state.start)), below=below
+            )
             self._needs[state.key] += 1
             self._name(node)
             self._list(node)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from engine.cache.stored import LINE_BYTES
-
-TOKEN_BYTES = 4
+from engine.cache.stored import TOKEN_BYTES as TOKEN_BYTES
 
 
 def pack(tokens: Sequence[int]) -> bytes:

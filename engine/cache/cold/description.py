@@ -4,7 +4,7 @@ import json
 import math
 
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState
+from engine.cache.stored import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 
 KINDS: dict[str, type] = {
@@ -42,14 +42,12 @@ def describe(namespace: Namespace, state: StoredState) -> bytes:
     return json.dumps(about).encode()
 
 
-def read_description(
-    text: bytes, tokens: tuple[int, ...], nbytes: int
-) -> tuple[Namespace, StoredState]:
+def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace, StoredState]:
     """Read what `describe` wrote.
 
     Args:
         text: The description.
-        tokens: The tokens that stand behind it.
+        packed: The tokens that stand behind it.
         nbytes: Size of the state as the backend gave it.
 
     Raises:
@@ -70,7 +68,7 @@ def read_description(
         line=about["line"],
         start=about["start"],
         end=about["end"],
-        tokens=tokens,
+        packed=packed,
         nbytes=nbytes,
         recompute_s=about["recompute_s"],
         owners=frozenset(map(str, about["owners"])),
@@ -82,10 +80,9 @@ def read_description(
 
 
 def _check(state: StoredState) -> None:
-    if not 0 <= state.start < state.end or state.end - state.start != len(state.tokens):
-        raise StateError(
-            f"it claims tokens {state.start} to {state.end} and holds {len(state.tokens)}"
-        )
+    n_tokens = len(state.packed) // TOKEN_BYTES
+    if not 0 <= state.start < state.end or state.end - state.start != n_tokens:
+        raise StateError(f"it claims tokens {state.start} to {state.end} and holds {n_tokens}")
     times = (state.recompute_s, state.used_at)
     if state.n_uses < 0 or not all(math.isfinite(time) and time >= 0 for time in times):
         raise StateError("its times and uses cannot be")

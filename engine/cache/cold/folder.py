@@ -19,8 +19,9 @@ from engine.cache.cold.snapshot_file import (
     read_snapshot,
     write_snapshot,
 )
+from engine.cache.line import packed_digest
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState, line_digest, state_key
+from engine.cache.stored import StoredState, state_key
 from engine.errors import CacheStoreError, StateError
 
 SUFFIX = ".kv"
@@ -179,8 +180,8 @@ class ColdFolder:
             CacheStoreError: the file is there and cannot be read.
         """
         found, payload = self._read(namespace, state.key)
-        told = (found.key, found.parent, found.line, found.start, found.end, found.tokens)
-        asked = (state.key, state.parent, state.line, state.start, state.end, state.tokens)
+        told = (found.key, found.parent, found.line, found.start, found.end, found.packed)
+        asked = (state.key, state.parent, state.line, state.start, state.end, state.packed)
         if told != asked:
             raise self._removed(namespace, state.key, "it stands for other tokens")
         return payload
@@ -347,5 +348,5 @@ def _check_place(facts: FileFacts, namespace: str, key: str) -> None:
         raise StateError(f"it belongs to other settings or another model ({own})")
     if state.key != key or state.key != state_key(own, state.start, state.line):
         raise StateError(f"it is the state {state.key}")
-    if state.start == 0 and line_digest(state.tokens) != state.line:
+    if state.start == 0 and packed_digest(state.packed) != state.line:
         raise StateError("its tokens are not those of its name")

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from engine.cache.cold.description import describe, read_description
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState
+from engine.cache.stored import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 
 MAGIC = b"KVCHATST"
@@ -40,7 +40,7 @@ class Prelude:
     @property
     def head_bytes(self) -> int:
         """Where the payload begins."""
-        return PRELUDE.size + self.n_description_bytes + 4 * self.n_tokens
+        return PRELUDE.size + self.n_description_bytes + TOKEN_BYTES * self.n_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +71,25 @@ def head_of(
         StateError: the description is larger than any that is read again.
     """
     description = describe(namespace, state)
-    if len(description) > MAX_DESCRIPTION_BYTES or len(state.tokens) > MAX_TOKENS:
+    n_tokens = len(state.packed) // TOKEN_BYTES
+    if len(description) > MAX_DESCRIPTION_BYTES or n_tokens > MAX_TOKENS:
         raise StateError(
-            f"a state of {len(state.tokens):,} tokens with a description of {len(description):,} "
+            f"a state of {n_tokens:,} tokens with a description of {len(description):,} "
             "bytes is too large for a file: start a new chat"
         )
     sizes = PRELUDE.pack(
         MAGIC,
         VERSION,
         len(description),
-        len(state.tokens),
+        n_tokens,
         is_compressed,
         len(payload),
         state.nbytes,
         sha256(payload).digest(),
         bytes(DIGEST_BYTES),
     )[:DIGEST_AT]
-    tokens = struct.pack(f"<{len(state.tokens)}i", *state.tokens)
-    digest = sha256(b"".join((sizes, description, tokens))).digest()
-    return b"".join((sizes, digest, description, tokens))
+    digest = sha256(b"".join((sizes, description, state.packed))).digest()
+    return b"".join((sizes, digest, description, state.packed))
 
 
 def read_prelude(data: bytes, file_bytes: int) -> Prelude:
@@ -138,6 +138,5 @@ def read_head(prelude: Prelude, data: bytes, rest: bytes) -> Header:
     if sha256(data[:DIGEST_AT] + rest).digest() != prelude.digest:
         raise StateError("its head is damaged: the checksum differs")
     at = prelude.n_description_bytes
-    tokens = struct.unpack(f"<{prelude.n_tokens}i", rest[at:])
-    namespace, state = read_description(rest[:at], tokens, prelude.state_bytes)
+    namespace, state = read_description(rest[:at], rest[at:], prelude.state_bytes)
     return Header(namespace, state, prelude)

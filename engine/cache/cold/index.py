@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import sqlite3
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -91,7 +90,7 @@ class ColdIndex:
         owners: dict[str, frozenset[str]] = {}
         try:
             return [_entry(row, owners) for row in cursor]
-        except (struct.error, TypeError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise sqlite3.DatabaseError(f"a row is no state: {error}") from error
 
     def put(self, entry: ColdEntry) -> None:
@@ -261,7 +260,7 @@ def _row(entry: ColdEntry) -> Row:
         entry.namespace, state.key, state.parent, state.line, state.start, state.end,
         state.nbytes, entry.file_bytes, state.recompute_s, "\n".join(sorted(state.owners)),
         state.is_pinned, state.n_uses, state.used_at,
-        struct.pack(f"<{len(state.tokens)}i", *state.tokens),
+        state.packed,
     )  # fmt: skip
 
 
@@ -272,7 +271,7 @@ def _entry(row: Row, known: dict[str, frozenset[str]]) -> ColdEntry:
     if found is None:
         found = known[owners] = frozenset(filter(None, owners.split("\n")))
     state = StoredState(
-        key, parent, line, start, end, struct.unpack(f"<{len(tokens) // 4}i", tokens), nbytes,
-        recompute_s, found, bool(is_pinned), n_uses, used_at,
+        key, parent, line, start, end, tokens, nbytes, recompute_s,
+        found, bool(is_pinned), n_uses, used_at,
     )  # fmt: skip
     return ColdEntry(namespace, state, file_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from engine.cache.line import pack
 from engine.cache.namespace import Namespace
 from engine.cache.stored import StoredState, line_digest, state_key
 
@@ -29,7 +30,7 @@ def state_of(
         line=line,
         start=start,
         end=len(tokens),
-        tokens=tuple(tokens[start:]),
+        packed=pack(tokens[start:]),
         nbytes=nbytes,
         recompute_s=recompute_s,
         owners=frozenset(owners),
