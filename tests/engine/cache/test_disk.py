@@ -1,0 +1,213 @@
+"""Writing behind: what goes to disk, when, and what happens when the disk refuses."""
+
+from dataclasses import replace
+
+from engine.cache.line import pack
+from engine.cache.stored import StoredState
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+
+A = list(range(100, 150))
+B = list(range(200, 250))
+C = list(range(300, 350))
+
+
+def lines(disk: MemoryDisk) -> set[int]:
+    """The first tokens of what lies on disk."""
+    return {state.tokens[0] for state in disk.states()}
+
+
+def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A[:20])
+    put(cache, A[:30])
+    put(cache, B[:40])
+    put(cache, A)
+    work(cache)
+    assert disk.log == ["write 0-20", "write 20-30", "write 30-50", "write 0-40"]
+
+
+def test_a_full_disk_is_told_once_and_tried_again_later():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock)
+    disk.is_full = True
+    put(cache, A)
+    put(cache, B)
+    for _ in range(3):
+        work(cache)
+        clock.at += 3
+    problems = [note.text for note in cache.report().notes if note.is_problem]
+    assert problems == ["The disk is full. Saving goes on in main memory."]
+    assert restored(cache, A) == 50
+    disk.is_full = False
+    work(cache)
+    assert not disk.files
+    clock.at += 60
+    work(cache)
+    assert len(disk.files) == 2
+    assert [note.text for note in cache.report().notes] == ["The disk takes states again."]
+
+
+def test_while_the_disk_refuses_memory_keeps_to_its_budget():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=100 * 4)
+    disk.is_full = True
+    for line in (A, B, C):
+        clock.at += 1
+        put(cache, line)
+        work(cache)
+    assert cache.report().tiers[0].nbytes <= 100 * 4
+    assert restored(cache, C) == 50
+    assert cache.report().counts.n_evictions == 1
+
+
+def test_the_end_of_a_session_tries_a_refusing_disk_once_more():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    disk.is_full = True
+    put(cache, A)
+    work(cache)
+    disk.is_full = False
+    cache.close(1.0)
+    assert lines(disk) == {100}
+
+
+def test_over_budget_the_state_of_least_worth_leaves_the_disk():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
+    for line in (A, B):
+        put(cache, line)
+        work(cache)
+        clock.at += 10
+    assert restored(cache, A) == 50
+    put(cache, C)
+    work(cache)
+    assert lines(disk) == {100, 300}
+    assert cache.report().counts.n_evictions == 1
+    assert restored(cache, B) == 0
+
+
+def test_what_others_need_leaves_the_disk_after_them():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=50 * 4)
+    put(cache, A[:30], seconds=0.001)
+    put(cache, A, seconds=1000.0)
+    work(cache)
+    clock.at += 10
+    put(cache, B[:15])
+    work(cache)
+    assert sorted(state.end for state in disk.states()) == [15, 30]
+
+
+def test_states_of_other_models_leave_for_those_of_this_one():
+    disk = MemoryDisk()
+    disk.elsewhere = 90 * 4
+    cache = make_cache(disk, cold_bytes=100 * 4)
+    put(cache, A)
+    work(cache)
+    assert disk.elsewhere == 50 * 4
+    assert lines(disk) == {100}
+
+
+def test_a_smaller_budget_holds_from_the_next_start_on():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    put(first, B)
+    first.close(1.0)
+    second = make_cache(disk, cold_bytes=60 * 4)
+    work(second)
+    assert disk.nbytes == 50 * 4
+
+
+def test_uses_and_owners_outlive_a_restart():
+    disk, clock = MemoryDisk(), Clock()
+    first = make_cache(disk, clock=clock)
+    put(first, A, owner="chat:1")
+    work(first)
+    clock.at += 100
+    assert restored(first, A) == 50
+    first.match(A, owner="chat:2").release()
+    first.close(1.0)
+    (entry,) = make_cache(disk).report().entries
+    assert entry.n_uses == 1
+    assert entry.used_at == clock.at
+    assert entry.owners == ("chat:1", "chat:2")
+
+
+def test_what_lacks_the_start_of_its_line_is_deleted():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A[:20])
+    put(first, A[:35])
+    put(first, A)
+    first.close(1.0)
+    lost = next(key for key, (state, _) in disk.files.items() if state.start == 20)
+    del disk.files[lost]
+    second = make_cache(disk)
+    assert "1 states on disk lack" in second.report().notes[0].text
+    work(second)
+    assert [state.end for state in disk.states()] == [20]
+
+
+def test_a_state_that_says_other_tokens_than_its_digests_is_never_used():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    (key,) = disk.files
+    state, payload = disk.files[key]
+    disk.files[key] = (replace(state, packed=pack(B)), payload)
+    second = make_cache(disk)
+    assert restored(second, A) == 0
+    assert restored(second, B) == 0
+
+
+def test_halves_and_whole_left_by_a_kill_are_sorted_out():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A)
+    work(cache)
+    whole = dict(disk.files)
+    put(cache, [*A[:30], *B[:20]])
+    work(cache)
+    disk.files.update(whole)
+    after = make_cache(disk)
+    assert restored(after, A) == 50
+    work(after)
+    assert disk.nbytes == 70 * 4
+    for left in (0, 30):
+        some = MemoryDisk()
+        some.files = {
+            key: kept for key, kept in disk.files.items() if not is_half(kept[0], A, left)
+        } | whole
+        after = make_cache(some)
+        assert restored(after, A) == 50
+        work(after)
+        assert restored(make_cache(some), A) == 50
+
+
+def is_half(state: StoredState, line: list[int], start: int) -> bool:
+    """Whether a state is the half of a line that begins at `start`."""
+    return state.start == start and state.tokens == tuple(line[start : state.end])
+
+
+def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
+    disk = MemoryDisk()
+    disk.is_unreadable = True
+    cache = make_cache(disk)
+    assert [note.is_problem for note in cache.report().notes] == [True]
+    put(cache, A)
+    assert restored(cache, A) == 50
+
+
+def test_a_file_that_cannot_be_read_now_is_passed_over_and_kept():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    second = make_cache(disk)
+    disk.is_unreadable = True
+    assert restored(second, A) == 0
+    disk.is_unreadable = False
+    assert restored(second, A) == 50

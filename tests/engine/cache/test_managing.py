@@ -1,0 +1,197 @@
+"""What a user may do by hand: pin, drop, verify, forget, clear."""
+
+import pytest
+
+from engine.errors import CacheBudgetError, CacheStoreError, StateError
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+
+A = list(range(100, 150))
+B = [*range(100, 130), *range(200, 220)]
+C = list(range(300, 350))
+
+
+def key_of(cache, end: int, owner: str) -> str:
+    return next(
+        entry.key
+        for entry in cache.report().entries
+        if entry.n_tokens == end and owner in entry.owners
+    )
+
+
+def two_chats(disk: MemoryDisk | None = None, **settings):
+    cache = make_cache(disk, **settings)
+    put(cache, A, owner="chat:1")
+    put(cache, B, owner="chat:2")
+    work(cache)
+    return cache
+
+
+def test_what_is_pinned_outlives_what_is_worth_more():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
+    put(cache, A, owner="chat:1", seconds=0.001)
+    work(cache)
+    cache.pin(key_of(cache, 50, "chat:1"))
+    for line in (C, [*range(400, 450)], [*range(500, 550)]):
+        clock.at += 1
+        put(cache, line)
+        work(cache)
+    assert restored(cache, A) == 50
+    assert restored(make_cache(disk), A) == 50
+
+
+def test_a_pin_holds_what_it_needs_but_nothing_more():
+    clock = Clock()
+    cache = two_chats(clock=clock, warm_bytes=90 * 4)
+    cache.pin(key_of(cache, 50, "chat:1"))
+    clock.at += 1
+    put(cache, C[:40])
+    assert restored(cache, A) == 50
+    assert restored(cache, B) == 30
+
+
+def test_pins_beyond_the_budget_are_refused_with_both_numbers():
+    cache = two_chats(warm_bytes=70 * 4)
+    cache.pin(key_of(cache, 50, "chat:1"))
+    small = two_chats(warm_bytes=69 * 4)
+    with pytest.raises(StateError, match="may have been evicted"):
+        small.pin("0" * 16)
+    disk = MemoryDisk()
+    cold = make_cache(disk)
+    put(cold, A)
+    cold.close(1.0)
+    tight = make_cache(disk, cold_bytes=199)
+    with pytest.raises(CacheBudgetError, match="would take 200 bytes but the cache may have 199"):
+        tight.pin(next(iter(disk.files)))
+    assert not tight.report().entries[0].is_pinned
+
+
+def test_pins_outlive_a_restart_and_an_unpin_too():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    key = key_of(cache, 50, "chat:1")
+    cache.pin(key)
+    again = make_cache(disk)
+    assert {entry.key for entry in again.report().entries if entry.is_pinned} == {key}
+    again.unpin(key)
+    assert not any(entry.is_pinned for entry in make_cache(disk).report().entries)
+
+
+def test_a_pin_that_cannot_be_written_down_is_none():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    disk.is_full = True
+    key = key_of(cache, 50, "chat:1")
+    with pytest.raises(CacheStoreError):
+        cache.pin(key)
+    assert not any(entry.is_pinned for entry in cache.report().entries)
+
+
+def test_a_pin_before_the_state_is_written_is_written_with_it():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A, owner="chat:1")
+    cache.pin(key_of(cache, 50, "chat:1"))
+    work(cache)
+    assert [state.is_pinned for state in disk.states()] == [True]
+
+
+def test_a_dropped_state_is_gone_from_every_tier_with_what_needs_it():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    cache.drop(key_of(cache, 30, "chat:1"))
+    assert not disk.files
+    assert restored(cache, A) == 0
+    with pytest.raises(StateError, match="No state of the loaded model"):
+        cache.drop("0" * 16)
+
+
+def test_forgetting_a_chat_drops_what_only_it_used():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    cache.forget("chat:1")
+    assert restored(cache, A) == 30
+    assert restored(cache, B) == 50
+    assert sorted(state.end for state in disk.states()) == [30, 50]
+    assert all(entry.owners == ("chat:2",) for entry in cache.report().entries)
+    cache.forget("chat:2")
+    assert not disk.files
+    assert restored(cache, B) == 0
+
+
+def test_a_chat_is_forgotten_though_its_states_are_in_use():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    match = cache.match(A)
+    cache.forget("chat:1")
+    assert match.n_tokens == 50
+    assert b"".join(cache.read(match)) == b"".join(cache.read(cache.match(A[:30])))
+    assert match.n_tokens == 30
+    match.release()
+
+
+def test_forgetting_takes_a_state_that_waits_to_be_written_along():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A, owner="chat:1")
+    cache.forget("chat:1")
+    work(cache)
+    assert disk.log == []
+
+
+def test_a_prompt_that_ends_within_a_stretch_does_not_own_it():
+    cache = make_cache()
+    put(cache, A, owner="chat:1")
+    cache.match(A[:40], owner="chat:2").release()
+    cache.forget("chat:1")
+    assert restored(cache, A) == 0
+
+
+def test_clearing_drops_all_pinned_or_unknown():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    cache.pin(key_of(cache, 50, "chat:1"))
+    other = make_cache(disk)
+    put(other, C)
+    other.close(1.0)
+    cache.clear()
+    assert not disk.files
+    assert cache.report().entries == ()
+    assert restored(cache, A) == 0
+
+
+def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
+    disk = MemoryDisk()
+    two_chats(disk).close(1.0)
+    cache = make_cache(disk)
+    key = key_of(cache, 50, "chat:1")
+    cache.verify(key)
+    assert cache.report().notes[-1].text == f"State {key} is sound."
+    disk.damaged.add(key)
+    with pytest.raises(StateError, match="damaged"):
+        cache.verify(key)
+    assert restored(cache, A) == 30
+
+
+def test_a_damaged_file_whose_copy_is_in_memory_is_written_again():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    key = key_of(cache, 50, "chat:1")
+    disk.damaged.add(key)
+    with pytest.raises(StateError, match="damaged"):
+        cache.verify(key)
+    disk.damaged.clear()
+    work(cache)
+    assert key in disk.files
+    assert restored(cache, A) == 50
+
+
+def test_a_state_that_the_backend_refuses_is_dropped():
+    disk = MemoryDisk()
+    cache = two_chats(disk)
+    match = cache.match(A)
+    cache.read(match)
+    cache.refuse(match, "The backend does not take it.")
+    match.release()
+    assert cache.n_kept(A) == 30
+    assert cache.report().counts.n_refused == 1

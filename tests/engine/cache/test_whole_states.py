@@ -1,0 +1,84 @@
+"""States that cannot be cut: snapshots at the ends of turns."""
+
+import pytest
+
+from engine.errors import StateError
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+
+LINE = list(range(100, 200))
+
+
+def ends(cache) -> list[int]:
+    return sorted(entry.n_tokens for entry in cache.report().entries)
+
+
+def test_the_latest_snapshot_that_a_line_passed_is_restored():
+    cache = make_cache(can_slice=False)
+    put(cache, LINE[:40])
+    put(cache, LINE[:60])
+    assert restored(cache, LINE) == 60
+    assert restored(cache, LINE[:59]) == 40
+    assert restored(cache, LINE[:39]) == 0
+    assert cache.n_kept(LINE[:59]) == 40
+
+
+def test_a_snapshot_holds_its_line_from_the_first_token_on():
+    cache = make_cache(can_slice=False)
+    put(cache, LINE[:40])
+    with pytest.raises(StateError, match="save from token 0 on"):
+        cache.put(LINE[:60], 40, b"", recompute_s=1.0)
+
+
+def test_of_one_line_the_newest_few_snapshots_are_kept():
+    disk = MemoryDisk()
+    cache = make_cache(disk, can_slice=False)
+    for end in range(10, 80, 10):
+        put(cache, LINE[:end])
+        work(cache)
+    assert ends(cache) == [50, 60, 70]
+    work(cache)
+    assert sorted(state.end for state in disk.states()) == [50, 60, 70]
+
+
+def test_a_snapshot_where_lines_part_is_kept_however_old():
+    cache = make_cache(can_slice=False)
+    put(cache, LINE[:20])
+    put(cache, [*LINE[:25], *range(300, 310)])
+    for end in range(40, 90, 10):
+        put(cache, LINE[:end])
+    assert 20 in ends(cache)
+    assert restored(cache, [*LINE[:20], 1, 2, 3]) == 20
+
+
+def test_a_snapshot_that_a_newer_one_makes_idle_leaves_memory_first():
+    clock = Clock()
+    cache = make_cache(can_slice=False, clock=clock, warm_bytes=130 * 4)
+    put(cache, LINE[:40], seconds=1000.0)
+    clock.at += 1
+    put(cache, LINE[:60])
+    clock.at += 1
+    put(cache, list(range(300, 350)))
+    assert ends(cache) == [50, 60]
+
+
+def test_a_damaged_snapshot_gives_way_to_the_one_before():
+    disk = MemoryDisk()
+    first = make_cache(disk, can_slice=False)
+    put(first, LINE[:40])
+    put(first, LINE[:60])
+    first.close(1.0)
+    second = make_cache(disk, can_slice=False)
+    disk.damaged = {state.key for state in disk.states() if state.end == 60}
+    assert restored(second, LINE) == 40
+
+
+def test_dropping_a_snapshot_leaves_those_that_go_on_from_it():
+    cache = make_cache(can_slice=False)
+    put(cache, LINE[:40], owner="chat:1")
+    put(cache, LINE[:60], owner="chat:2")
+    key = next(entry.key for entry in cache.report().entries if entry.n_tokens == 40)
+    cache.drop(key)
+    assert restored(cache, LINE) == 60
+    assert restored(cache, LINE[:50]) == 0
+    cache.forget("chat:2")
+    assert restored(cache, LINE) == 0
