@@ -14,6 +14,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import Placement, PlacementRequest
 from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
 from engine.backends.llama_cpp.state_layout import State
+from engine.backends.llama_cpp.state_window import Ring
 from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
@@ -185,7 +186,7 @@ class LlamaCppBackend:
         token = 0 if bos is None else bos
         sequence = self.open()
         sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch))
-        sequence.save()
+        sequence.learn_states()
         sequence.crop(0)
         sequence.decode(token)
         sequence.close()
@@ -212,10 +213,11 @@ class LlamaCppBackend:
             llama_cpp.llama_model_is_recurrent(self._model)
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
+        can_shift = not (is_recurrent or n_swa) and bool(llama_cpp.llama_memory_can_shift(memory))
         return Room(
             context=self._context,
             memory=memory,
-            states=States(self._context, n_swa=n_swa),
+            states=States(self._context, n_swa=n_swa, ring=self._ring()),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,
@@ -223,22 +225,21 @@ class LlamaCppBackend:
             n_swa=n_swa,
             is_recurrent=is_recurrent,
             shares_cells=self.shares_cells,
-            can_shift=not is_recurrent and bool(llama_cpp.llama_memory_can_shift(memory)),
+            can_shift=can_shift,
         )
 
+    def _ring(self) -> Ring | None:
+        """Give the cells of a sliding window; None where sequences take them from one pool."""
+        n_cells = None if self.shares_cells else self._log.window_cells()
+        return Ring(n_cells) if n_cells else None
+
     def _learn_states(self) -> None:
-        """Learn what saved states look like from a sequence that holds something."""
-        for sequence in self._room.open.values():
-            if sequence.tokens:
-                sequence.save()
-                return
-        if len(self._room.open) < self.n_sequences:
+        """Learn what saved states look like from any sequence."""
+        opened = list(self._room.open.values())
+        if opened:
+            max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
+        else:
             self.try_out()
-            return
-        sequence = self._room.open[0]
-        sequence.decode(0)
-        sequence.save()
-        sequence.crop(0)
 
     def _metadata(self, key: str) -> str | None:
         buffer = ctypes.create_string_buffer(512)

@@ -55,6 +55,8 @@ class LlamaCppSequence:
         self._tokens: list[int] = []
         self._n_shared = 0
         self._is_shifted = False
+        self._n_gone = 0
+        self._is_ring_broken = False
         self._logits_address = 0
         self._logits: Logits = np.empty((0, room.n_vocab), dtype=np.float32)
         room.open[sequence_id] = self
@@ -107,8 +109,23 @@ class LlamaCppSequence:
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
             )
+        ring = self._room.states.ring
+        if ring is not None and ring.is_broken(len(self._tokens), length):
+            self._is_ring_broken = True
         del self._tokens[length:]
         self._n_shared = min(self._n_shared, length)
+
+    def learn_states(self) -> None:
+        """Learn the layout of this context's states, from a token of its own if it is empty."""
+        states = self._room.states
+        if states.is_learned:
+            return
+        is_empty = not self._tokens
+        if is_empty:
+            self.decode(0)
+        states.learn(states.read(self._id))
+        if is_empty:
+            self.crop(0)
 
     def save(self, start: int = 0) -> bytes | memoryview:
         if self._is_shifted:
@@ -118,10 +135,11 @@ class LlamaCppSequence:
             )
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
+        self.learn_states()
         states = self._room.states
         state = states.read(self._id)
-        if not states.is_learned:
-            states.learn(state)
+        if self._is_ring_broken:
+            self._hold(self._tokens, [state])
         return states.cut(state, start) if start else state
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
@@ -131,12 +149,8 @@ class LlamaCppSequence:
                 f"{self._room.n_ctx} cells: raise the context"
             )
         self.crop(0)
-        try:
-            self._room.states.write(self._id, states, len(tokens))
-        except StateError:
-            self._forget()
-            raise
-        self._tokens = list(tokens)
+        self.learn_states()
+        self._hold(tokens, states)
 
     def copy(self, source: Sequence, length: int) -> None:
         if not (isinstance(source, LlamaCppSequence) and self._room.shares_cells):
@@ -154,6 +168,7 @@ class LlamaCppSequence:
             llama_cpp.llama_memory_seq_cp(self._room.memory, source._id, self._id, 0, length)
         self._tokens = list(source.tokens[:length])
         self._is_shifted = source._is_shifted
+        self._n_gone = source._n_gone
         self._n_shared = length
         source._n_shared = max(source._n_shared, length)
 
@@ -191,12 +206,24 @@ class LlamaCppSequence:
         self._tokens = []
         self._n_shared = 0
         self._is_shifted = False
+        self._n_gone = 0
+        self._is_ring_broken = False
+
+    def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        """Replace what is held; the sequence is empty where that fails."""
+        try:
+            n_gone = self._room.states.write(self._id, states, len(tokens))
+        except StateError:
+            self._forget()
+            raise
+        self._tokens = list(tokens)
+        self._n_gone = n_gone
+        self._n_shared = 0
+        self._is_ring_broken = False
 
     def _stop_sharing(self) -> None:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
-        tokens = self._tokens
-        self.load(tokens, [self._room.states.read(self._id)])
-        self._n_shared = 0
+        self._hold(self._tokens, [self._room.states.read(self._id)])
 
     def _decode(self, tokens: Tokens[int], *, logits: bool) -> None:
         n_free = self._room.n_ctx - len(self._tokens)
@@ -227,7 +254,8 @@ class LlamaCppSequence:
         The rule of llama.cpp's server: `seq_rm` itself returns True on a sliding-window cache that
         it leaves without the cells of the window.
         """
-        first: int = llama_cpp.llama_memory_seq_pos_min(self._room.memory, self._id)
+        in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._room.memory, self._id)
+        first = max(in_memory, self._n_gone) if in_memory >= 0 else in_memory
         return first == 0 or 0 < first < max(0, length - self._room.n_swa)
 
     def _why_not(self, length: int) -> str:

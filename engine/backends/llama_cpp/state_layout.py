@@ -78,6 +78,9 @@ StateShape = tuple[AttentionShape | RecurrentShape, ...]
 class Part:
     """Where the cells of one part lie."""
 
+    start: int
+    end: int
+    """Bytes of the whole part."""
     records: Integers
     """`[n_cells, record_ints]`: position first."""
     offsets: tuple[int, ...]
@@ -156,14 +159,15 @@ def _read_part(cursor: Cursor, shape: AttentionShape | RecurrentShape) -> Part:
 
 
 def _read_attention(cursor: Cursor, shape: AttentionShape) -> Part:
+    start = cursor.at
     (n_streams,) = cursor.take(COUNT)
     _expect("streams", n_streams, shape.n_streams)
-    part: Part | None = None
+    found: tuple[Integers, tuple[int, ...]] | None = None
     for _ in range(n_streams):
         (n_cells,) = cursor.take(COUNT)
         if not n_cells:
             continue
-        if part is not None:
+        if found is not None:
             raise StateError("the saved state has cells in two streams")
         records = cursor.records(n_cells, shape.record_ints)
         if (records[:, 1] != 1).any():
@@ -171,13 +175,14 @@ def _read_attention(cursor: Cursor, shape: AttentionShape) -> Part:
         is_transposed, n_layers = cursor.take(TENSORS)
         _expect("transposed values", is_transposed, int(shape.is_transposed))
         _expect("layers", n_layers, shape.n_layers)
-        part = Part(records, _offsets(cursor, shape.tensors, n_cells))
-    if part is None:
+        found = records, _offsets(cursor, shape.tensors, n_cells)
+    if found is None:
         raise StateError("the saved state has no cells")
-    return part
+    return Part(start, cursor.at, *found)
 
 
 def _read_recurrent(cursor: Cursor, shape: RecurrentShape) -> Part:
+    start = cursor.at
     (n_cells,) = cursor.take(COUNT)
     _expect("recurrent cells", n_cells, 1)
     records = cursor.records(1, 2)
@@ -185,7 +190,8 @@ def _read_recurrent(cursor: Cursor, shape: RecurrentShape) -> Part:
     is_transposed, n_layers = cursor.take(TENSORS)
     _expect("transposed states", is_transposed, 0)
     _expect("layers", n_layers, shape.n_layers)
-    return Part(records, _offsets(cursor, shape.tensors, 1))
+    offsets = _offsets(cursor, shape.tensors, 1)
+    return Part(start, cursor.at, records, offsets)
 
 
 def _offsets(cursor: Cursor, tensors: tuple[Tensor, ...], n_cells: int) -> tuple[int, ...]:
@@ -254,7 +260,7 @@ def _find_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> At
         if found is not None or (records[:, 1] != 1).any():
             raise StateError("other records")
         is_transposed, n_layers = cursor.take(TENSORS)
-        if is_transposed > 1 or not 0 < n_layers <= MAX_LAYERS:
+        if is_transposed > 1 or n_layers > MAX_LAYERS:
             raise StateError(f"{n_layers} layers")
         tensors = [_find_tensor(cursor, n_cells, is_transposed=False) for _ in range(n_layers)]
         if has_values:

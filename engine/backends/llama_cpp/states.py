@@ -9,6 +9,7 @@ import numpy as np
 from engine.backends.llama_cpp.state_layout import (
     AttentionShape,
     Integers,
+    Part,
     RecurrentShape,
     State,
     StateShape,
@@ -16,6 +17,7 @@ from engine.backends.llama_cpp.state_layout import (
     read_parts,
 )
 from engine.backends.llama_cpp.state_slices import first_position, join, stretch
+from engine.backends.llama_cpp.state_window import Ring
 from engine.errors import StateError
 
 
@@ -27,10 +29,11 @@ class States:
     the same.
     """
 
-    def __init__(self, context: object, *, n_swa: int) -> None:
+    def __init__(self, context: object, *, n_swa: int, ring: Ring | None) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
+        self.ring = ring
         self._shape: StateShape | None = None
         self.is_learned = False
 
@@ -64,15 +67,19 @@ class States:
             )
         return state.data.toreadonly()
 
-    def write(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> None:
+    def write(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> int:
         """Replace what a sequence holds by `n_tokens` from states that follow one another.
+
+        Returns:
+            The first token that all layers hold: not 0 behind a sliding window.
 
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
         """
         state = self._whole(states, n_tokens)
-        self._check(state, n_tokens)
+        parts = self._checked(state, n_tokens)
+        state = self._unrolled(state, parts, n_tokens)
         data = np.frombuffer(state, np.uint8)
         n_read = llama_cpp.llama_state_seq_set_data(
             self._context, _pointer(data.ctypes.data), len(data), sequence_id
@@ -82,11 +89,16 @@ class States:
                 f"llama.cpp refused a state of {n_tokens} tokens ({len(data)} bytes): the log has "
                 "the reason"
             )
+        if self.ring is not None and self.ring.has_gap(n_tokens):
+            llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, n_tokens + 1)
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         if last != n_tokens - 1:
             raise StateError(
                 f"a state of {n_tokens} tokens was restored and llama.cpp holds {last + 1}"
             )
+        return max(
+            (int(part.positions.min()) for part in parts if len(part.records) > 1), default=0
+        )
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
         """Give the state of the tokens from `start` to `end` of the line.
@@ -128,21 +140,36 @@ class States:
             raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
         return join(shape, stretches)
 
-    def _check(self, state: State, n_tokens: int) -> None:
+    def _checked(self, state: State, n_tokens: int) -> tuple[Part, ...]:
         if self._shape is None:
-            return
+            return ()
         parts = read_parts(state, self._shape)
-        is_first = True
+        n_swa = 0 if len(self._attention()) > 1 else self._n_swa
         for shape, part in zip(self._shape, parts, strict=True):
             if isinstance(shape, RecurrentShape):
-                lowest = int(part.positions[0])
-                is_right = lowest == n_tokens - 1
+                is_right = int(part.positions[0]) == n_tokens - 1
             else:
-                n_swa = 0 if is_first and len(parts) > 1 else self._n_swa
                 is_right = _follow(part.positions, n_tokens, n_swa)
-                is_first = False
+                n_swa = self._n_swa
             if not is_right:
                 raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
+        return parts
+
+    def _first_held(self, parts: Sequence[Part]) -> int:
+        pairs = zip(self._shape or (), parts, strict=False)
+        held = [part for shape, part in pairs if isinstance(shape, AttentionShape)]
+        return max((int(part.positions.min()) for part in held), default=0)
+
+    def _attention(self) -> list[AttentionShape]:
+        return [part for part in self._shape or () if isinstance(part, AttentionShape)]
+
+    def _unrolled(self, state: State, parts: Sequence[Part], n_tokens: int) -> State:
+        if self.ring is None or self._shape is None:
+            return state
+        for shape, part in zip(reversed(self._shape), reversed(parts), strict=True):
+            if isinstance(shape, AttentionShape):
+                return self.ring.unroll(state, part, shape, n_tokens)
+        return state
 
 
 def _follow(positions: Integers, n_tokens: int, n_swa: int) -> bool:

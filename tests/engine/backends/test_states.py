@@ -170,6 +170,37 @@ def test_a_snapshot_of_a_turn_goes_on_and_gives_the_next_snapshot(
     assert np.array_equal(rows(sequence), expected)
 
 
+@pytest.mark.parametrize("flash_attention", ["on", "off"])
+@pytest.mark.parametrize("n_tokens", [31, 32, 33, 200, 255, 256, 257, 300, 500, 511, 512, 900])
+def test_a_restored_window_lies_where_it_lay(
+    opened: Opened, n_tokens: int, flash_attention: str
+) -> None:
+    """Its ring has 256 cells; with cells in another order the last bits of logits differ."""
+    backend = opened("gemma3", n_ctx=2048, flash_attention=flash_attention)
+    sequence = backend.open()
+    read(sequence, n_tokens)
+    state = sequence.save()
+    expected = rows(sequence, 64)
+    sequence.load(LINE[:n_tokens], [state])
+    assert bytes(sequence.save()) == bytes(state)
+    assert np.array_equal(rows(sequence, 64), expected)
+
+
+@pytest.mark.parametrize("n_tokens", [250, 256, 260, 508, 514, 770])
+def test_a_window_that_was_cut_back_behind_the_end_of_its_ring_is_put_in_order_by_saving(
+    opened: Opened, n_tokens: int
+) -> None:
+    sequence = opened("gemma3", n_ctx=2048).open()
+    read(sequence, n_tokens)
+    for n_drafted in range(1, 9):
+        sequence.verify(LINE[1 : 1 + n_drafted])
+        sequence.crop(n_tokens)
+    state = sequence.save()
+    expected = rows(sequence, 300)
+    sequence.load(LINE[:n_tokens], [state])
+    assert np.array_equal(rows(sequence, 300), expected)
+
+
 def test_a_window_that_was_saved_does_not_go_back_behind_itself(opened: Opened) -> None:
     for swa_full in (False, True):
         sequence = opened("gemma3", swa_full=swa_full).open()
