@@ -1,5 +1,7 @@
 """The tiers over a disk in memory: what is put is found, whatever moved in between."""
 
+import time
+
 import pytest
 
 from engine.errors import StateError
@@ -126,3 +128,43 @@ def test_a_damaged_file_shortens_the_match_and_takes_what_needs_it_along():
     assert any(note.is_problem for note in report.notes)
     work(second)
     assert [state.end for state in disk.states()] == [20]
+
+
+def test_a_thousand_chats_with_one_system_prompt_hold_it_once():
+    shared = list(range(1000, 1300))
+    cache = make_cache(warm_bytes=10**9)
+    for chat in range(1000):
+        put(cache, [*shared, *range(chat * 200 + 2000, chat * 200 + 2200)], owner=f"chat:{chat}")
+    warm = cache.report().tiers[0]
+    assert warm.n_tokens == 300 + 1000 * 200
+    assert warm.nbytes == warm.n_tokens * 4
+    assert restored(cache, [*shared, *range(2000 + 77 * 200, 2200 + 77 * 200)]) == 500
+
+
+def test_what_no_tier_may_hold_is_not_kept():
+    cache = make_cache(None, warm_bytes=0)
+    assert not put(cache, A)
+    assert cache.n_kept(A) == 0
+    small = make_cache(None, warm_bytes=49 * 4)
+    assert not put(small, A)
+    assert small.n_kept(A) == 0
+
+
+def test_the_background_writes_without_being_asked():
+    disk = MemoryDisk()
+    cache = make_cache(disk, in_background=True)
+    put(cache, A)
+    until = time.monotonic() + 5.0
+    while not disk.files and time.monotonic() < until:
+        time.sleep(0.001)
+    cache.close(5.0)
+    assert [state.end for state in disk.states()] == [50]
+
+
+def test_what_is_put_at_the_very_end_is_written_before_the_end():
+    disk = MemoryDisk()
+    cache = make_cache(disk, in_background=True)
+    for start in range(0, 5000, 100):
+        put(cache, list(range(start, start + 50)))
+    cache.close(30.0)
+    assert len(disk.files) == 50
