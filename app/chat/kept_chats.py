@@ -26,15 +26,15 @@ class KeptChat:
     n_pinned: int
     n_uses: int
     used_at: float
-    """Seconds since the epoch."""
+    """Seconds since the epoch. Both are those of its own states, where it has any: a shared prefix
+    is used by every chat."""
     recompute_s: float
     """Measured time of the tokens that its states spare."""
 
     @property
     def own(self) -> tuple[CacheEntry, ...]:
         """States that no other chat uses, the last of a line first."""
-        own = (entry for entry in self.entries if len(entry.owners) < 2)
-        return tuple(sorted(own, key=lambda entry: -entry.n_tokens))
+        return tuple(sorted(_own(self.entries), key=lambda entry: -entry.n_tokens))
 
     @property
     def is_pinned(self) -> bool:
@@ -53,6 +53,7 @@ def kept_chats(entries: Iterable[CacheEntry]) -> list[KeptChat]:
 
 
 def _chat(owner: str, entries: Sequence[CacheEntry]) -> KeptChat:
+    told = _own(entries) or entries
     tiers: tuple[TierName, ...] = ("hot", "warm", "cold")
     return KeptChat(
         owner=owner,
@@ -62,10 +63,14 @@ def _chat(owner: str, entries: Sequence[CacheEntry]) -> KeptChat:
         nbytes=sum(entry.nbytes for entry in entries),
         n_shared_bytes=sum(entry.nbytes for entry in entries if len(entry.owners) > 1),
         n_pinned=sum(entry.is_pinned for entry in entries),
-        n_uses=max(entry.n_uses for entry in entries),
-        used_at=max(entry.used_at for entry in entries),
+        n_uses=max(entry.n_uses for entry in told),
+        used_at=max(entry.used_at for entry in told),
         recompute_s=sum(entry.recompute_s for entry in entries),
     )
+
+
+def _own(entries: Iterable[CacheEntry]) -> list[CacheEntry]:
+    return [entry for entry in entries if len(entry.owners) < 2]
 
 
 def _n_covered(entries: Iterable[CacheEntry]) -> int:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from app.render import format as fmt
 from app.render.cache_bars import LABEL_WIDTH, labelled, longest
-from app.render.lines import Line, Run, clipped, wrapped
+from app.render.lines import Line, Run, clipped, indented, width_of, wrapped
 from app.render.sanitize import visible
 from engine.cache.report import CacheCounts, CacheNote
 from engine.events import CacheChanged
@@ -55,27 +55,33 @@ def reuse_line(counts: CacheCounts, width: int) -> Line:
 
 def tokens_line(counts: CacheCounts, width: int) -> Line:
     """Where the tokens of all prompts came from."""
-    parts = _parts(
+    places = (
         (counts.n_hot_tokens, "hot"),
         (counts.n_warm_tokens, "warm"),
         (counts.n_cold_tokens, "cold"),
         (counts.n_computed_tokens, "computed"),
-        short=True,
     )
-    return clipped(labelled("tokens", parts or fmt.NO_VALUE), width)
+    told = [(n, name) for n, name in places if n]
+    n_all = sum(n for n, _ in told)
+    wordings = (
+        ", ".join(f"{fmt.tokens(n)} {name}" for n, name in told) or fmt.NO_VALUE,
+        " ".join(f"{fmt.percent(n / n_all)} {name}" for n, name in told),
+    )
+    return clipped(labelled("tokens", longest(wordings, width - LABEL_WIDTH)), width)
 
 
 def moves_line(counts: CacheCounts, width: int) -> Line:
     """Snapshots that went from tier to tier, or away."""
-    parts = _parts(
-        (counts.n_promotions, "promoted"),
-        (counts.n_demotions, "demoted"),
-        (counts.n_evictions, "evicted"),
-    )
+    gone = ((counts.n_evictions, "evicted"),)
     refused = _parts((counts.n_refused, "refused"))
-    between = ", " if parts and refused else ""
-    runs = labelled("moves", parts, between, Run(refused, "bad"))
-    return clipped(runs if parts or refused else labelled("moves", "none"), width)
+    wordings = (
+        _parts((counts.n_promotions, "promoted"), (counts.n_demotions, "demoted"), *gone),
+        _parts((counts.n_promotions, "up"), (counts.n_demotions, "down"), *gone),
+    )
+    between = ", " if wordings[0] and refused else ""
+    moved = longest(wordings, width - LABEL_WIDTH - len(between) - len(refused))
+    runs = labelled("moves", moved, between, Run(refused, "bad"))
+    return clipped(runs if moved or refused else labelled("moves", "none"), width)
 
 
 def prefetch_line(counts: CacheCounts, width: int) -> Line:
@@ -89,10 +95,24 @@ def prefetch_line(counts: CacheCounts, width: int) -> Line:
 
 def note_line(note: CacheNote, width: int) -> Line:
     """One line of the log; a problem has a sign and a colour."""
+    return clipped((*_when(note), _said(note)), width)
+
+
+def note_lines(note: CacheNote, width: int) -> list[Line]:
+    """The same in full, in as many lines as it takes."""
+    when = _when(note)
+    indent = width_of(when)
+    first, *others = wrapped((_said(note),), max(width - indent, 8))
+    return [(*when, *first), *indented(others, indent)]
+
+
+def _when(note: CacheNote) -> Line:
     clock = datetime.fromtimestamp(note.at).strftime("%H:%M:%S")
-    sign, style = ("! ", "warn") if note.is_problem else ("  ", "")
-    text = visible(note.text.replace("\n", " "))
-    return clipped((Run(clock, "muted"), Run(f" {sign}", style), Run(text, style)), width)
+    return (Run(clock, "muted"), Run(" ! " if note.is_problem else "   ", "warn"))
+
+
+def _said(note: CacheNote) -> Run:
+    return Run(visible(note.text.replace("\n", " ")), "warn" if note.is_problem else "")
 
 
 def _wordings(cache: CacheChanged) -> Iterable[str]:
@@ -114,6 +134,5 @@ def _wordings(cache: CacheChanged) -> Iterable[str]:
     yield short
 
 
-def _parts(*counted: tuple[int, str], short: bool = False) -> str:
-    write = fmt.tokens if short else fmt.count
-    return ", ".join(f"{write(n)} {name}" for n, name in counted if n)
+def _parts(*counted: tuple[int, str]) -> str:
+    return ", ".join(f"{fmt.count(n)} {name}" for n, name in counted if n)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.chat.kept_chats import NOBODY, KeptChat
 from app.render import format as fmt
 from app.render.cache_bars import LABEL_WIDTH, TIERS
-from app.render.cache_counts import hanging, note_line
+from app.render.cache_counts import hanging, note_lines
 from app.render.cache_screen import Titles, spared_text, title_of
 from app.render.gauges import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped
@@ -68,7 +68,7 @@ def log_lines(notes: Sequence[CacheNote], width: int) -> list[Line]:
     """The log, newest first."""
     if not notes:
         return [clipped((Run("nothing happened yet", "muted"),), width)]
-    return [note_line(note, width) for note in reversed(notes)]
+    return [line for note in reversed(notes) for line in note_lines(note, width)]
 
 
 def _tier(chat: KeptChat, place: int, width: int, symbols: GraphSymbols) -> Line:

@@ -15,7 +15,7 @@ Titles = Mapping[str, str]
 
 MIN_TITLE = 12
 _COLUMNS = (
-    ("uses", 5), ("where", 6), ("pin", 4), ("spares", 8), ("used", 7), ("bytes", 6), ("tokens", 12),
+    ("uses", 5), ("spares", 8), ("used", 7), ("bytes", 6), ("pin", 5), ("where", 6), ("tokens", 12),
 )  # fmt: skip
 """Columns behind the title, those first that go first where there is no room."""
 _ORDER = ("tokens", "bytes", "where", "pin", "uses", "used", "spares")
@@ -68,7 +68,7 @@ def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Lin
         now: Seconds since the epoch.
     """
     cells = {
-        "tokens": Run(f"{fmt.count(entry.start)}-{fmt.count(entry.n_tokens)}"),
+        "tokens": Run(_span(entry)),
         "bytes": Run(fmt.short_nbytes(entry.nbytes)),
         "pin": Run("pin" if entry.is_pinned else "", "accent"),
         "uses": Run(fmt.tokens(entry.n_uses)),
@@ -114,6 +114,13 @@ def title_of(owner: str, titles: Titles) -> str:
 def spared_text(recompute_s: float) -> str:
     """Time that a state spares; a dash where it was not measured."""
     return fmt.short_seconds(recompute_s) if recompute_s > 0 else fmt.NO_VALUE
+
+
+def _span(entry: CacheEntry) -> str:
+    """First token and end: `300-1,104`, `99.9k-131k`."""
+    ends = (entry.start, entry.n_tokens)
+    write = fmt.count if entry.n_tokens < 100_000 else fmt.tokens
+    return "-".join(map(write, ends))
 
 
 def _where(chat: KeptChat, tier: TierName) -> Run:

@@ -52,7 +52,9 @@ class CacheScreen(Screen[None]):
         Binding("p", "pin", "Pin", id="cache-pin",
                 tooltip="Keep the marked state, or every state of the marked chat, whatever else "
                 "comes; again to let it go"),
-        Binding("d,delete", "drop", "Drop", id="cache-drop",
+        Binding("d", "drop", "Drop", id="cache-drop",
+                tooltip="Drop the marked state; of a chat, the states that no other chat uses"),
+        Binding("delete", "drop", "Drop", id="cache-drop-too", show=False,
                 tooltip="Drop the marked state; of a chat, the states that no other chat uses"),
         Binding("v", "verify", "Verify", id="cache-verify",
                 tooltip="Read the files of what is marked and compare their checksums"),

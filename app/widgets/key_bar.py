@@ -44,4 +44,18 @@ class KeyBar(InkLines):
             if active.binding.show and active.enabled:
                 name = self.app.get_key_display(active.binding)
                 shown.append((key, name, active.binding.description))
-        return shown
+        return _in_order(shown)
+
+
+def _in_order(keys: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Put function keys in their order where they stand; a focused text area moves some ahead."""
+    places = [place for place, (key, *_) in enumerate(keys) if _number(key) is not None]
+    ordered = sorted((keys[place] for place in places), key=lambda each: _number(each[0]) or 0)
+    for place, each in zip(places, ordered, strict=True):
+        keys[place] = each
+    return keys
+
+
+def _number(key: str) -> int | None:
+    """The number of a function key."""
+    return int(key[1:]) if key[0] == "f" and key[1:].isdecimal() else None

@@ -36,3 +36,26 @@ def test_a_gain_has_its_sign_and_never_outgrows_its_column() -> None:
         fmt.NO_VALUE, "+0.00 s", "-0.42 s", "+1.4 s", "-59.9 s", "+2.2 min", "-60.0 min", "+2.0 h",
     ]  # fmt: skip
     assert all(len(text) <= 9 for text in shown)
+
+
+def test_short_times_keep_to_seven_cells() -> None:
+    values = (0.0004, 0.012, 0.9, 1.25, 59.9, 125.0, 36_000.0)
+    shown = [fmt.short_seconds(value) for value in values]
+    assert shown == ["0.4 ms", "12 ms", "900 ms", "1.2 s", "59.9 s", "2.1 min", "10.0 h"]
+    assert all(len(text) <= 7 for text in shown)
+
+
+def test_how_long_ago_keeps_to_six_cells() -> None:
+    values = (-3.0, 0.0, 12.0, 200.0, 3599.0, 20_000.0, 9e6)
+    shown = [fmt.ago(value) for value in values]
+    assert shown == ["now", "now", "12 s", "3 min", "60 min", "6 h", "104 d"]
+
+
+def test_a_part_of_a_size_says_its_unit_once() -> None:
+    assert fmt.nbytes_of(27 << 20, 180 << 20) == "27 of 180 MiB"
+    assert fmt.nbytes_of(27 << 20, 1 << 30) == "27 MiB of 1 GiB"
+
+
+def test_counts_have_their_plural() -> None:
+    shown = [fmt.counted(n, noun) for n, noun in ((1, "hit"), (2, "miss"), (1000, "state"))]
+    assert shown == ["1 hit", "2 misses", "1,000 states"]
