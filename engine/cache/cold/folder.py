@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -155,8 +156,12 @@ class ColdFolder:
                 than a file may be; nothing was kept.
         """
         path = self.file_of(namespace.key, state.key)
+        write = partial(write_snapshot, path, namespace, state, payload, compress=compress)
         try:
-            nbytes = write_snapshot(path, namespace, state, payload, compress=compress)
+            try:
+                nbytes = write()
+            except FileNotFoundError:
+                nbytes = write()  # another kvchat removed the namespace's folder as an empty one
             if state.is_pinned:
                 path.chmod(PINNED_MODE)
         except StateError as error:

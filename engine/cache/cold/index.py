@@ -17,6 +17,8 @@ SHAPE = 1
 """Rises with every change of the tables; an index of another shape is made anew."""
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another kvchat that is writing."""
+PAGE_BYTES = 16384
+"""Rows with some hundred tokens lie whole in such a page, so that a list reads them in one go."""
 TABLES = """
 CREATE TABLE namespaces (key TEXT PRIMARY KEY, model TEXT NOT NULL, fields TEXT NOT NULL);
 CREATE TABLE states (
@@ -24,8 +26,8 @@ CREATE TABLE states (
     start INTEGER NOT NULL, end INTEGER NOT NULL, nbytes INTEGER NOT NULL,
     file_bytes INTEGER NOT NULL, recompute_s REAL NOT NULL, owners TEXT NOT NULL,
     is_pinned INTEGER NOT NULL, n_uses INTEGER NOT NULL, used_at REAL NOT NULL,
-    tokens BLOB NOT NULL, UNIQUE (namespace, key)
-);
+    tokens BLOB NOT NULL, PRIMARY KEY (namespace, key)
+) WITHOUT ROWID;
 CREATE INDEX states_by_size ON states (namespace, file_bytes);
 """
 COLUMNS = (
@@ -204,6 +206,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     connection = _bare(str(path))
     try:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         # The files are the truth, so a power cut may cost what the index learnt last.
         connection.execute("PRAGMA synchronous = OFF")

@@ -1,0 +1,86 @@
+"""Runs on a disk that gives trouble: `python -m tests.engine.cache.cold.hostile_disk HOW FOLDER`.
+
+It ends with 0 where nothing is lost and every error says what to do, in a process of its own since
+limits and users are a process'.
+"""
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.cold.store import ColdStore
+from engine.cache.stored import StoredState
+from engine.errors import CacheStoreError
+from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+
+NOBODY = 65534
+SMALL = [state_of([n], nbytes=1000) for n in range(3)]
+LARGE = state_of([99], nbytes=600_000)
+
+
+def write_many(store: ColdStore, written: list[StoredState]) -> None:
+    for n in range(100, 140):
+        state = state_of([n], nbytes=LARGE.nbytes)
+        store.write(state, payload_of(state))
+        written.append(state)
+
+
+def fill(path: Path) -> None:
+    """Write until no space is left, then lose nothing and write again after room was made."""
+    with ColdFolder(path) as folder:
+        store = ColdStore(folder, NAMESPACE, compress=False)
+        for state in SMALL:
+            store.write(state, payload_of(state))
+        written: list[StoredState] = []
+        with pytest.raises(CacheStoreError, match=r"no space is left .*kvchat cache prune"):
+            write_many(store, written)
+        for state in (*SMALL, *written):
+            assert store.read(state) == payload_of(state)
+        assert len(store.states()) == len(SMALL) + len(written)
+        assert not list(path.rglob("*.new"))
+        for state in written:
+            store.delete(state.key)
+        store.write(SMALL[0], payload_of(SMALL[0]))
+    with ColdFolder(path) as folder:
+        assert len(ColdStore(folder, NAMESPACE, compress=False).states()) == len(SMALL)
+
+
+def fill_limited(path: Path) -> None:
+    """Fill a disk on which no file may be larger than 300,000 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    fill(path)
+
+
+def read_only(path: Path) -> None:
+    """Read and list in a folder that cannot be written, with an index and without."""
+    with ColdFolder(path) as folder:
+        store = ColdStore(folder, NAMESPACE, compress=False)
+        for state in SMALL:
+            store.write(state, payload_of(state))
+    is_root = os.getuid() == 0  # whom no mode keeps from writing
+    if is_root:
+        for each in (path, *path.rglob("*")):
+            os.chown(each, NOBODY, NOBODY)
+    for folder_path in (path, path / NAMESPACE.key):
+        folder_path.chmod(0o500)
+    if is_root:
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    with ColdFolder(path) as folder:
+        store = ColdStore(folder, NAMESPACE, compress=False)
+        assert len(store.states()) == len(SMALL)
+        for state in SMALL:
+            assert store.read(state) == payload_of(state)
+        refused = "cannot be written: give yourself the right"
+        with pytest.raises(CacheStoreError, match=refused):
+            store.write(LARGE, payload_of(LARGE))
+        with pytest.raises(CacheStoreError, match=refused):
+            store.delete(SMALL[0].key)
+        assert store.read(SMALL[0]) == payload_of(SMALL[0])
+
+
+if __name__ == "__main__":
+    {"full": fill, "limited": fill_limited, "read-only": read_only}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,60 @@
+"""Several kvchats on one folder: each reads what was written or nothing, none fails."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from engine.cache.cold.folder import ColdFolder
+from tests.engine.cache.cold.making import payload_of
+from tests.engine.cache.cold.two_processes import SPACES, STATES
+
+ROOT = Path(__file__).resolve().parents[4]
+MODULE = "tests.engine.cache.cold.two_processes"
+
+
+def begin(path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", MODULE, str(path), str(seed), str(seconds)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def check_all(path: Path) -> int:
+    """Read every state that is listed, and give how many there were."""
+    known = {state.key: state for states in STATES.values() for state in states}
+    with ColdFolder(path) as folder:
+        entries = folder.all_entries()
+        for entry in entries:
+            payload = folder.read(entry.namespace, entry.state)
+            assert payload == payload_of(known[entry.state.key])
+        assert folder.take_notes() == ()
+    return len(entries)
+
+
+def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
+    tmp_path: Path,
+) -> None:
+    processes = [begin(tmp_path, seed, 1.5) for seed in (1, 2)]
+    for process in processes:
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+    check_all(tmp_path)
+
+
+def test_a_process_that_is_killed_leaves_a_whole_folder(tmp_path: Path) -> None:
+    choice = random.Random(5)
+    for seed in range(6):
+        process = begin(tmp_path, seed, 30)
+        until = time.monotonic() + 20
+        while not list(tmp_path.glob("*/*.kv")) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(choice.random() * 0.3)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        check_all(tmp_path)
+        assert not list(tmp_path.rglob("*.new"))
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} <= {
+        each.key for each in SPACES
+    }

@@ -1,0 +1,57 @@
+"""One of several processes on one folder: `python -m tests.engine.cache.cold.two_processes FOLDER`.
+
+It writes, reads, pins, lists and deletes at random among the same states as the others, and ends
+with 0 where every payload that it got was the right one.
+"""
+
+import contextlib
+import random
+import sys
+import time
+from pathlib import Path
+
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.cold.pruning import prune
+from engine.cache.cold.store import ColdStore
+from engine.errors import StateError
+from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+
+SPACES = (NAMESPACE, OTHER)
+STATES = {
+    each.key: [state_of([n, n], namespace=each, nbytes=2000) for n in range(8)] for each in SPACES
+}
+
+
+def live(path: Path, seed: int, seconds: float) -> int:
+    """Do random things for a while, and give how many states were read whole."""
+    choice = random.Random(seed)
+    n_read = 0
+    with ColdFolder(path) as folder:
+        stores = [ColdStore(folder, each, compress=bool(seed % 2)) for each in SPACES]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            at = choice.randrange(len(SPACES))
+            store, state = stores[at], choice.choice(STATES[SPACES[at].key])
+            match choice.randrange(8):
+                case 0 | 1 | 2:
+                    store.write(state, payload_of(state))
+                case 3 | 4:
+                    with contextlib.suppress(StateError):  # another one deleted it
+                        assert store.read(state) == payload_of(state)
+                        n_read += 1
+                case 5:
+                    store.delete(state.key)
+                case 6:
+                    known = {each.key: each for each in STATES[SPACES[at].key]}
+                    for found in store.states():
+                        assert found.packed == known[found.key].packed
+                    store.note_use(state.key, time.time(), seed, frozenset({f"chat:{seed}"}))
+                case _:
+                    prune(folder, choice.choice((5000, 10**9)), now=time.time())
+        damaged = [note for note in folder.take_notes() if "not usable" in note]
+        assert not damaged, damaged
+    return n_read
+
+
+if __name__ == "__main__":
+    assert live(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])) > 0
