@@ -32,3 +32,5 @@ class Services:
     """How tokens are coloured at the start."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The user's keys by binding id."""
+    forget_kept: Callable[[str], None] = lambda _: None
+    """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""

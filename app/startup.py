@@ -94,10 +94,19 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
         save_tint=lambda mode: save_setting("ui", "tint", mode),
         tint=settings.ui.tint,
         keymap=keymap.keys,
+        forget_kept=_forget_kept,
     )
     problems = filter(None, (loaded.problem, no_default))
     notices = (*problems, *keymap.problems, *store.notices)
     return Opened(settings, store, controller, services, model, notices)
+
+
+def _forget_kept(owner: str) -> None:
+    from engine.cache.cold.forgetting import forget_owner  # with the first chat that is deleted
+
+    folder = locations.snapshots_dir()
+    if folder.is_dir():
+        forget_owner(folder, owner)
 
 
 def _usual_model(

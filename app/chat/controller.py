@@ -303,11 +303,37 @@ class ChatController:
         Raises:
             StoreError: If the chat is gone.
         """
-        self._store.chat(chat_id)
+        self.prefetch(chat_id)
         self._leave()
         reply = self._reply
         lock = reply.take_lock() if reply is not None and reply.chat_id == chat_id else None
         self.history.open(chat_id, lock)
+
+    def show_message(self, message_id: int) -> bool:
+        """Show the branch of the shown chat that a message is on; False where it must stay hidden.
+
+        Another kvchat, or a reply that is being written, holds a chat at its branch.
+
+        Raises:
+            StoreError: If the message is gone.
+        """
+        if self.history.shown(message_id) is None:
+            is_busy = self._reply is not None and self.history.is_shown(self._reply.chat_id)
+            if is_busy or self.history.is_read_only:
+                return False
+            self._store.show_message(message_id)
+            self.history.refresh()
+            self._is_rebuilt = True
+        return self.history.shown(message_id) is not None
+
+    def delete_chat(self, chat_id: int) -> None:
+        """Delete a chat, and what the loaded model's cache keeps for it alone.
+
+        Raises:
+            StoreError: If it could not be deleted.
+        """
+        self._store.delete_chat(chat_id)
+        self.client.forget_owner(owner_of(chat_id))
 
     def refresh(self) -> None:
         """Read the shown chat again.
@@ -390,6 +416,7 @@ class ChatController:
         match event:
             case Loaded():
                 self.loaded = self._just_loaded = event
+                self._prefetch_shown()
                 self._notices += [Notice(note) for note in event.notes]
             case TokensCommitted():
                 self._take_tokens(event)
@@ -403,6 +430,14 @@ class ChatController:
                 self._take_stopped(event)
             case _:
                 pass
+
+    def _prefetch_shown(self) -> None:
+        chat = self.history.chat
+        if chat is not None:
+            try:
+                self.prefetch(chat.id)
+            except StoreError as error:
+                self._notices.append(Notice(str(error), error.title, "warning"))
 
     def _take_tokens(self, event: TokensCommitted) -> None:
         if self._reply is None:

@@ -149,6 +149,10 @@ class ChatHistory:
         """One of the messages on the screen."""
         return next((m for m in self._path if m.id == message_id), None)
 
+    def path_ids(self) -> list[int]:
+        """The ids of the shown messages, oldest first."""
+        return [message.id for message in self._path]
+
     def last(self, speaker: Speaker) -> StoredMessage | None:
         """The last shown message of the user or of the model."""
         role = "user" if speaker is Speaker.USER else "assistant"

@@ -26,19 +26,53 @@ class ChatDialogs(Screen[None]):
 
     def action_chats(self) -> None:
         """List the chats."""
-        from app.screens.chats import ChatsScreen
+        self._list_chats()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        self._list_chats(is_searching=True)
+
+    def _list_chats(self, *, is_searching: bool = False) -> None:
+        from app.screens.chats import ChatsScreen, Opening
 
         history = self.controller.history
         shown = history.chat.id if history.chat else None
 
-        def opened(chat_id: int | None) -> None:
-            if chat_id is not None and chat_id != shown:
-                self.open_chat(chat_id)
+        def opened(opening: Opening | None) -> None:
+            if opening is not None and opening.chat_id != shown:
+                self.open_chat(opening.chat_id)
             elif shown is not None and not self._follow_changes():
                 self.controller.new_chat()
+            if opening is not None and opening.message_id is not None:
+                self.go_to_message(opening.message_id, opening.found)
 
-        busy = self.controller.replying_chat_id
-        self.app.push_screen(ChatsScreen(history.store, shown, busy), opened)
+        screen = ChatsScreen(
+            self.controller,
+            is_searching=is_searching,
+            forget_kept=self.services.forget_kept,
+        )
+        self.app.push_screen(screen, opened)
+
+    def go_to_message(self, message_id: int, found: str) -> None:
+        """Show a message of the shown chat, on whichever branch it is.
+
+        Args:
+            message_id: The message.
+            found: A text in it, whose first line is scrolled to.
+        """
+        try:
+            is_there = self.controller.show_message(message_id)
+        except StoreError as error:
+            self.report(error)
+            return
+        if is_there:
+            self.jump_to(message_id, found)
+        else:
+            self.notify("It is on another branch, and this chat is being written: try it later.")
+
+    def jump_to(self, message_id: int, found: str) -> None:
+        """Scroll to a message as soon as it is shown."""
+        raise NotImplementedError
 
     def _follow_changes(self) -> bool:
         """Read the shown chat again after the list may have changed it; False if it is gone."""

@@ -1,63 +1,294 @@
-"""The list of chats: open, rename, delete."""
+"""The list of chats: search, open, rename, archive, export, delete."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.timer import Timer
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.chat.controller import ChatController, owner_of
+from app.chat.kept_chats import KeptChat, kept_chats
 from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
-from app.store.chats import ChatStore
+from app.screens.chat_export import ChatExport
+from app.screens.chat_rows import ChatRow, chat_row, detail, hit_row
 from app.store.errors import StoreError
-from app.store.records import Chat
+from app.store.records import Chat, ChatSize
+from app.store.search import SearchHit
+from app.widgets.key_bar import KeyBar
+from engine.errors import EngineError
+
+SEARCH_AFTER_S = 0.12
+"""Pause in typing after which is searched."""
+PREFETCH_AFTER_S = 0.3
+"""How long a chat is highlighted before the cache brings it into memory."""
+MAX_HITS = 100
+WIDTHS = [(0, "-narrow"), (100, "-wide")]
+HEIGHTS = [(0, "-low"), (28, "-tall")]
 
 
-class ChatsScreen(ModalScreen[int | None]):
-    """Gives the id of the chat to open, None to stay."""
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What to show."""
 
+    chat_id: int
+    message_id: int | None = None
+    """The message to go to; None is the end."""
+    found: str = ""
+    """What was found in it."""
+
+
+class ChatsScreen(ModalScreen[Opening | None]):
+    """Gives what to open, None to stay."""
+
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", id="chats-close", tooltip="Stay in this chat"),
+        Binding("escape", "close", "Close", id="chats-close",
+                tooltip="End the search, or stay in this chat"),
+        Binding("slash", "search", "Search", id="chats-search",
+                tooltip='Search all chats: words, parts of words, "whole phrases"'),
+        Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
+                tooltip="Search all chats"),
         Binding("r", "rename", "Rename", id="chats-rename", tooltip="Give the chat a title"),
-        Binding("d,delete", "delete", "Delete", id="chats-delete", tooltip="Delete the chat"),
+        Binding("a", "archive", "Archive", id="chats-archive",
+                tooltip="Put the chat into the archive, or take it out"),
+        Binding("A", "show_archive", "The archive", id="chats-show-archive",
+                tooltip="Show the archive, or the list again"),
+        Binding("x", "export", "Export", id="chats-export",
+                tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
+        Binding("d", "delete", "Delete", id="chats-delete",
+                tooltip="Delete the chat and what the cache keeps for it alone"),
+        Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
+                tooltip="Delete the chat and what the cache keeps for it alone"),
+        Binding("down", "to_list", "To the list", id="chats-to-list", show=False,
+                tooltip="From the search to what was found"),
         Binding("j", "move(1)", "Down", id="chats-down", show=False, tooltip="Next chat"),
         Binding("k", "move(-1)", "Up", id="chats-up", show=False, tooltip="Chat above"),
-    ]
+    ]  # fmt: skip
 
-    def __init__(self, store: ChatStore, shown_id: int | None, busy_id: int | None) -> None:
+    def __init__(
+        self,
+        controller: ChatController,
+        *,
+        is_searching: bool = False,
+        forget_kept: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """List the chats of a controller's store.
+
+        Args:
+            controller: Its chat is marked; deleting and prefetching go through it.
+            is_searching: Whether the search box is where the user writes first.
+            forget_kept: Removes what lies on disk for an owner alone; raises `EngineError`.
+        """
         super().__init__()
-        self._store = store
-        self._shown_id = shown_id
-        self._busy_id = busy_id
-        """The chat that a reply is being written in."""
+        self._controller = controller
+        self._store = controller.history.store
+        self._starts_searching = is_searching
+        self._forget_kept = forget_kept
+        self._is_archive = False
         self._chats: list[Chat] = []
+        self._sizes: dict[int, ChatSize] = {}
+        self._hits: list[SearchHit] | None = None
+        """What was found; None while nothing is searched."""
+        self._search_timer: Timer | None = None
+        self._prefetch_timer: Timer | None = None
+        self._prefetched: set[int] = set()
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static("chats", classes="title", markup=False)
+        with Vertical(classes="dialog -list"):
+            yield Static("chats", id="chats-title", classes="title", markup=False)
+            yield Input(placeholder="search all chats  (/)", id="chats-search", compact=True)
             yield OptionList(id="chats")
-            yield Static("enter opens · r renames · d deletes · esc stays", classes="hint")
+            yield Static("", id="chats-detail", markup=False)
+            yield KeyBar(id="chats-keys")
 
     def on_mount(self) -> None:
-        self._fill(self._shown_id)
+        shown = self._controller.history.chat
+        self._read_sizes()
+        self._fill(shown.id if shown else None)
+        if self._starts_searching:
+            self.query_one(Input).focus()
+
+    # --- what it shows ---
+
+    @property
+    def _list(self) -> OptionList:
+        return self.query_one("#chats", OptionList)
+
+    def _fill(self, highlighted_id: int | None) -> None:
+        """Read the chats again and show them, or what was found."""
+        try:
+            self._chats = self._store.list_chats(archived=self._is_archive)
+        except StoreError as error:
+            self._report(error)
+        self._paint(highlighted_id)
+        self._list.focus()
+
+    def _paint(self, highlighted_id: int | None = None) -> None:
+        """Show the rows at the width that there is."""
+        options = self._list
+        width = max(options.size.width - 2, 20)
+        now = datetime.now()
+        place = options.highlighted or 0
+        if self._hits is not None:
+            ids = [hit.chat_id for hit in self._hits]
+            rows = [Option(hit_row(hit, width, now)) for hit in self._hits]
+        else:
+            ids = [chat.id for chat in self._chats]
+            kept = self._kept()
+            rows = [Option(chat_row(self._row(c, kept), width, now)) for c in self._chats]
+        options.set_options(rows)
+        if highlighted_id in ids:
+            place = ids.index(highlighted_id)
+        options.highlighted = min(place, len(ids) - 1) if ids else None
+        self.query_one("#chats-title", Static).update(self._title())
+        if not ids:
+            self.query_one("#chats-detail", Static).update(self._nothing())
+
+    def _kept(self) -> dict[str, KeptChat]:
+        report = self._controller.snapshot().tiers
+        return {each.owner: each for each in kept_chats(report.entries if report else ())}
+
+    def _row(self, chat: Chat, kept: dict[str, KeptChat]) -> ChatRow:
+        shown = self._controller.history.chat
+        return ChatRow(
+            chat,
+            self._sizes.get(chat.id, ChatSize()),
+            kept.get(owner_of(chat.id)),
+            is_shown=shown is not None and shown.id == chat.id,
+            is_answered=self._controller.replying_chat_id == chat.id,
+        )
+
+    def _title(self) -> str:
+        if self._hits is not None:
+            n = len(self._hits)
+            return f"found {n}{' or more' if n == MAX_HITS else ''} in all chats"
+        return "archived chats" if self._is_archive else "chats"
+
+    def _nothing(self) -> str:
+        if self._hits is not None:
+            return "No chat holds that."
+        return "The archive is empty." if self._is_archive else "There are no chats yet."
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._paint)
+
+    @work(thread=True, exclusive=True, group="sizes")
+    def _read_sizes(self) -> None:
+        try:
+            sizes = self._store.sizes()
+        except StoreError as error:
+            self.app.call_from_thread(self._report, error)
+            return
+        self.app.call_from_thread(self._take_sizes, sizes)
+
+    def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
+        self._sizes = sizes
+        if self.is_attached:
+            self._paint()
+
+    def on_option_list_option_highlighted(self) -> None:
+        chat = self._highlighted()
+        if chat is None:
+            return
+        kept = self._kept()
+        self.query_one("#chats-detail", Static).update(detail(self._row(chat, kept)))
+        if self._prefetch_timer is not None:
+            self._prefetch_timer.stop()
+        self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
+
+    def _prefetch(self, chat_id: int) -> None:
+        if chat_id in self._prefetched:
+            return
+        self._prefetched.add(chat_id)
+        with suppress(StoreError):  # another kvchat deleted it: opening it will say so
+            self._controller.prefetch(chat_id)
+
+    # --- search ---
+
+    def action_search(self) -> None:
+        """Go to the search box."""
+        self.query_one(Input).focus()
+
+    def action_to_list(self) -> None:
+        """Go from the search box to the list."""
+        self._list.focus()
+
+    def on_input_changed(self) -> None:
+        if self._search_timer is not None:
+            self._search_timer.stop()
+        self._search_timer = self.set_timer(SEARCH_AFTER_S, self._search_now)
+
+    def on_input_submitted(self) -> None:
+        self._open(self._list.highlighted)
+
+    def _search_now(self) -> None:
+        text = self.query_one(Input).value
+        if text.strip():
+            self._search(text)
+        elif self._hits is not None:
+            self._hits = None
+            self._paint()
+
+    @work(thread=True, exclusive=True, group="search")
+    def _search(self, text: str) -> None:
+        try:
+            hits = self._store.search(text, MAX_HITS)
+        except StoreError as error:
+            self.app.call_from_thread(self._report, error)
+            return
+        self.app.call_from_thread(self._take_hits, text, hits)
+
+    def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
+        if self.is_attached and self.query_one(Input).value == text:
+            self._hits = hits
+            self._paint()
+            self._list.highlighted = 0 if hits else None
+
+    # --- opening ---
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
-        if message.option_id is not None:
-            self.dismiss(int(message.option_id))
+        self._open(message.option_index)
+
+    def _open(self, place: int | None) -> None:
+        if place is None:
+            return
+        if self._hits is None:
+            self.dismiss(Opening(self._chats[place].id))
+            return
+        hit = self._hits[place]
+        start, end = hit.marked[0] if hit.marked else (0, 0)
+        self.dismiss(Opening(hit.chat_id, hit.message_id, hit.snippet[start:end]))
+
+    def action_close(self) -> None:
+        """End the search, else close the list."""
+        box = self.query_one(Input)
+        if box.value:
+            box.value = ""
+            self._hits = None
+            self._paint()
+            self._list.focus()
+        else:
+            self.dismiss(None)
 
     def action_move(self, step: int) -> None:
         """Go down or up."""
-        chats = self.query_one(OptionList)
         if step > 0:
-            chats.action_cursor_down()
+            self._list.action_cursor_down()
         else:
-            chats.action_cursor_up()
+            self._list.action_cursor_up()
+
+    # --- changing chats ---
 
     def action_rename(self) -> None:
         """Ask for another title."""
@@ -74,12 +305,34 @@ class ChatsScreen(ModalScreen[int | None]):
 
         self.app.push_screen(AskLine("Title of the chat", chat.title), rename)
 
+    def action_archive(self) -> None:
+        """Put the chat into the archive, or take it out."""
+        chat = self._highlighted()
+        if chat is not None:
+            is_archived = chat.archived_at is not None
+            self._write(lambda: self._store.set_archived(chat.id, archived=not is_archived))
+            self._search_again()
+            self._fill(None)
+
+    def action_show_archive(self) -> None:
+        """Show the archive, or the list again."""
+        self._is_archive = not self._is_archive
+        self.query_one(Input).value = ""
+        self._hits = None
+        self._fill(None)
+
+    def action_export(self) -> None:
+        """Ask for a file, then write the chat to it."""
+        chat = self._highlighted()
+        if chat is not None:
+            ChatExport(self, self._store, chat).ask()
+
     def action_delete(self) -> None:
         """Ask, then delete."""
         chat = self._highlighted()
         if chat is None:
             return
-        if chat.id == self._busy_id:
+        if chat.id == self._controller.replying_chat_id:
             self.notify("A reply is being written in this chat: stop it first.")
             return
 
@@ -87,51 +340,55 @@ class ChatsScreen(ModalScreen[int | None]):
             if is_sure:
                 self._delete(chat)
 
-        self.app.push_screen(AskYes(f"Delete “{visible(chat.title)}” and its messages?"), delete)
+        question = f"Delete “{visible(chat.title)}”, its messages and what is kept of them?"
+        self.app.push_screen(AskYes(question), delete)
 
     def _delete(self, chat: Chat) -> None:
         self._write(lambda: self._delete_unless_locked(chat.id))
+        self._search_again()
         self._fill(None)
 
     def _delete_unless_locked(self, chat_id: int) -> None:
-        if chat_id != self._shown_id:
+        if not self._controller.history.is_shown(chat_id):
             lock = self._store.lock_chat(chat_id)
             if lock is None:
                 self.notify("Another kvchat writes this chat: it stays.", severity="warning")
                 return
             lock.close()
-        self._store.delete_chat(chat_id)
+        self._controller.delete_chat(chat_id)
+        self._forget(owner_of(chat_id))
+
+    @work(thread=True, group="forget")
+    def _forget(self, owner: str) -> None:
+        """Remove what other models keep of it on disk."""
+        try:
+            self._forget_kept(owner)
+        except EngineError as error:
+            self.app.call_from_thread(self._report, error)
+
+    # --- helpers ---
+
+    def _search_again(self) -> None:
+        if self._hits is not None:
+            self._search(self.query_one(Input).value)
 
     def _write(self, change: Callable[[], object]) -> None:
         try:
             change()
         except StoreError as error:
-            self.notify(str(error), title=error.title, severity="error", markup=False)
+            self._report(error)
+
+    def _report(self, error: EngineError) -> None:
+        self.notify(str(error), title=error.title, severity="error", markup=False)
 
     def _highlighted(self) -> Chat | None:
-        place = self.query_one(OptionList).highlighted
-        return self._chats[place] if place is not None else None
-
-    def _fill(self, highlighted_id: int | None) -> None:
+        place = self._list.highlighted
+        if place is None:
+            return None
+        if self._hits is None:
+            return self._chats[place]
         try:
-            self._chats = self._store.list_chats()
-        except StoreError as error:
-            self.notify(str(error), title=error.title, severity="error", markup=False)
-        chats = self.query_one(OptionList)
-        place = chats.highlighted or 0
-        chats.set_options(
-            [Option(_prompt(chat, self._shown_id), str(chat.id)) for chat in self._chats]
-        )
-        ids = [chat.id for chat in self._chats]
-        if highlighted_id in ids:
-            place = ids.index(highlighted_id)
-        chats.highlighted = min(place, len(ids) - 1) if ids else None
-        chats.focus()
-
-
-def _prompt(chat: Chat, shown_id: int | None) -> Content:
-    when = datetime.fromtimestamp(chat.updated_at).strftime("%Y-%m-%d %H:%M")
-    marker = "▸ " if chat.id == shown_id else "  "
-    return Content.assemble(
-        marker, (when, "$text-muted"), "  ", visible(chat.title.replace("\n", " "))
-    )
+            return self._store.chat(self._hits[place].chat_id)
+        except StoreError:
+            # Another kvchat deleted it since it was found.
+            return None

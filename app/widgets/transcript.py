@@ -269,6 +269,35 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if not 0 <= top - self.scroll_offset.y < self.size.height - 2:
             self.scroll_to(y=max(top - 1, 0), animate=False)
 
+    def jump_to(self, key: int, found: str = "") -> bool:
+        """Select a message and bring it into sight; False if it is not one of those shown.
+
+        Args:
+            key: Its id.
+            found: A text in it, whose first line is scrolled to.
+        """
+        place = next((i for i, entry in enumerate(self._all) if entry.key == key), None)
+        if place is None:
+            return False
+        self.is_following = False
+        if place < self.n_hidden:
+            self._n_window = len(self._all) - place + WINDOW // 2
+            self.forget_strips()
+            self.show(self._all)
+        self.selected = key
+        line = self._line_of(place - self.n_hidden, found)
+        self.scroll_to(y=max(line - 2, 0), animate=False)
+        self.focus()
+        return True
+
+    def _line_of(self, shown: int, found: str) -> int:
+        """Give the line of a shown entry that holds a text, its first one where none does."""
+        start = self._tops[shown]
+        end = self._tops[shown + 1] if shown + 1 < len(self._tops) else len(self._lines)
+        wanted = found.casefold()
+        lines = range(start, end) if wanted else ()
+        return next((y for y in lines if wanted in plain(self._lines[y]).casefold()), start)
+
     def action_load_earlier(self) -> None:
         """Lay out more messages above."""
         if not self.n_hidden:

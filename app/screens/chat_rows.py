@@ -1,0 +1,123 @@
+"""One chat, or one place where something was found, as a row of the list of chats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from textual.content import Content
+
+from app.chat.kept_chats import KeptChat
+from app.render import format as fmt
+from app.render.sanitize import visible
+from app.store.records import Chat, ChatSize
+from app.store.search import SearchHit
+from engine.cache.report import TierName
+
+TIERS: tuple[TierName, ...] = ("hot", "warm", "cold")
+WHEN_WIDTH = 8
+COUNTS_WIDTH = 24
+MIN_WIDTH = 60
+"""Below this width a row has no counts."""
+SPEAKERS = {"user": "you", "assistant": "model", "system": "system"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """A chat and what is said beside its title."""
+
+    chat: Chat
+    size: ChatSize
+    kept: KeptChat | None = None
+    is_shown: bool = False
+    is_answered: bool = False
+    """A reply is being written in it."""
+
+
+def chat_row(row: ChatRow, width: int, now: datetime) -> Content:
+    """Give one line: when it was used, its title, how much it holds and which tiers keep it."""
+    chat = row.chat
+    marker = ("● ", "$text-accent") if row.is_answered else ("▸ " if row.is_shown else "  ", "")
+    when = (f"{when_text(chat.updated_at, now):<{WHEN_WIDTH}}", "$text-muted")
+    counts = _counts(row) if width >= MIN_WIDTH else Content("")
+    room = width - 2 - WHEN_WIDTH - counts.cell_length - 1
+    title = Content(_line(chat.title))
+    note = Content.styled(" answering", "$text-accent") if row.is_answered else Content("")
+    title = title.truncate(max(room - note.cell_length, 8), ellipsis=True) + note
+    filled = title.pad_right(max(room - title.cell_length, 0) + 1)
+    return Content.assemble(marker, when, filled, counts)
+
+
+def hit_row(hit: SearchHit, width: int, now: datetime) -> Content:
+    """Give two lines: the chat that holds it, and the text with what was found marked."""
+    when = (f"  {when_text(hit.created_at, now):<{WHEN_WIDTH}}", "$text-muted")
+    notes = [SPEAKERS[hit.role] if hit.role else "title"]
+    if hit.is_archived:
+        notes.append("archived")
+    if not hit.is_on_shown_path:
+        notes.append("other branch")
+    said = Content.styled(" · ".join(notes), "$text-muted")
+    room = max(width - 2 - WHEN_WIDTH - said.cell_length - 1, 8)
+    title = Content(_line(hit.title)).truncate(room, ellipsis=True)
+    filled = title.pad_right(max(room - title.cell_length, 0) + 1)
+    snippet = marked_text(hit.snippet, hit.marked)
+    below = Content(" " * (2 + WHEN_WIDTH)) + snippet
+    return Content.assemble(when, filled, said, "\n", below.truncate(width, ellipsis=True))
+
+
+def marked_text(text: str, marked: Sequence[tuple[int, int]]) -> Content:
+    """Give a text with some of its stretches marked; what could harm the terminal is spelled."""
+    parts: list[str | tuple[str, str]] = []
+    at = 0
+    for start, end in marked:
+        parts += [(_line(text[at:start]), "$text-muted"), (_line(text[start:end]), "bold $accent")]
+        at = end
+    return Content.assemble(*parts, (_line(text[at:]), "$text-muted"))
+
+
+def detail(row: ChatRow) -> Content:
+    """Give what is known of a chat beyond its row."""
+    chat, size = row.chat, row.size
+    model = (
+        visible(chat.model_path.replace("\\", "/").rsplit("/", 1)[-1]) if chat.model_path else ""
+    )
+    parts = [
+        model.removesuffix(".gguf"),
+        fmt.counted(size.n_messages, "message"),
+        f"{fmt.tokens(size.n_tokens)} tokens answered" if size.n_tokens else "",
+        "in the archive" if chat.archived_at is not None else "",
+        "seen by the model from a later turn on" if chat.kept_from is not None else "",
+    ]
+    return Content.assemble(
+        (" · ".join(part for part in parts if part), "$text-muted"), "\n", kept_text(row.kept)
+    )
+
+
+def kept_text(kept: KeptChat | None) -> Content:
+    """Give in words where the cache keeps a chat."""
+    if not kept:
+        return Content.styled("the cache keeps nothing of it for this model", "$text-muted")
+    told = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := kept.n_by_tier[tier])]
+    return Content.styled(
+        f"kept, in tokens: {', '.join(told)} · {fmt.nbytes(kept.nbytes)}", "$text-muted"
+    )
+
+
+def when_text(seconds: float, now: datetime) -> str:
+    """Give a time short: the hour today, the day this year, else the month."""
+    when = datetime.fromtimestamp(seconds)
+    if when.date() == now.date():
+        return f"{when:%H:%M}"
+    return f"{when:%d %b}" if when.year == now.year else f"{when:%Y-%m}"
+
+
+def _counts(row: ChatRow) -> Content:
+    size = f"{row.size.n_messages:>5} msg {fmt.tokens(row.size.n_tokens):>6} tok "
+    letters: list[str | tuple[str, str]] = []
+    for tier in TIERS:
+        is_there = row.kept is not None and bool(row.kept.n_by_tier[tier])
+        letters.append((tier[0], "bold $text-accent") if is_there else ("·", "$text-muted"))
+    return Content.assemble((size, "$text-muted"), *letters)
+
+
+def _line(text: str) -> str:
+    return visible(text.replace("\n", " "))

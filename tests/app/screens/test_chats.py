@@ -1,0 +1,257 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList, Static
+
+from app.application import KvchatApp
+from app.screens.ask import AskLine, AskYes
+from app.screens.chat import ChatScreen
+from app.screens.chats import ChatsScreen
+from app.store.chats import ChatStore
+from app.store.records import Chat
+from engine.cache.report import CacheEntry, CacheReport
+from engine.configuration import SamplingSettings
+from engine.events import TiersChanged
+from tests.fakes_app import (
+    NARROW,
+    WIDE,
+    ask,
+    make_app,
+    make_controller,
+    ready,
+    services,
+    wait_until,
+)  # fmt: skip
+from tests.fakes_client import CONFIGURATION, Script
+
+
+def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:
+    """A chat of these messages, question and reply by turns."""
+    chat = store.create_chat(
+        title=title or texts[0],
+        model_path="Tiny.gguf",
+        system_prompt="",
+        sampling=SamplingSettings(),
+    )
+    parent = None
+    for i, text in enumerate(texts):
+        message = store.add_message(
+            chat.id, parent_id=parent, role="assistant" if i % 2 else "user", content=text
+        )
+        if i % 2:
+            store.finish_message(
+                message.id, content=text, token_ids=(1, 2, 3), vocabulary_id="tiny", seed=1,
+                finish_reason="end", stats=None,
+            )  # fmt: skip
+        parent = message.id
+    return store.chat(chat.id)
+
+
+def rows(app: KvchatApp) -> list[str]:
+    options = app.screen.query_one(OptionList)
+    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+
+
+def shown_detail(app: KvchatApp) -> str:
+    return str(app.screen.query_one("#chats-detail", Static).render())
+
+
+async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    chat = add_chat(app.controller.history.store, "about rivers", "they flow")
+    entry = CacheEntry("0" * 16, 0, 2048, 5 << 20, ("warm", "cold"), (f"chat:{chat.id}",),
+                       False, 1, 0.0, 1.0)  # fmt: skip
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        client.emit(TiersChanged(CacheReport(entries=(entry,))))
+        await wait_until(pilot, lambda: app.controller.snapshot().tiers is not None)
+        await pilot.press("ctrl+l")
+        await wait_until(pilot, lambda: "2 msg" in rows(app)[0])
+        assert "about rivers" in rows(app)[0]
+        assert rows(app)[0].endswith("·wc")
+        await wait_until(pilot, lambda: "warm" in shown_detail(app))
+        assert "kept, in tokens: 2.0k warm, 2.0k cold · 5 MiB" in shown_detail(app)
+
+
+async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    store = app.controller.history.store
+    long = [f"filler {i}" for i in range(60)]
+    long[11] = "line\n\n" * 40 + "a hidden needle in it"
+    chat = add_chat(store, *long, title="long one")
+    add_chat(store, "another", "nothing here")
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press("ctrl+f")
+        assert isinstance(app.screen, ChatsScreen)
+        await pilot.press(*"needle")
+        await wait_until(pilot, lambda: len(rows(app)) == 1 and "needle" in rows(app)[0])
+        assert "long one" in rows(app)[0]
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "needle" in screen.transcript.text)
+        await pilot.pause()
+        assert app.controller.history.is_shown(chat.id)
+        assert screen.transcript.selected == app.controller.history.path_ids()[11]
+        top, height = screen.transcript.scroll_offset.y, screen.transcript.size.height
+        [line] = [y for y, t in enumerate(screen.transcript.text.split("\n")) if "needle" in t]
+        assert top <= line < top + height, "the line that was found is in sight"
+
+
+async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    store = app.controller.history.store
+    chat = add_chat(store, "question", "first answer with a walrus")
+    assert chat.head_id is not None
+    first = store.message(chat.head_id)
+    other = store.add_message(
+        chat.id, parent_id=first.parent_id, role="assistant", content="second answer"
+    )
+    store.set_head(chat.id, other.id)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        screen.open_chat(chat.id)
+        await wait_until(pilot, lambda: "second answer" in screen.transcript.text)
+        await pilot.press("ctrl+f", *"walrus")
+        await wait_until(pilot, lambda: "other branch" in "".join(rows(app)))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "walrus" in screen.transcript.text)
+        await wait_until(pilot, lambda: screen.transcript.selected == first.id)
+
+
+async def test_nothing_found_is_said_and_esc_ends_the_search_first(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    add_chat(app.controller.history.store, "one")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+f", *'"no such')
+        await wait_until(pilot, lambda: "No chat holds that." in shown_detail(app))
+        await pilot.press("enter", "escape")
+        assert isinstance(app.screen, ChatsScreen)
+        await wait_until(pilot, lambda: len(rows(app)) == 1)
+        await pilot.press("escape")
+        assert isinstance(app.screen, ChatScreen)
+
+
+async def test_chats_go_into_the_archive_and_come_back(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    store = app.controller.history.store
+    chat = add_chat(store, "put away")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l", "a")
+        assert rows(app) == []
+        assert store.chat(chat.id).archived_at is not None
+        await pilot.press("A")
+        assert "put away" in rows(app)[0]
+        await pilot.press("a")
+        assert rows(app) == []
+        await pilot.press("A")
+        assert "put away" in rows(app)[0]
+
+
+@pytest.mark.parametrize("ending", ["md", "jsonl"])
+async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
+    tmp_path: Path, ending: str
+) -> None:
+    app, _ = make_app(tmp_path)
+    add_chat(app.controller.history.store, "to keep", "kept answer")
+    path = tmp_path / f"chat.{ending}"
+    path.write_text("precious")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l", "x")
+        assert isinstance(app.screen, AskLine)
+        box = app.screen.query_one(Input)
+        assert box.value == "to-keep.md"
+        box.value = str(path)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        await pilot.press("n")
+        assert path.read_text() == "precious"
+        await pilot.press("x")
+        app.screen.query_one(Input).value = str(path)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "kept answer" in path.read_text())
+    if ending == "jsonl":
+        assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
+    controller, client = make_controller(tmp_path)
+    forgotten: list[str] = []
+    given = replace(services(tmp_path), forget_kept=forgotten.append)
+    app = KvchatApp(controller, given, configuration=CONFIGURATION)
+    chat = add_chat(controller.history.store, "to go")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l", "d")
+        assert isinstance(app.screen, AskYes)
+        await pilot.press("y")
+        await wait_until(pilot, lambda: forgotten == [f"chat:{chat.id}"])
+        assert client.forgotten == [f"chat:{chat.id}"]
+        assert controller.history.store.list_chats() == []
+
+
+async def test_a_chat_that_stays_highlighted_is_brought_into_memory_once(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    store = app.controller.history.store
+    for i in range(4):
+        add_chat(store, f"chat {i}", "an answer")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l", "down", "down", "down")
+        await wait_until(pilot, lambda: client.prefetched)
+        assert [messages[0].content for messages in client.prefetched] == ["chat 0"]
+        await pilot.press("up")
+        await wait_until(pilot, lambda: len(client.prefetched) == 2)
+        await pilot.press("down")
+        await pilot.pause(0.4)
+        assert len(client.prefetched) == 2
+
+
+async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("word " * 300,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "busy")
+        await pilot.press("ctrl+n", "ctrl+l")
+        assert "answering" in rows(app)[0]
+        await pilot.press("d")
+        assert isinstance(app.screen, ChatsScreen)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50), (60, 16)])
+async def test_the_list_fits_every_window_and_long_titles_are_cut(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, _ = make_app(tmp_path)
+    for i in range(30):
+        add_chat(app.controller.history.store, f"你好 very long title {i} " * 20, "answer")
+    async with app.run_test(size=size) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        options = app.screen.query_one(OptionList)
+        widths = {options.get_option_at_index(i).prompt.cell_length for i in range(30)}  # type: ignore[union-attr]
+        assert max(widths) <= options.size.width
+        dialog = app.screen.query_one(".dialog")
+        assert dialog.region.right <= size[0]
+        assert dialog.region.bottom <= size[1]
+        assert options.size.height >= 3
+
+
+async def test_a_hostile_title_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    add_chat(app.controller.history.store, "x", "evil \x1b[2J text", title="[red]\x1b[2J\u202ebad")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l")
+        assert "\x1b" not in rows(app)[0]
+        assert "[red]" in rows(app)[0]
+        await pilot.press("slash", *"evil")
+        await wait_until(pilot, lambda: "evil" in "".join(rows(app)))
+        assert "\x1b" not in "".join(rows(app))
