@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
@@ -24,6 +24,10 @@ HASHES = "model-hashes.json"
 READY_S = 1.0
 """How long the first reply waits for the tiers. Those of a model that was opened before are there
 sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
+
+
+NEWS_S = 1.0
+"""How often what the tiers did in the background is told."""
 
 
 class CacheKeeper:
@@ -63,7 +67,11 @@ class CacheKeeper:
             self._is_open.set()
         self._report(loaded)
         while True:
-            self._do(self._errands.get(), tiers, loaded)
+            try:
+                self._do(self._errands.get(timeout=NEWS_S), tiers, loaded)
+            except Empty:
+                if not tiers.has_news():
+                    continue
             self._report(loaded)
 
     def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:

@@ -23,6 +23,11 @@ class Ledger:
         """The counts up to now."""
         return CacheCounts(**self._counts, saved_s=self._saved_s)
 
+    @property
+    def n_notes(self) -> int:
+        """Lines that nobody was told yet."""
+        return len(self._notes)
+
     def count(self, **more: int) -> None:
         """Add to counts, by their names in `CacheCounts`."""
         self._counts.update(more)

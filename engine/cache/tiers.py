@@ -67,6 +67,7 @@ class TieredCache:
         """
         self._monotonic = monotonic
         self._look_at = monotonic()
+        self._told: tuple[object, ...] = ()
         catalog, ledger, lock = (
             Catalog(namespace, can_slice=can_slice),
             Ledger(now),
@@ -241,6 +242,14 @@ class TieredCache:
             CacheStoreError: the folder cannot be read.
         """
         self._managing.clear()
+
+    def has_news(self) -> bool:
+        """Tell whether something changed in the tiers since this was asked last; costs little."""
+        with self._core.lock:
+            catalog, ledger = self._core.catalog, self._core.ledger
+            now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
+            was, self._told = self._told, now
+            return was != now
 
     def report(self) -> CacheReport:
         """Tell how full the tiers are, what they hold, and what happened since the last report."""
