@@ -25,6 +25,7 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
             n_unusable += 1
         else:
             ends[state.line] = catalog.enter(state, edge, parent)
+    catalog.order()
     return n_unusable
 
 

@@ -28,6 +28,8 @@ class Catalog:
         self.warm_bytes = 0
         self.unwritten: dict[KeptNode, None] = {}
         """Nodes that want a file of their very own and have none, oldest first."""
+        self.recent: dict[KeptNode, None] = {}
+        """All nodes that hold a state, those used last at the end."""
         self.used: dict[KeptNode, None] = {}
         """Nodes whose use is not written down yet."""
         self.spare: dict[str, None] = {}
@@ -58,13 +60,14 @@ class Catalog:
 
     def find(self, key: str) -> KeptNode | None:
         """Give the node of a key."""
-        return next((node for node in self.nodes() if value(node).key == key), None)
+        return next((node for node in self.recent if value(node).key == key), None)
 
     def place(self, line: bytes, kept: Kept) -> KeptNode:
         """Put a new state at the end of a line whose start is there; its key is made here."""
         node = self.tree.insert(line, kept)
         self._name(node)
         self._list(node)
+        self.recent[node] = None
         if kept.payload is not None:
             self._book(node, kept.payload)
         return node
@@ -78,6 +81,7 @@ class Catalog:
         upper.value = upper_half(lower, share, halves)
         if lower.file is not None:
             self._needs[lower.file.key] += 1
+        self.recent[upper] = None
         self.unwritten.pop(node, None)
         for each, payload in zip((upper, node), halves or (None, None), strict=True):
             self._name(each)
@@ -159,6 +163,22 @@ class Catalog:
                 n_next += 1
         return n_next > 1
 
+    def is_idle(self, node: KeptNode) -> bool:
+        """Whether a later state of the same line does all that this one does, but for its end."""
+        return not self.can_slice and bool(node.children) and not self.is_branch(node)
+
+    def touch(self, node: KeptNode, now: float) -> None:
+        """Note that a state is used."""
+        value(node).used_at = now
+        self.used[node] = None
+        del self.recent[node]
+        self.recent[node] = None
+
+    def order(self) -> None:
+        """Bring the nodes into the order of their use, after entering them in another."""
+        nodes = sorted(self.recent, key=lambda node: value(node).used_at)
+        self.recent = dict.fromkeys(nodes)
+
     def stored(self, node: KeptNode) -> StoredState:
         """Give a node's state as a store on disk knows it."""
         kept, line = value(node), self.tree.line(node)
@@ -193,13 +213,15 @@ class Catalog:
                 edge, _from_file(state, n_new / (state.end - state.start)), below=below
             )
             self._needs[state.key] += 1
-            self._name(node)
-            self._list(node)
+            self.recent[node] = None
+            if self.start(node) != state.start:
+                self._name(node)
+                self._list(node)
+            return node
         node = self.tree.match(edge, below=below).nodes[-1]
-        kept = value(node)
-        if kept.key == state.key and not kept.is_exact:
+        if value(node).key == state.key:
             self.set_file(node, state)
-        if not self._needs[state.key]:
+        else:
             self.spare[state.key] = None
         return node
 
@@ -232,6 +254,7 @@ class Catalog:
         self.set_file(node, None)
         self.unwritten.pop(node, None)
         self.used.pop(node, None)
+        del self.recent[node]
         node.value = None
 
 

@@ -77,11 +77,9 @@ class Core:
     def mark(self, nodes: Iterable[KeptNode], owner: str) -> None:
         """Note that these are used now, and by whom; the lock is held."""
         for node in nodes:
-            kept = value(node)
-            kept.used_at = self.now()
+            self.catalog.touch(node, self.now())
             if owner:
-                kept.owners |= {owner}
-            self.catalog.used[node] = None
+                value(node).owners |= {owner}
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
         """Add a line to the log."""

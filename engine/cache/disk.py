@@ -190,12 +190,13 @@ class Disk:
         with self._lock:
             self._catalog.written(node, state)
             kept = node.value
-            is_stale = kept is not None and kept.key == state.key and kept.is_pinned
+            is_same = kept is not None and kept.key == state.key
+            is_pinned = kept.is_pinned if kept is not None and is_same else state.is_pinned
             if self._is_in_trouble:
                 self._ledger.note("The disk takes states again.")
                 self._is_in_trouble = False
-        if is_stale and not state.is_pinned:
-            self._cold.pin(state.key, is_pinned=True)
+        if is_pinned != state.is_pinned:
+            self._cold.pin(state.key, is_pinned=is_pinned)
 
     def _refuse(self, node: KeptNode, reason: str) -> None:
         with self._lock:
@@ -211,7 +212,7 @@ class Disk:
         while over > 0:
             now = self._now()
             with self._lock:
-                victim = min(self._leaves(), key=lambda each: worth(value(each), now), default=None)
+                victim = self._weakest(now)
                 below = math.inf if victim is None else worth(value(victim), now)
             over -= self._cold.prune_elsewhere(over, below=below, now=now)
             if over > 0:
@@ -220,8 +221,14 @@ class Disk:
                 over -= self._give_up(victim)
         return True
 
-    def _leaves(self) -> list[KeptNode]:
-        return [node for node in self._catalog.nodes() if self._can_leave(node)]
+    def _weakest(self, now: float) -> KeptNode | None:
+        """Give the state that leaves first: idle ones before others, then by worth."""
+
+        def rank(node: KeptNode) -> tuple[bool, float]:
+            return not self._catalog.is_idle(node), worth(value(node), now)
+
+        leaves = (node for node in self._catalog.recent if self._can_leave(node))
+        return min(leaves, key=rank, default=None)
 
     def _can_leave(self, node: KeptNode) -> bool:
         """Whether a file may go: nothing below it needs it, in use or to be usable again."""

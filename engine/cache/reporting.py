@@ -1,6 +1,6 @@
 """The warm and the cold tier in numbers."""
 
-import heapq
+from itertools import islice
 
 from engine.cache.catalog import Catalog, value
 from engine.cache.kept import KeptNode
@@ -14,10 +14,9 @@ MAX_ENTRIES = 200
 
 def report(catalog: Catalog, ledger: Ledger, settings: CacheSettings) -> CacheReport:
     """Give tiers, counts, the entries used last, and the log since the last report."""
-    nodes = list(catalog.nodes())
-    last = heapq.nlargest(MAX_ENTRIES, nodes, key=lambda node: value(node).used_at)
+    last = islice(reversed(catalog.recent), MAX_ENTRIES)
     return CacheReport(
-        tiers=(_warm(catalog, settings), _cold(catalog, nodes, settings)),
+        tiers=(_warm(catalog, settings), _cold(catalog, settings)),
         counts=ledger.counts,
         entries=tuple(_entry(catalog, node) for node in last),
         notes=ledger.take_notes(),
@@ -29,9 +28,9 @@ def _warm(catalog: Catalog, settings: CacheSettings) -> TierUse:
     return TierUse("warm", len(catalog.warm), n_tokens, catalog.warm_bytes, settings.warm_bytes)
 
 
-def _cold(catalog: Catalog, nodes: list[KeptNode], settings: CacheSettings) -> TierUse:
+def _cold(catalog: Catalog, settings: CacheSettings) -> TierUse:
     """Count states that lie on disk; of a file that holds more than its state, the state's part."""
-    cold = [node for node in nodes if value(node).file is not None]
+    cold = [node for node in catalog.recent if value(node).file is not None]
     n_tokens = sum(node.end - catalog.start(node) for node in cold)
     nbytes = sum(value(node).nbytes for node in cold)
     return TierUse("cold", len(cold), n_tokens, nbytes, settings.cold_bytes)

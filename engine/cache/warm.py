@@ -63,10 +63,9 @@ def _weakest(catalog: Catalog, nodes: Iterable[KeptNode], now: float) -> Iterato
     """Give nodes by rising worth; among whole states, those that a later one makes idle first."""
 
     def rank(node: KeptNode) -> tuple[bool, float]:
-        is_idle = bool(not catalog.can_slice and node.children and not catalog.is_branch(node))
         kept = value(node)
         spent_s = min(max(now - kept.came_at, 0.0), max(now - kept.used_at, 0.0))
-        return not is_idle, worth(kept, kept.used_at + spent_s)
+        return not catalog.is_idle(node), worth(kept, kept.used_at + spent_s)
 
     ranked = [(rank(node), index, node) for index, node in enumerate(nodes)]
     heapq.heapify(ranked)

@@ -37,6 +37,7 @@ def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
         assert needs == catalog._needs
         assert not set(needs) & set(catalog.spare)
         in_tree = set(catalog.tree.nodes())
+        assert set(catalog.recent) == set(catalog.nodes())
         for books in (catalog.warm, catalog.unwritten, catalog.used):
             assert set(books) <= in_tree
     if disk is not None:
