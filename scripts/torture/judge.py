@@ -1,6 +1,5 @@
 """Compares answers with those of an engine without a cache, beside the next rounds."""
 
-import random
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
@@ -21,7 +20,7 @@ class Judge:
         self._tally = tally
         self._waiting: SimpleQueue[tuple[Asked, str] | None] = SimpleQueue()
         self._oracles: dict[str, Oracle] = {}
-        self._rng = random.Random(0)
+        self._is_done = False
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
 
@@ -42,6 +41,8 @@ class Judge:
         """Compare what waits, and free the models."""
         self._waiting.put(None)
         self._thread.join()
+        if not self._is_done:
+            self._tally.blame("crash", "the judge", "answers are not compared: it stopped")
         for oracle in self._oracles.values():
             oracle.close()
 
@@ -58,3 +59,4 @@ class Judge:
             if wrong is not None:
                 tiers = f"{asked.n_hot} hot, {asked.n_warm} warm, {asked.n_cold} cold"
                 self._tally.blame("answer", where, f"{asked.choice} ({tiers}): {wrong}")
+        self._is_done = True

@@ -128,7 +128,7 @@ class Life:
                     tally.add("problems noted by the cache")
                     print(f"  note in {self.name}: {text}")
                 case {"kind": "refused"}:
-                    tally.add("steps that the store refused")
+                    tally.add("steps that were refused")
                 case _:
                     pass
         self._count_cache(tally)

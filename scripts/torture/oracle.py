@@ -127,7 +127,8 @@ class Oracle:
         rights.clear()
         sampler = Sampler(SamplingSettings(), 0)
         self._sequence.crop(0)
-        self._sequence.prefill(line[:-1])
+        for start in range(0, len(line) - 1, self._backend.n_batch):
+            self._sequence.prefill(line[start : min(start + self._backend.n_batch, len(line) - 1)])
         for _ in range(n):
             choice = sampler.choose(self._sequence.decode(line[-1]).logits[0], line, len(line))
             rights.append((choice.token, choice.margin))

@@ -25,8 +25,9 @@ Moment = Literal[
     "chat commits",
 ]
 Victims = Literal["worker", "app", "both"]
-Sabotage = Literal["none", "state", "commit", "draft", "crash", "traceback", "stay"]
-"""What is broken on purpose, so that a check can be seen to fail."""
+Sabotage = Literal["none", "state", "commit", "draft", "crash", "traceback", "stay", "build"]
+"""What is broken on purpose, so that a check can be seen to fail; `build` breaks nothing, but says
+that it is another build of llama.cpp."""
 
 
 @dataclass(frozen=True, slots=True)

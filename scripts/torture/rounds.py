@@ -31,6 +31,10 @@ MOMENTS: tuple[Moment, ...] = (
     "chat commits",
 )
 VICTIMS: tuple[Victims, ...] = ("worker", "app", "both")
+SHARE_OF_STARTS = 0.15
+"""Of the kills at any moment, those that may come before a model is loaded."""
+LONGEST_START_S = 1.5
+LONGEST_WORK_S = 3.0
 LONGEST_DELAY_S = 0.012
 """About the time in which a snapshot of this run is written and flushed."""
 
@@ -44,13 +48,17 @@ class Home:
     ledger: Ledger
     n_lives: int = 0
     n_log_bytes: int = 0
+    journals: Path | None = None
+    """Where the lives write down what they do; in the home if None."""
 
     def plan(self, seed: int) -> Plan:
         """Give the next life in this home."""
         self.n_lives += 1
-        for name in ("data", "state", "cache", "config", "journals"):
+        for name in ("data", "state", "cache", "config"):
             (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        journal = self.path / "journals" / f"{self.n_lives}.jsonl"
+        journals = self.journals or self.path / "journals"
+        journals.mkdir(exist_ok=True)
+        journal = journals / f"{self.n_lives}.jsonl"
         return Plan(str(self.path), str(journal), seed, self.choices)
 
 
@@ -80,7 +88,7 @@ class Rounds:
         stale = drafts_of_the_dead(Path(plans[0].home))
         lives = [Life(plan, f"{home.path.name}/{Path(plan.journal).stem}") for plan in plans]
         for life in lives:
-            if kills and life.plan.aim.moment == "none":
+            if kills:
                 self._kill_some_time(life, lives)
         self._wait_for(lives)
         for life in lives:
@@ -99,22 +107,24 @@ class Rounds:
         delay_s = self._rng.choice((0.0, self._rng.uniform(0.0, LONGEST_DELAY_S)))
         aim = Aim(
             moment=self._rng.choice(MOMENTS),
-            nth=self._rng.randint(1, 6),
+            nth=self._rng.randint(1, 4),
             delay_s=delay_s,
             victims=self._rng.choice(VICTIMS),
         )
         return replace(plan, aim=aim)
 
     def _kill_some_time(self, life: Life, lives: Sequence[Life]) -> None:
-        """Kill at a moment that is uniform in time, mostly while the engine is at work."""
-        if self._rng.random() < 0.15:
-            wait_s = self._rng.uniform(0.0, 1.5)
+        """Kill at a moment that is uniform in time; later where an aim may strike before."""
+        is_aimed = life.plan.aim.moment != "none"
+        if not is_aimed and self._rng.random() < SHARE_OF_STARTS:
+            wait_s = self._rng.uniform(0.0, LONGEST_START_S)
             self._until(lambda: time.monotonic() - life.started_at > wait_s, lives)
         else:
             self._until(lambda: life.is_cache_open or life.is_over, [life])
-            end = time.monotonic() + self._rng.uniform(0.0, 4.0)
-            self._until(lambda: time.monotonic() > end, lives)
-        if not life.is_over:
+            wait_s = self._rng.uniform(0.0, LONGEST_WORK_S) + is_aimed * LONGEST_WORK_S
+            end = time.monotonic() + wait_s
+            self._until(lambda: time.monotonic() > end or was_struck(life), lives)
+        if not life.is_over and not was_struck(life):
             life.strike(self._rng.choice(VICTIMS))
 
     def _until(self, is_time: "object", lives: Sequence[Life]) -> None:
@@ -157,6 +167,11 @@ class Rounds:
             if fault in text:
                 at = text.index(fault)
                 self._tally.blame("log", name, f"the worker said {text[at : at + 1200]!r}")
+
+
+def was_struck(life: Life) -> bool:
+    """Tell whether somebody of a life was killed already."""
+    return any(life.struck.values())
 
 
 def when(line: Line) -> int:

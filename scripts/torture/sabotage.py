@@ -29,6 +29,8 @@ def break_worker(plan: Plan) -> None:
             _leave_a_draft(plan)
         case "stay":
             _outlive_the_front_end()
+        case "build":
+            _be_another_build()
         case _:
             pass
 
@@ -60,6 +62,14 @@ def _leave_a_draft(plan: Plan) -> None:
 def _outlive_the_front_end() -> None:
     """Let a worker go on when the pipe to its front end closes."""
     worker.Worker._end = lambda _: None  # type: ignore[method-assign]
+
+
+def _be_another_build() -> None:
+    """Let states be of another make, as behind an update of llama.cpp."""
+    from engine.backends.llama_cpp.backend import LlamaCppBackend
+
+    other = property(lambda _: "another build")
+    LlamaCppBackend.state_format = other  # type: ignore[method-assign, assignment]
 
 
 def _flipped(state: bytes | memoryview) -> bytes:

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from app.chat.continuing import CannotContinueError
 from app.chat.controller import ChatController, owner_of
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
@@ -175,9 +176,9 @@ class Walker:
         self._journal.tell("step", action=action.__name__.strip("_"))
         try:
             action()
-        except StoreError as error:
+        except (StoreError, CannotContinueError) as error:
             # As on the screen: said, and on with the next thing. Another process may have deleted
-            # the chat meanwhile.
+            # the chat meanwhile, or the reply that was cut is another model's.
             self._journal.tell("refused", message=str(error))
             self._controller.new_chat()
 

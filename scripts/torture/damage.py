@@ -1,0 +1,150 @@
+"""What can happen to a folder of snapshots while nobody looks."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+Damage: TypeAlias = Callable[[Path, random.Random], None]
+HEAD_BYTES = 400
+"""Within the head of a snapshot file: prelude and description."""
+
+
+def snapshots(folder: Path) -> list[Path]:
+    """Give the files of all namespaces."""
+    return sorted(folder.glob("*/*.kv"))
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Put other bytes into a file, pinned or not."""
+    path.chmod(0o600)
+    path.write_bytes(content)
+
+
+def nothing(folder: Path, rng: random.Random) -> None:
+    """Leave it as it is."""
+    del folder, rng
+
+
+def truncate(folder: Path, rng: random.Random) -> None:
+    """Cut each file somewhere."""
+    for path in snapshots(folder):
+        content = path.read_bytes()
+        rewrite(path, content[: rng.randrange(len(content))])
+
+
+def truncate_head(folder: Path, rng: random.Random) -> None:
+    """Cut each file in its head."""
+    for path in snapshots(folder):
+        rewrite(path, path.read_bytes()[: rng.randrange(HEAD_BYTES)])
+
+
+def truncate_one(folder: Path, rng: random.Random) -> None:
+    """Take the last byte of one file."""
+    path = rng.choice(snapshots(folder))
+    rewrite(path, path.read_bytes()[:-1])
+
+
+def empty(folder: Path, rng: random.Random) -> None:
+    """Leave nothing in each file."""
+    del rng
+    for path in snapshots(folder):
+        rewrite(path, b"")
+
+
+def grow(folder: Path, rng: random.Random) -> None:
+    """Write something behind the end of each file."""
+    for path in snapshots(folder):
+        rewrite(path, path.read_bytes() + rng.randbytes(100))
+
+
+def _flip(path: Path, at: int, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << rng.randrange(8)
+    rewrite(path, bytes(content))
+
+
+def flip_head(folder: Path, rng: random.Random) -> None:
+    """Turn one bit of each head over."""
+    for path in snapshots(folder):
+        _flip(path, rng.randrange(HEAD_BYTES), rng)
+
+
+def flip_payload(folder: Path, rng: random.Random) -> None:
+    """Turn one bit of each payload over."""
+    for path in snapshots(folder):
+        size = path.stat().st_size
+        _flip(path, rng.randrange(size // 2, size), rng)
+
+
+def swap_keys(folder: Path, rng: random.Random) -> None:
+    """Give the files of each namespace each other's names."""
+    del rng
+    for home in {path.parent for path in snapshots(folder)}:
+        paths = sorted(home.glob("*.kv"))
+        contents = [path.read_bytes() for path in paths]
+        for path, content in zip(paths, [*contents[1:], contents[0]], strict=True):
+            rewrite(path, content)
+
+
+def swap_namespaces(folder: Path, rng: random.Random) -> None:
+    """Put the files of each model and type into the folder of the next."""
+    del rng
+    homes = sorted({path.parent for path in snapshots(folder)})
+    for number, home in enumerate(homes):
+        home.rename(folder / f"swap-{number}")
+    for number, home in enumerate(homes):
+        (folder / f"swap-{(number + 1) % len(homes)}").rename(home)
+
+
+def swap_payloads(folder: Path, rng: random.Random) -> None:
+    """Give each file the second half of another one of its length, or of any."""
+    del rng
+    paths = snapshots(folder)
+    contents = [path.read_bytes() for path in paths]
+    for path, own, other in zip(paths, contents, [*contents[1:], contents[0]], strict=True):
+        half = len(own) // 2
+        rewrite(path, own[:half] + other[half:])
+
+
+def lose_index(folder: Path, rng: random.Random) -> None:
+    """Delete the index."""
+    del rng
+    for path in folder.glob("index.db*"):
+        path.unlink()
+
+
+def break_index(folder: Path, rng: random.Random) -> None:
+    """Fill the index with noise."""
+    for path in folder.glob("index.db"):
+        path.write_bytes(rng.randbytes(8192))
+    for path in folder.glob("index.db-*"):
+        path.unlink()
+
+
+def lose_some(folder: Path, rng: random.Random) -> None:
+    """Delete every second file, which the index still names."""
+    del rng
+    for path in snapshots(folder)[::2]:
+        path.unlink()
+
+
+def lose_all(folder: Path, rng: random.Random) -> None:
+    """Delete the folder."""
+    del rng
+    shutil.rmtree(folder)
+
+
+def be_a_file(folder: Path, rng: random.Random) -> None:
+    """Put a file in the place of the folder."""
+    lose_all(folder, rng)
+    folder.write_bytes(b"not a folder")
+
+
+def litter(folder: Path, rng: random.Random) -> None:
+    """Leave files and folders of others among the snapshots."""
+    for home in {path.parent for path in snapshots(folder)}:
+        (home / "0123456789abcdef.kv").write_bytes(rng.randbytes(1000))
+        (home / "notes.txt").write_text("mine")
+        (home / "fedcba9876543210.kv").mkdir()
