@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,9 +13,13 @@ SNIPPET_LENGTH = 160
 """Characters of a hit's text that are shown."""
 LEAD = 40
 """Characters of it before the first thing found."""
+N_NEWEST = 2000
+"""Messages that are read through for short words before the index is asked: most short words are
+in so many messages that the newest ones are enough."""
 MAX_VARIANTS = 500
-"""Terms that a short word may begin; one that begins more is in so many messages that reading the
-newest ones through finds enough of them at once."""
+"""Terms that a short word may begin; for one that begins more all messages are read through."""
+BEYOND = 2**63 - 1
+"""Greater than the id of any message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +42,21 @@ class SearchHit:
     is_archived: bool
 
 
-def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
-    """Give where everything in `text` is found: titles, then messages, the newest first.
-
-    Args:
-        db: A connection to the database.
-        text: What the user typed; nothing in it is an error, and blanks alone find nothing.
-        limit: Most hits.
-    """
-    query = parse_query(text)
-    if not query.wanted:
-        return []
-    titles = list(islice(_titles(db, query), limit))
-    messages = list(islice(_messages(db, query), limit - len(titles)))
-    shown = _shown(db, {row["chat_id"] for row in messages})
-    return titles + [_message_hit(row, query, shown) for row in messages]
-
-
-def rebuild(db: sqlite3.Connection) -> None:
-    """Make the index anew from the messages."""
-    db.execute("INSERT INTO message_index (message_index) VALUES ('rebuild')")
-
-
 _TITLES = "SELECT id, title, created_at, archived_at FROM chats ORDER BY updated_at DESC, id DESC"
-_COLUMNS = "messages.id, chat_id, role, messages.content, messages.created_at, title, archived_at"
-_INDEXED = f"""
-SELECT {_COLUMNS} FROM message_index
-JOIN messages ON messages.id = message_index.rowid JOIN chats ON chats.id = chat_id
-WHERE message_index MATCH ? ORDER BY message_index.rowid DESC
+_INDEXED = """
+SELECT messages.id, messages.content FROM message_index
+JOIN messages ON messages.id = message_index.rowid
+WHERE message_index MATCH ? AND message_index.rowid < ? ORDER BY message_index.rowid DESC
 """
-_READ_THROUGH = f"""
-SELECT {_COLUMNS} FROM messages JOIN chats ON chats.id = chat_id ORDER BY messages.id DESC
+_NEWEST = "SELECT id, content FROM messages WHERE id < ? ORDER BY id DESC LIMIT ?"
+_WITHOUT_END = """
+SELECT id, content FROM messages
+WHERE role = 'assistant' AND finish_reason IS NULL AND id < ? ORDER BY id
 """
-_WITHOUT_END = f"""
-SELECT {_COLUMNS} FROM messages JOIN chats ON chats.id = chat_id
-WHERE role = 'assistant' AND finish_reason IS NULL
+_HITS = """
+SELECT messages.id, chat_id, role, content, messages.created_at, title, archived_at
+FROM messages JOIN chats ON chats.id = chat_id WHERE messages.id IN ({ids})
+ORDER BY messages.id DESC
 """
 _VARIANTS = "SELECT term FROM message_terms WHERE term >= ? AND term < ? LIMIT ?"
 _SHOWN = """
@@ -85,8 +69,31 @@ SELECT node FROM shown
 """
 
 
+def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
+    """Give where everything in `text` is found: titles, then messages, the newest first.
+
+    Args:
+        db: A connection to the database.
+        text: What the user typed; nothing in it is an error, and blanks alone find nothing.
+        limit: Most hits.
+    """
+    query = parse_query(text)
+    if not query.wanted:
+        return []
+    titles = list(islice(_titles(db, query), limit))
+    found = list(islice(_messages(db, query), limit - len(titles)))
+    messages = db.execute(_HITS.format(ids=_listed(found))).fetchall()
+    shown = _shown(db, {row["chat_id"] for row in messages})
+    return titles + [_message_hit(row, query, shown) for row in messages]
+
+
+def rebuild(db: sqlite3.Connection) -> None:
+    """Make the index anew from the messages."""
+    db.execute("INSERT INTO message_index (message_index) VALUES ('rebuild')")
+
+
 def _titles(db: sqlite3.Connection, query: Query) -> Iterator[SearchHit]:
-    # Titles are short and few: reading them all takes a millisecond for a thousand chats.
+    # Titles are short and few: reading a thousand of them takes about two milliseconds.
     for row in db.execute(_TITLES):
         if query.is_in(row["title"]):
             snippet, marked = _snippet(row["title"], query)
@@ -103,46 +110,65 @@ def _titles(db: sqlite3.Connection, query: Query) -> Iterator[SearchHit]:
             )
 
 
-def _messages(db: sqlite3.Connection, query: Query) -> Iterator[sqlite3.Row]:
-    expression = _expression(db, query)
-    if expression is None:
-        rows = db.execute(_READ_THROUGH)
-        yield from (row for row in rows if query.is_in(row["content"]))
+def _messages(db: sqlite3.Connection, query: Query) -> Iterator[int]:
+    """Give the messages that hold everything wanted, the newest first."""
+    if expression := _expression(query):
+        yield from _indexed(db, query, expression, BEYOND)
         return
-    unended = [row for row in db.execute(_WITHOUT_END) if query.is_in(row["content"])]
-    unended.sort(key=lambda row: row["id"])
-    for row in db.execute(_INDEXED, (expression,)):
-        if not query.is_in(row["content"]):
-            continue
-        while unended and unended[-1]["id"] > row["id"]:
+    rows = db.execute(_NEWEST, (BEYOND, N_NEWEST)).fetchall()
+    yield from _holding(rows, query)
+    if len(rows) < N_NEWEST:
+        return
+    older = rows[-1]["id"]
+    variants = _variants(db, query.short_words)
+    if variants is None:
+        yield from _holding(db.execute(_NEWEST, (older, BEYOND)), query)
+    else:
+        yield from _indexed(db, query, variants, older)
+
+
+def _expression(query: Query) -> str:
+    """Give what the index is asked for, in FTS5's words; empty where every word is too short."""
+    borders = (f"({_any_of(terms)})" for terms in query.borders())
+    return " AND ".join([*map(quoted, query.terms()), *borders])
+
+
+def _any_of(terms: Iterable[str]) -> str:
+    return " OR ".join(map(quoted, terms))
+
+
+def _indexed(db: sqlite3.Connection, query: Query, expression: str, before: int) -> Iterator[int]:
+    """Give the messages of the index that hold everything, and the replies that are not in it."""
+    unended = list(_holding(db.execute(_WITHOUT_END, (before,)), query))
+    for found in _holding(db.execute(_INDEXED, (expression, before)), query):
+        while unended and unended[-1] > found:
             yield unended.pop()
-        yield row
+        yield found
     yield from reversed(unended)
 
 
-def _expression(db: sqlite3.Connection, query: Query) -> str | None:
-    """Give the query of the index that finds every message wanted, None where there is none."""
-    parts = [quoted(term) for term in query.terms()]
-    if not parts:
-        parts = [part for word in query.short_words if (part := _variants(db, word)) is not None]
-    return " AND ".join(parts) if parts else None
+def _holding(rows: Iterable[sqlite3.Row], query: Query) -> Iterator[int]:
+    return (row["id"] for row in rows if query.is_in(row["content"]))
 
 
-def _variants(db: sqlite3.Connection, word: str) -> str | None:
-    """Spell a word of one or two characters as the terms that begin with it."""
-    begins = word.lower()
+def _variants(db: sqlite3.Connection, words: Sequence[str]) -> str | None:
+    """Spell the longest of several short words as the terms that begin with it."""
+    begins = max(words, key=len).lower()
     rows = db.execute(_VARIANTS, (begins, after(begins), MAX_VARIANTS + 1)).fetchall()
     if len(rows) > MAX_VARIANTS:
         return None
     # Without a term the index has no such message, and is asked for a term that it does not have.
     terms = [row["term"] for row in rows] or [f"{begins}\n\n"[:TERM_LENGTH]]
-    return "(" + " OR ".join(map(quoted, terms)) + ")"
+    return _any_of(terms)
 
 
-def _shown(db: sqlite3.Connection, chat_ids: set[int]) -> set[int]:
+def _shown(db: sqlite3.Connection, chat_ids: Iterable[int]) -> set[int]:
     """Give the messages that lie on the shown paths of chats."""
-    marks = ", ".join("?" * len(chat_ids))
-    return {row["node"] for row in db.execute(_SHOWN.format(ids=marks), tuple(chat_ids))}
+    return {row["node"] for row in db.execute(_SHOWN.format(ids=_listed(chat_ids)))}
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids))
 
 
 def _message_hit(row: sqlite3.Row, query: Query, shown: set[int]) -> SearchHit:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.store import search
 from app.store.chats import ChatStore
 from tests.app.store.conftest import ask, finish, new_chat, reply
 
@@ -41,6 +42,9 @@ def texts(store: ChatStore, *contents: str) -> None:
         ('"kv cache"', "a KV\n  cache"),
         ('say "kv cache', "say kv cache"),
         ('"模型"', "本地模型缓存"),
+        ('"a b"', "so A\r\n\tB"),
+        ('"模型\u3000缓存"', "模型 缓存"),
+        ('"the end"', "this is the\xa0 end"),
         ("rememb", "it remembers"),
         ("o'brien", "Mr. O'Brien"),
         ('a"kv cache"', "a kv cache"),
@@ -59,6 +63,7 @@ def test_words_and_phrases_are_found(store: ChatStore, words: str, content: str)
         ('"ctx"', "n_ctx"),
         ('"art of"', "start of"),
         ("cachex", "cache"),
+        ('"a b"', "ab a.b a, b"),
         ("n.ctx", "n_ctx"),
         ("10_%", "100%"),
         ("zq", "z q"),
@@ -96,6 +101,22 @@ def test_the_index_finds_what_reading_everything_through_finds(
         wanted = words.lower().split()
         expected = [c for c in contents if wanted and all(w in c.lower() for w in wanted)]
         assert found(store, words) == list(reversed(expected))
+
+
+def test_short_words_are_found_beyond_the_newest_messages(
+    store: ChatStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts(store, "xy", "x", *["nothing"] * 4, "XY z", "end x")
+    chat = new_chat(store, "u")
+    reply(store, chat, ask(store, chat, None, "nothing"), "xy unended")
+    for n_newest in (1, 2, 3, 5, 9, 50):
+        for max_variants in (0, 1, 500):
+            monkeypatch.setattr(search, "N_NEWEST", n_newest)
+            monkeypatch.setattr(search, "MAX_VARIANTS", max_variants)
+            assert found(store, "xy") == ["xy unended", "XY z", "xy"]
+            assert found(store, "z x") == ["XY z"]
+            assert found(store, "x") == ["xy unended", "end x", "XY z", "x", "xy"]
+            assert found(store, "q") == []
 
 
 def test_the_newest_message_comes_first_and_titles_before_all(store: ChatStore) -> None:
