@@ -1,0 +1,195 @@
+"""Chats that resume: the real starter model, a real process, a real folder."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.cache.report import CacheReport
+from engine.cache.settings import CacheSettings
+from engine.configuration import Configuration
+from engine.events import (
+    CacheChanged,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    PromptProgress,
+    TiersChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.requests import GenerationRequest, Message
+from engine.worker_client import WorkerClient
+
+pytestmark = pytest.mark.model
+LIMIT_S = 60.0
+TEXT = " ".join(f"Item {n} costs {n * 7 % 13} coins." for n in range(12))
+ASKED = GenerationRequest((Message("user", TEXT),), max_tokens=40, seed=1, owner="chat:1")
+
+StartClient = Callable[[], WorkerClient]
+
+
+def until(client: WorkerClient, is_last: Callable[[Event], bool]) -> list[Event]:
+    events: list[Event] = []
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for event in client.poll(0.1):
+            events.append(event)
+            if is_last(event):
+                return events
+            assert not isinstance(event, Failed | WorkerStopped), event
+    raise AssertionError(f"no last event among {[type(event).__name__ for event in events]}")
+
+
+def answer(client: WorkerClient, request: GenerationRequest) -> tuple[Finished, list[Event]]:
+    client.generate(request)
+    events = until(client, lambda event: isinstance(event, Finished))
+    assert isinstance(events[-1], Finished)
+    return events[-1], events
+
+
+def report_in(client: WorkerClient, is_it: Callable[[CacheReport], bool]) -> CacheReport:
+    events = until(client, lambda e: isinstance(e, TiersChanged) and is_it(e.report))
+    assert isinstance(events[-1], TiersChanged)
+    return events[-1].report
+
+
+@pytest.fixture
+def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
+    clients: list[WorkerClient] = []
+
+    def begin() -> WorkerClient:
+        client = WorkerClient(
+            log_path=tmp_path / "engine.log",
+            cache=CacheSettings(folder=tmp_path / "states", checkpoint_tokens=64),
+        )
+        clients.append(client)
+        client.load(Configuration(model_path=starter_path, n_ctx=2048))
+        until(client, lambda event: isinstance(event, Loaded))
+        return client
+
+    yield begin
+    for client in clients:
+        client.close()
+
+
+def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
+    client = start()
+    first, _ = answer(client, ASKED)
+    client.close()
+
+    again, events = answer(start(), ASKED)
+    state = next(event for event in events if isinstance(event, CacheChanged))
+
+    assert again.text == first.text
+    assert state.n_cold == state.n_reused == again.stats.n_prompt - 1
+
+
+def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartClient) -> None:
+    client = start()
+    client.generate(GenerationRequest(ASKED.messages, seed=1, owner="chat:1"))
+    events = until(client, lambda event: isinstance(event, TokensCommitted) and event.tokens)
+    events += until(client, lambda event: isinstance(event, TokensCommitted) and event.tokens)
+    said = tuple(
+        token.token
+        for event in events
+        if isinstance(event, TokensCommitted)
+        for token in event.tokens
+    )
+    client.close()
+
+    going_on = GenerationRequest(
+        ASKED.messages, max_tokens=4, seed=1, owner="chat:1", continues=said
+    )
+    reply, events = answer(start(), going_on)
+    progress = next(event for event in events if isinstance(event, PromptProgress))
+
+    assert reply.token_ids[: len(said)] == said
+    assert progress.n_total - progress.n_reused < 32  # fewer than a state of its own is worth
+
+
+def test_what_was_computed_is_kept_where_the_front_end_is_killed(
+    start: StartClient, tmp_path: Path, starter_path: Path
+) -> None:
+    script = textwrap.dedent(
+        f"""
+        import os
+        from pathlib import Path
+        from engine.cache.settings import CacheSettings
+        from engine.configuration import Configuration
+        from engine.events import Finished, Loaded
+        from engine.requests import GenerationRequest, Message
+        from engine.worker_client import WorkerClient
+
+        client = WorkerClient(
+            log_path=Path({str(tmp_path)!r}) / "killed.log",
+            cache=CacheSettings(folder=Path({str(tmp_path)!r}) / "states"),
+        )
+        client.load(Configuration(model_path=Path({str(starter_path)!r}), n_ctx=2048))
+        def wait(kind):
+            while not any(isinstance(event, kind) for event in client.poll(0.2)):
+                pass
+        wait(Loaded)
+        messages = (Message("user", {TEXT!r}),)
+        client.generate(GenerationRequest(messages, max_tokens=40, seed=1, owner="chat:1"))
+        wait(Finished)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=LIMIT_S, check=False)
+    time.sleep(2.0)  # the worker has five seconds to write
+
+    again, _ = answer(start(), ASKED)
+
+    assert again.stats.n_reused == again.stats.n_prompt - 1
+
+
+def test_states_are_pinned_verified_dropped_and_forgotten_by_name(start: StartClient) -> None:
+    client = start()
+    _, events = answer(client, ASKED)
+    reports = [event.report for event in events if isinstance(event, TiersChanged)]
+    key = reports[-1].entries[0].key
+
+    client.manage_cache("pin", key)
+    assert report_in(client, lambda report: report.entries[0].is_pinned)
+    client.manage_cache("verify", key)
+    assert any("sound" in note.text for note in report_of(client).notes)
+    client.manage_cache("drop", "no such key")
+    assert any(note.is_problem for note in report_of(client).notes)
+    client.forget_owner("chat:1")
+    assert not report_of(client).entries
+
+
+def report_of(client: WorkerClient) -> CacheReport:
+    return report_in(client, lambda report: True)
+
+
+def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartClient) -> None:
+    client = start()
+    first, _ = answer(client, ASKED)
+    client.close()
+    client = start()
+
+    client.prefetch(ASKED.messages)
+    report_in(client, lambda report: report.tiers[1].n_tokens >= first.stats.n_prompt - 1)
+    _, events = answer(client, ASKED)
+    state = next(event for event in events if isinstance(event, CacheChanged))
+
+    assert state.n_warm == state.n_reused > 0
+
+
+def test_without_budgets_nothing_is_kept(tmp_path: Path, starter_path: Path) -> None:
+    client = WorkerClient(log_path=tmp_path / "engine.log")
+    client.load(Configuration(model_path=starter_path, n_ctx=2048))
+    until(client, lambda event: isinstance(event, Loaded))
+    _, events = answer(client, ASKED)
+    client.close()
+
+    reports = [event.report for event in events if isinstance(event, TiersChanged)]
+    assert [tier.name for tier in reports[-1].tiers] == ["hot"]
+    assert not list(tmp_path.glob("states*"))
