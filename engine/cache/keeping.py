@@ -38,9 +38,8 @@ class Keeping:
                     return False
                 cut = self._uncut(nodes, n_kept)
                 whole = None if cut is None else value(cut).payload
-            halves = None
-            if cut is not None and whole is not None:
-                halves = self._core.split_state(whole, n_kept - cut.start)
+                n_upper = 0 if cut is None else n_kept - cut.start
+            halves = None if whole is None else self._core.split_state(whole, n_upper)
             tail, share = self._tail(state, n_kept - start, len(tokens) - start)
             with self._core.lock:
                 if self._has_changed(line, nodes, n_kept, cut, whole):

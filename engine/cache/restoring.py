@@ -51,6 +51,8 @@ class _Piece:
     node: KeptNode
     start: int
     end: int
+    n_known: int
+    """Leading tokens of the line asked for that are its own, or its parents'."""
     payload: Payload | None
     file: StoredState | None
 
@@ -91,12 +93,10 @@ class Restoring:
             except CacheStoreError as error:
                 self._core.note(str(error), is_problem=True)
                 break
-            end = min(piece.end, match.n_tokens)
+            end = min(piece.end, piece.n_known)
+            states.append(self._cut(state, piece, n_done, end))
             n_cold += end - n_done if piece.payload is None else 0
             n_done = end
-            if end < piece.end:
-                state = self._core.split_state(state, end - piece.start)[0]
-            states.append(state)
             if not self._core.catalog.can_slice:
                 break
         match.n_tokens, match.n_warm, match.n_cold = n_done, n_done - n_cold, n_cold
@@ -154,6 +154,17 @@ class Restoring:
                     return
             n_done = piece.end
 
+    def _cut(self, state: Payload, piece: _Piece, start: int, end: int) -> Payload:
+        """Give the part of a state that holds tokens `start` to `end` of its line.
+
+        It begins before `start` where another thread dropped what was read before, and put it anew.
+        """
+        if end < piece.end:
+            state = self._core.split_state(state, end - piece.start)[0]
+        if start > piece.start:
+            state = self._core.split_state(state, start - piece.start)[1]
+        return state
+
     def _piece(self, line: bytes, n_done: int) -> _Piece | None:
         """Give the state that goes on behind the first `n_done` tokens of a line."""
         catalog = self._core.catalog
@@ -163,7 +174,8 @@ class Restoring:
             if node is None or n_tokens <= n_done:
                 return None
             kept = value(node)
-            return _Piece(node, catalog.start(node), node.end, kept.payload, kept.file)
+            start = catalog.start(node)
+            return _Piece(node, start, node.end, n_tokens, kept.payload, kept.file)
 
     def _load(self, piece: _Piece, *, is_guess: bool) -> Payload:
         if piece.payload is not None:

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.cache.tiers import TieredCache
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
 
 A = list(range(100, 150))
 B = list(range(200, 250))
@@ -90,6 +90,25 @@ def test_a_match_survives_a_split_of_what_it_found():
     assert len(states) == 2
     assert match.n_tokens == 50
     match.release()
+
+
+@pytest.mark.parametrize(("anew", "n_read"), [(A, 50), ([*A[:33], *B], 33), (A[:15], 20)])
+def test_a_line_that_changes_while_it_is_read_is_given_as_far_as_it_is_still_there(anew, n_read):
+    cache, disk = with_one_on_disk()
+    read = disk.read
+
+    def interrupted(state):
+        disk.read = read
+        payload = read(state)
+        cache.clear()
+        put(cache, anew)
+        return payload
+
+    with cache.match(A) as match:
+        disk.read = interrupted
+        states = cache.read(match)
+        assert match.n_tokens == n_read
+        assert b"".join(states) == state_of(A[:n_read])
 
 
 def test_short_memory_takes_from_the_warm_tier_before_the_machine_swaps():
