@@ -103,6 +103,21 @@ class BackendContract:
         sequence.prefill(line[4:8])
         assert list(sequence.tokens) == line[:8]
 
+    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
+        vocabulary = backend.vocabulary
+        text = "Grüße, 世界! 3 < 4\n"
+        tokens = vocabulary.tokenize(text, add_special=False, parse_special=False)
+        spelled = b"".join(vocabulary.piece(token) for token in tokens).decode()
+        assert spelled.strip() == text.strip()
+
+
+class StateContract:
+    """Subclasses give fixtures `backend` and `line` (at least 40 tokens)."""
+
+    def prefill_all(self, backend: Backend, sequence: Sequence, tokens: Tokens[int]) -> None:
+        for start in range(0, len(tokens), backend.n_batch):
+            sequence.prefill(tokens[start : start + backend.n_batch])
+
     def rows_behind(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
         return np.stack([sequence.decode(token).logits[0].copy() for token in tokens])
 
@@ -189,13 +204,6 @@ class BackendContract:
         sequence.crop(0)
         self.prefill_all(backend, sequence, line[:5])
         assert len(sequence.save()) > 0
-
-    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
-        vocabulary = backend.vocabulary
-        text = "Grüße, 世界! 3 < 4\n"
-        tokens = vocabulary.tokenize(text, add_special=False, parse_special=False)
-        spelled = b"".join(vocabulary.piece(token) for token in tokens).decode()
-        assert spelled.strip() == text.strip()
 
 
 def sequence_state(backend: Backend, tokens: Tokens[int]) -> bytes | memoryview:

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.backends.base import Backend
-from tests.contracts.backend import BackendContract, SeveralSequencesContract
+from tests.contracts.backend import BackendContract, SeveralSequencesContract, StateContract
 from tests.fakes import FakeBackend
 
 
@@ -15,13 +15,14 @@ class TestFakeBackend(BackendContract):
         return [(7 * n) % 251 for n in range(64)]
 
 
-class TestFakeRecurrentBackend(TestFakeBackend):
-    @pytest.fixture
-    def backend(self) -> Backend:
-        return FakeBackend(n_ctx=64, can_crop=False)
+class TestFakeStates(StateContract):
+    @pytest.fixture(params=[True, False], ids=["attention", "recurrent"])
+    def backend(self, request: pytest.FixtureRequest) -> Backend:
+        return FakeBackend(n_ctx=64, can_crop=request.param)
 
-    test_cropped_tokens_leave_no_trace = None
-    test_rewind_keeps_the_shared_prefix = None
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [(7 * n) % 251 for n in range(64)]
 
 
 class TestFakeSequences(SeveralSequencesContract):

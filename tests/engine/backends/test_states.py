@@ -13,7 +13,7 @@ from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import whole_model
 from engine.errors import EngineError, StateError
-from tests.contracts.backend import SeveralSequencesContract
+from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.filled_models import SHAPES, filled_model
 
 LINE = [3 + (7 * n + n * n // 5) % 250 for n in range(1200)]
@@ -264,6 +264,32 @@ def test_damaged_states_are_refused_or_differ_in_numbers_only(opened: Opened, na
     assert n_refused > 250
     sequence.load(LINE[:48], [state])
     assert bytes(sequence.save()) == state
+
+
+class TestStatesOfMadeModels(StateContract):
+    @pytest.fixture(scope="class", params=sorted(SHAPES))
+    @classmethod
+    def backend(
+        cls, request: pytest.FixtureRequest, folder: Path, log: NativeLog
+    ) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(settings(folder / f"{request.param}.gguf"), log)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return LINE
+
+
+@pytest.mark.model
+class TestStatesOfRealModels(TestStatesOfMadeModels):
+    @pytest.fixture(scope="class", params=["starter_path", "gemma_path"])
+    @classmethod
+    def backend(cls, request: pytest.FixtureRequest, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        path: Path = request.getfixturevalue(request.param)
+        backend = LlamaCppBackend(settings(path), log)
+        yield backend
+        backend.close()
 
 
 class TestSeparateSequences(SeveralSequencesContract):
