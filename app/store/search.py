@@ -63,7 +63,7 @@ _SHOWN = """
 WITH RECURSIVE shown(node) AS (
     SELECT head_id FROM chats WHERE id IN ({ids}) AND head_id IS NOT NULL
     UNION ALL
-    SELECT parent_id FROM messages JOIN shown ON id = node WHERE parent_id IS NOT NULL
+    SELECT parent_id FROM messages JOIN shown ON id = node WHERE parent_id >= {first}
 )
 SELECT node FROM shown
 """
@@ -83,7 +83,7 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
     titles = list(islice(_titles(db, query), limit))
     found = list(islice(_messages(db, query), limit - len(titles)))
     messages = db.execute(_HITS.format(ids=_listed(found))).fetchall()
-    shown = _shown(db, {row["chat_id"] for row in messages})
+    shown = _shown(db, {row["chat_id"] for row in messages}, min(found, default=0))
     return titles + [_message_hit(row, query, shown) for row in messages]
 
 
@@ -162,9 +162,11 @@ def _variants(db: sqlite3.Connection, words: Sequence[str]) -> str | None:
     return _any_of(terms)
 
 
-def _shown(db: sqlite3.Connection, chat_ids: Iterable[int]) -> set[int]:
-    """Give the messages that lie on the shown paths of chats."""
-    return {row["node"] for row in db.execute(_SHOWN.format(ids=_listed(chat_ids)))}
+def _shown(db: sqlite3.Connection, chat_ids: Iterable[int], first: int) -> set[int]:
+    """Give the messages from `first` on that lie on the shown paths of chats."""
+    # A parent is older than what hangs below it, so older ones need not be walked up to.
+    rows = db.execute(_SHOWN.format(ids=_listed(chat_ids), first=first))
+    return {row["node"] for row in rows}
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -149,3 +149,40 @@ def test_a_killed_process_loses_at_most_the_last_second_of_a_reply(
     owed = [int(n) for n, told_at in streamed if float(told_at) < killed_at - 1.0]
     assert owed
     assert saved >= owed[-1]
+
+
+IMPORTER = """
+import sys, time
+from pathlib import Path
+from app.store import trees
+from app.store.chats import ChatStore
+real, n_inserted = trees._insert_message, 0
+def insert(*arguments):
+    global n_inserted
+    n_inserted += 1
+    if n_inserted == 5:
+        print("in the middle", flush=True)
+        time.sleep(60)
+    return real(*arguments)
+trees._insert_message = insert
+with ChatStore(Path(sys.argv[1])) as store:
+    tree = store.tree(int(sys.argv[2]))
+    store.add_trees([tree, tree])
+"""
+
+
+def test_an_import_that_is_killed_in_the_middle_leaves_nothing(
+    store: ChatStore, path: Path
+) -> None:
+    chat = new_chat(store)
+    question = ask(store, chat, None, "the only cache")
+    for _ in range(3):
+        reply(store, chat, question, "the only answer")
+    importer = python(IMPORTER, path, chat.id)
+    assert importer.stdout is not None
+    assert importer.stdout.readline() == "in the middle\n"
+    importer.kill()
+    importer.communicate()
+    assert [each.id for each in store.list_chats()] == [chat.id]
+    assert len(store.search("only")) == 4
+    assert ask(store, chat, question, "it goes on").parent_id == question.id
