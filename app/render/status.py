@@ -22,15 +22,21 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     # The file's name often ends with the quantisation, which follows anyway.
     if snapshot.file_type and name.lower().endswith(snapshot.file_type.lower()):
         name = name[: -len(snapshot.file_type)].rstrip(".-_")
-    parts = [(name, "strong"), (snapshot.file_type, ""), (_predictor(snapshot), "")]
+    elsewhere = f"answering “{short_title(snapshot.elsewhere)}”" if snapshot.elsewhere else ""
+    # Before what does not change: the end is cut off where the line is short.
+    parts = [
+        (name, "strong"),
+        (elsewhere, "accent"),
+        (snapshot.file_type, ""),
+        (_predictor(snapshot), ""),
+    ]
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         parts.append((snapshot.phase.value, "bad" if snapshot.phase is Phase.STOPPED else "accent"))
-    if snapshot.elsewhere is not None:
-        parts.append((f"answering “{_short(snapshot.elsewhere)}”", "accent"))
     return [part for part in parts if part[0]]
 
 
-def _short(title: str) -> str:
+def short_title(title: str) -> str:
+    """Give a title on one line and cut to a few words."""
     shown = visible(title.replace("\n", " "))
     return shown if len(shown) <= MAX_TITLE else shown[: MAX_TITLE - 1] + "…"
 

@@ -12,7 +12,7 @@ from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
 from app.render.reply_stats import reply_stats_text
-from app.render.sanitize import visible
+from app.render.status import short_title
 from app.render.tint import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_dialogs import ChatDialogs
 from app.services import Services
@@ -76,8 +76,8 @@ class ChatActions(ChatDialogs):
         elsewhere = self.controller.replying_elsewhere
         self._waits = elsewhere is not None and not self.controller.history.is_read_only
         if self._waits:
-            title = visible(elsewhere or "")
-            self.composer.border_title = f"sent when “{title}” is answered: esc takes it back"
+            title = short_title(elsewhere or "")
+            self.composer.border_title = f"sent when “{title}” is answered · esc takes it back"
         return self._waits
 
     def send_what_waits(self) -> None:
@@ -129,7 +129,9 @@ class ChatActions(ChatDialogs):
             self.composer.border_title = None
             self.composer.put("")
         elif elsewhere is not None and self.composer.has_focus:
-            self.notify(f"“{visible(elsewhere)}” is being answered: open it (ctrl+l) to stop it.")
+            self.notify(
+                f"“{short_title(elsewhere)}” is being answered: open it (ctrl+l) to stop it."
+            )
         self.composer.focus()
 
     def action_regenerate(self) -> None:
@@ -174,7 +176,7 @@ class ChatActions(ChatDialogs):
         if controller.history.is_read_only:
             self.notify("Another kvchat writes this chat: it is read-only here.")
         elif controller.replying_elsewhere is not None:
-            title = visible(controller.replying_elsewhere)
+            title = short_title(controller.replying_elsewhere)
             self.notify(f"“{title}” is being answered: wait for it, or stop it there (ctrl+l).")
         elif controller.is_replying:
             self.notify("A reply is under way: esc stops it.")

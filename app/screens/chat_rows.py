@@ -48,7 +48,10 @@ def chat_row(row: ChatRow, width: int, now: datetime) -> Content:
 
 
 def hit_row(hit: SearchHit, width: int, now: datetime) -> Content:
-    """Give two lines: the chat that holds it, and the text with what was found marked."""
+    """Give the chat that holds it, and below the text; what was found is marked.
+
+    A title that was found is one line.
+    """
     when = (f"  {when_text(hit.created_at, now):<{WHEN_WIDTH}}", "$text-muted")
     notes = [SPEAKERS[hit.role] if hit.role else "title"]
     if hit.is_archived:
@@ -57,11 +60,14 @@ def hit_row(hit: SearchHit, width: int, now: datetime) -> Content:
         notes.append("other branch")
     said = Content.styled(" · ".join(notes), "$text-muted")
     room = max(width - 2 - WHEN_WIDTH - said.cell_length - 1, 8)
-    title = Content(_line(hit.title)).truncate(room, ellipsis=True)
-    filled = title.pad_right(max(room - title.cell_length, 0) + 1)
     snippet = marked_text(hit.snippet, hit.marked)
+    title = snippet if hit.message_id is None else Content(_line(hit.title))
+    title = title.truncate(room, ellipsis=True)
+    above = Content.assemble(when, title.pad_right(max(room - title.cell_length, 0) + 1), said)
+    if hit.message_id is None:
+        return above
     below = Content(" " * (2 + WHEN_WIDTH)) + snippet
-    return Content.assemble(when, filled, said, "\n", below.truncate(width, ellipsis=True))
+    return Content.assemble(above, "\n", below.truncate(width, ellipsis=True))
 
 
 def marked_text(text: str, marked: Sequence[tuple[int, int]]) -> Content:

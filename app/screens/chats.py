@@ -47,6 +47,15 @@ class Opening:
     """What was found in it."""
 
 
+class SearchBox(Input):
+    """Where the user writes what is searched."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.to_list", "To the list", id="search-to-list",
+                tooltip="From the search to what was found"),
+    ]  # fmt: skip
+
+
 class ChatsScreen(ModalScreen[Opening | None]):
     """Gives what to open, None to stay."""
 
@@ -70,8 +79,6 @@ class ChatsScreen(ModalScreen[Opening | None]):
                 tooltip="Delete the chat and what the cache keeps for it alone"),
         Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
                 tooltip="Delete the chat and what the cache keeps for it alone"),
-        Binding("down", "to_list", "To the list", id="chats-to-list", show=False,
-                tooltip="From the search to what was found"),
         Binding("j", "move(1)", "Down", id="chats-down", show=False, tooltip="Next chat"),
         Binding("k", "move(-1)", "Up", id="chats-up", show=False, tooltip="Chat above"),
     ]  # fmt: skip
@@ -106,8 +113,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -list"):
-            yield Static("chats", id="chats-title", classes="title", markup=False)
-            yield Input(placeholder="search all chats  (/)", id="chats-search", compact=True)
+            yield SearchBox(placeholder="search all chats  (/)", id="chats-box", compact=True)
             yield OptionList(id="chats")
             yield Static("", id="chats-detail", markup=False)
             yield KeyBar(id="chats-keys")
@@ -117,7 +123,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._read_sizes()
         self._fill(shown.id if shown else None)
         if self._starts_searching:
-            self.query_one(Input).focus()
+            self.query_one(SearchBox).focus()
 
     # --- what it shows ---
 
@@ -151,7 +157,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
         if highlighted_id in ids:
             place = ids.index(highlighted_id)
         options.highlighted = min(place, len(ids) - 1) if ids else None
-        self.query_one("#chats-title", Static).update(self._title())
+        dialog = self.query_one(".dialog")
+        dialog.border_title = self._title()
+        dialog.border_subtitle = "enter opens" if ids else ""
         if not ids:
             self.query_one("#chats-detail", Static).update(self._nothing())
 
@@ -218,7 +226,11 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def action_search(self) -> None:
         """Go to the search box."""
-        self.query_one(Input).focus()
+        self.query_one(SearchBox).focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  Textual's own name
+        """Hide the key to the search box from who is in it."""
+        return not (action == "search" and isinstance(self.focused, SearchBox))
 
     def action_to_list(self) -> None:
         """Go from the search box to the list."""
@@ -233,7 +245,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._open(self._list.highlighted)
 
     def _search_now(self) -> None:
-        text = self.query_one(Input).value
+        text = self.query_one(SearchBox).value
         if text.strip():
             self._search(text)
         elif self._hits is not None:
@@ -250,7 +262,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self.app.call_from_thread(self._take_hits, text, hits)
 
     def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
-        if self.is_attached and self.query_one(Input).value == text:
+        if self.is_attached and self.query_one(SearchBox).value == text:
             self._hits = hits
             self._paint()
             self._list.highlighted = 0 if hits else None
@@ -272,7 +284,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def action_close(self) -> None:
         """End the search, else close the list."""
-        box = self.query_one(Input)
+        box = self.query_one(SearchBox)
         if box.value:
             box.value = ""
             self._hits = None
@@ -317,7 +329,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def action_show_archive(self) -> None:
         """Show the archive, or the list again."""
         self._is_archive = not self._is_archive
-        self.query_one(Input).value = ""
+        self.query_one(SearchBox).value = ""
         self._hits = None
         self._fill(None)
 
@@ -370,7 +382,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def _search_again(self) -> None:
         if self._hits is not None:
-            self._search(self.query_one(Input).value)
+            self._search(self.query_one(SearchBox).value)
 
     def _write(self, change: Callable[[], object]) -> None:
         try:

@@ -11,6 +11,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.making_room import Choices
+from app.render.format import counted
 
 ContextChoice = Literal["shift", "summarise", "branch", "stop"]
 
@@ -42,7 +43,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             yield Static(f"{_sentence(self._why)}\n", markup=False)
             yield OptionList(*self._options(), id="context-choices")
             yield Static(
-                "enter chooses · esc changes nothing · a larger context is set in the planner (f2)",
+                "enter chooses · the planner (f2) sets a larger context",
                 classes="hint",
                 markup=False,
             )
@@ -77,27 +78,31 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
     def _options(self) -> list[Option]:
         choices = self._choices
-        n = choices.n_dropped
-        oldest = f"the oldest {n} messages" if n else "no earlier turn could go"
-        undone = f"the model no longer sees {oldest}; they stay here, u undoes it"
-        written = f"the model writes a summary of {oldest} and sees that in their place"
-        alone = "the chat has no other question: a new chat would be as full"
-        taken = "nothing is changed"
-        if choices.can_take_back:
-            taken += "; the question goes back to where it was written"
+        is_droppable = bool(choices.n_dropped)
+        oldest = f"the oldest {counted(choices.n_dropped, 'message')}"
+        none = "no earlier turn could go"
+        dropped = f"the model no longer sees {oldest}; u undoes it" if is_droppable else none
+        written = f"the model writes it, for {oldest}; u undoes it" if is_droppable else none
+        branched = "with the same system prompt; this chat stays as it is"
+        alone = "the question is the only one: a new chat would be as full"
+        back = "the question goes back to where it was written"
         return [
-            _option("d", "Drop the oldest turns", undone if n else oldest, "shift", can=bool(n)),
-            _option("s", "Summarise them", written if n else oldest, "summarise", can=bool(n)),
+            _option("d", "Drop the oldest turns", dropped, "shift", can=is_droppable),
+            _option("s", "A summary in their place", written, "summarise", can=is_droppable),
             _option(
                 "n",
                 "New chat with the last question",
-                "it takes the system prompt along; this chat stays as it is"
-                if choices.can_branch
-                else alone,
+                branched if choices.can_branch else alone,
                 "branch",
                 can=choices.can_branch,
             ),
-            _option("esc", "Stop here", taken, "stop", can=True),
+            _option(
+                "esc",
+                "Stop here",
+                back if choices.can_take_back else "nothing is changed",
+                "stop",
+                can=True,
+            ),
         ]
 
 

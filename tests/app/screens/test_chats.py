@@ -115,6 +115,8 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
         await wait_until(pilot, lambda: "second answer" in screen.transcript.text)
         await pilot.press("ctrl+f", *"walrus")
         await wait_until(pilot, lambda: "other branch" in "".join(rows(app)))
+        await pilot.press("down")
+        assert isinstance(app.screen.focused, OptionList)
         await pilot.press("enter")
         await wait_until(pilot, lambda: "walrus" in screen.transcript.text)
         await wait_until(pilot, lambda: screen.transcript.selected == first.id)
