@@ -23,6 +23,7 @@ COMMANDS = {
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List the models on this machine; install the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
+    "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
 }
 """Module and one-line help of each subcommand; a module is imported when its command is used."""

@@ -210,6 +210,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         # The files are the truth, so a power cut may cost what the index learnt last.
         connection.execute("PRAGMA synchronous = OFF")
+        # Tokens are what a chat says: those of deleted states do not stay in free pages.
+        connection.execute("PRAGMA secure_delete = ON")
         _shape(connection)
     except sqlite3.Error:
         connection.close()

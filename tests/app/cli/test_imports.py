@@ -36,6 +36,8 @@ def imported(*arguments: str) -> list[str]:
         "doctor --help",
         "chats",
         "chats --help",
+        "cache",
+        "cache --help",
         "chats search x",
         "chats export --all",
     ],

@@ -1,0 +1,1 @@
+"""The states that are kept on disk, as a person looks at them."""

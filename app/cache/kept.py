@@ -1,0 +1,102 @@
+"""What is kept on disk, by model, with the titles of the chats that it spares."""
+
+import difflib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.cache.cold.entry import ColdEntry
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.namespace import Namespace
+from engine.errors import EngineError
+
+CHAT = "chat:"
+"""Begins the name of an owner that is a chat; its number follows."""
+
+
+class UnknownStateError(EngineError):
+    """No kept state, or more than one, is meant by what was typed."""
+
+    title = "Which state?"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptModel:
+    """The states of one model and its settings, those used last first."""
+
+    namespace: Namespace
+    entries: tuple[ColdEntry, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's file without folder and ending."""
+        return Path(self.namespace.model).stem
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its files."""
+        return sum(entry.file_bytes for entry in self.entries)
+
+
+def kept_models(folder: ColdFolder) -> list[KeptModel]:
+    """Give what a folder holds, the model used last first.
+
+    Raises:
+        CacheStoreError: it cannot be read.
+    """
+    of: defaultdict[str, list[ColdEntry]] = defaultdict(list)
+    namespaces = {namespace.key: namespace for namespace in folder.namespaces()}
+    for entry in folder.all_entries():
+        of[entry.namespace].append(entry)
+    models = [
+        KeptModel(namespaces[key], tuple(sorted(entries, key=_used_at, reverse=True)))
+        for key, entries in of.items()
+        if key in namespaces
+    ]
+    return sorted(models, key=lambda model: _used_at(model.entries[0]), reverse=True)
+
+
+def find_state(models: Sequence[KeptModel], text: str) -> ColdEntry:
+    """Give the state with this key or, where there is only one, this beginning of a key.
+
+    Raises:
+        UnknownStateError: none is meant, or more than one.
+    """
+    entries = {entry.state.key: entry for model in models for entry in model.entries}
+    wanted = text.strip().lower()
+    found = [key for key in entries if wanted and key.startswith(wanted)]
+    if len(found) == 1:
+        return entries[found[0]]
+    if found:
+        raise UnknownStateError(
+            f"{len(found)} keys begin with {text!r}: {', '.join(sorted(found)[:8])}"
+        )
+    near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
+    hint = f"near are {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
+    raise UnknownStateError(f"no kept state has the key {text!r}: {hint}")
+
+
+def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[ColdEntry]:
+    """Give a state and all that are of no use without it, the ends of lines first."""
+    found, lines = [entry], {entry.state.line}
+    for other in sorted(model, key=lambda each: each.state.start):
+        if other.state.start and other.state.parent in lines and other != entry:
+            found.append(other)
+            lines.add(other.state.line)
+    return found[::-1]
+
+
+def chat_numbers(entry: ColdEntry) -> list[int]:
+    """Give the numbers of the chats whose prompts passed through a state."""
+    numbers = (owner.removeprefix(CHAT) for owner in entry.state.owners if owner.startswith(CHAT))
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def chats_of(entry: ColdEntry, titles: Mapping[int, str]) -> list[str]:
+    """Give the chats of a state by title, or by number where there is none."""
+    return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
+
+
+def _used_at(entry: ColdEntry) -> float:
+    return entry.state.used_at
