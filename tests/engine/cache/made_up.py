@@ -42,12 +42,13 @@ class MemoryDisk:
 
     @property
     def nbytes(self) -> int:
-        return sum(len(payload) for _, payload in self.files.values()) + self.elsewhere
+        files = list(self.files.values())
+        return sum(len(payload) for _, payload in files) + self.elsewhere
 
     def states(self) -> list[StoredState]:
         if self.is_unreadable:
             raise CacheStoreError("The folder cannot be read.")
-        return [state for state, _ in self.files.values()]
+        return [state for state, _ in list(self.files.values())]
 
     def write(self, state: StoredState, payload: Payload) -> None:
         if self.is_full:
@@ -62,28 +63,30 @@ class MemoryDisk:
             raise CacheStoreError("The file cannot be read.")
         if state.key in self.damaged:
             self.files.pop(state.key, None)
-        if state.key not in self.files:
+        found = self.files.get(state.key)
+        if found is None:
             raise StateError(f"State {state.key} is damaged or gone.")
-        return self.files[state.key][1]
+        return found[1]
 
     def delete(self, key: str) -> None:
         if self.is_full:
             raise CacheStoreError("The folder is read-only.")
-        if key in self.files:
-            state = self.files.pop(key)[0]
-            self.log.append(f"delete {state.start}-{state.end}")
+        found = self.files.pop(key, None)
+        if found is not None:
+            self.log.append(f"delete {found[0].start}-{found[0].end}")
 
     def note_use(self, key: str, used_at: float, n_uses: int, owners: frozenset[str]) -> None:
-        if key in self.files:
-            state, payload = self.files[key]
-            state = replace(state, used_at=used_at, n_uses=n_uses, owners=owners)
-            self.files[key] = (state, payload)
+        found = self.files.get(key)
+        if found is not None:
+            state = replace(found[0], used_at=used_at, n_uses=n_uses, owners=owners)
+            self.files[key] = (state, found[1])
 
     def pin(self, key: str, *, is_pinned: bool) -> None:
         if self.is_full:
             raise CacheStoreError("The folder is read-only.")
-        state, payload = self.files[key]
-        self.files[key] = (replace(state, is_pinned=is_pinned), payload)
+        found = self.files.get(key)
+        if found is not None:
+            self.files[key] = (replace(found[0], is_pinned=is_pinned), found[1])
 
     def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
         freed = min(nbytes, self.elsewhere)

@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -94,7 +96,17 @@ def test_two_processes_on_one_folder_only_miss(can_slice):
         check(cache, disk)
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Let threads interrupt one another a hundred times as often as usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(usual / 100)
+    yield
+    sys.setswitchinterval(usual)
+
+
 @both_kinds
+@pytest.mark.usefixtures("hasty_threads")
 def test_threads_that_put_match_prefetch_and_evict_keep_the_books_true(can_slice):
     disk = MemoryDisk()
     cache = make_cache(
