@@ -14,6 +14,7 @@ from app.store.search import SearchHit
 from engine.cache.report import TierName
 
 TIERS: tuple[TierName, ...] = ("hot", "warm", "cold")
+MUTED = "$foreground 60%"
 WHEN_WIDTH = 8
 COUNTS_WIDTH = 24
 MIN_WIDTH = 60
@@ -37,7 +38,7 @@ def chat_row(row: ChatRow, width: int, now: datetime) -> Content:
     """Give one line: when it was used, its title, how much it holds and which tiers keep it."""
     chat = row.chat
     marker = ("● ", "$text-accent") if row.is_answered else ("▸ " if row.is_shown else "  ", "")
-    when = (f"{when_text(chat.updated_at, now):<{WHEN_WIDTH}}", "$text-muted")
+    when = (f"{when_text(chat.updated_at, now):<{WHEN_WIDTH}}", MUTED)
     counts = _counts(row) if width >= MIN_WIDTH else Content("")
     room = width - 2 - WHEN_WIDTH - counts.cell_length - 1
     title = Content(_line(chat.title))
@@ -52,13 +53,13 @@ def hit_row(hit: SearchHit, width: int, now: datetime) -> Content:
 
     A title that was found is one line.
     """
-    when = (f"  {when_text(hit.created_at, now):<{WHEN_WIDTH}}", "$text-muted")
+    when = (f"  {when_text(hit.created_at, now):<{WHEN_WIDTH}}", MUTED)
     notes = [SPEAKERS[hit.role] if hit.role else "title"]
     if hit.is_archived:
         notes.append("archived")
     if not hit.is_on_shown_path:
         notes.append("other branch")
-    said = Content.styled(" · ".join(notes), "$text-muted")
+    said = Content.styled(" · ".join(notes), MUTED)
     room = max(width - 2 - WHEN_WIDTH - said.cell_length - 1, 8)
     snippet = marked_text(hit.snippet, hit.marked)
     title = snippet if hit.message_id is None else Content(_line(hit.title))
@@ -75,9 +76,9 @@ def marked_text(text: str, marked: Sequence[tuple[int, int]]) -> Content:
     parts: list[str | tuple[str, str]] = []
     at = 0
     for start, end in marked:
-        parts += [(_line(text[at:start]), "$text-muted"), (_line(text[start:end]), "bold $accent")]
+        parts += [(_line(text[at:start]), MUTED), (_line(text[start:end]), "bold $accent")]
         at = end
-    return Content.assemble(*parts, (_line(text[at:]), "$text-muted"))
+    return Content.assemble(*parts, (_line(text[at:]), MUTED))
 
 
 def detail(row: ChatRow) -> Content:
@@ -94,18 +95,16 @@ def detail(row: ChatRow) -> Content:
         "seen by the model from a later turn on" if chat.kept_from is not None else "",
     ]
     return Content.assemble(
-        (" · ".join(part for part in parts if part), "$text-muted"), "\n", kept_text(row.kept)
+        (" · ".join(part for part in parts if part), MUTED), "\n", kept_text(row.kept)
     )
 
 
 def kept_text(kept: KeptChat | None) -> Content:
     """Give in words where the cache keeps a chat."""
     if not kept:
-        return Content.styled("the cache keeps nothing of it for this model", "$text-muted")
+        return Content.styled("the cache keeps nothing of it for this model", MUTED)
     told = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := kept.n_by_tier[tier])]
-    return Content.styled(
-        f"kept, in tokens: {', '.join(told)} · {fmt.nbytes(kept.nbytes)}", "$text-muted"
-    )
+    return Content.styled(f"kept, in tokens: {', '.join(told)} · {fmt.nbytes(kept.nbytes)}", MUTED)
 
 
 def when_text(seconds: float, now: datetime) -> str:
@@ -121,8 +120,8 @@ def _counts(row: ChatRow) -> Content:
     letters: list[str | tuple[str, str]] = []
     for tier in TIERS:
         is_there = row.kept is not None and bool(row.kept.n_by_tier[tier])
-        letters.append((tier[0], "bold $text-accent") if is_there else ("·", "$text-muted"))
-    return Content.assemble((size, "$text-muted"), *letters)
+        letters.append((tier[0], f"bold $kv-{tier}") if is_there else ("·", MUTED))
+    return Content.assemble((size, MUTED), *letters)
 
 
 def _line(text: str) -> str:

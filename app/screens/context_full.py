@@ -13,6 +13,8 @@ from textual.widgets.option_list import Option
 from app.chat.making_room import Choices
 from app.render.format import counted
 
+MUTED = "$foreground 60%"
+
 ContextChoice = Literal["shift", "summarise", "branch", "stop"]
 
 
@@ -107,12 +109,12 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
 
 def _option(key: str, title: str, meaning: str, choice: ContextChoice, *, can: bool) -> Option:
-    styled = (title, "bold") if can else (title, "$text-muted")
+    styled = (title, "bold") if can else (title, MUTED)
     prompt = Content.assemble(
-        (f"{key:>4}  ", "$text-accent" if can else "$text-muted"),
+        (f"{key:>4}  ", "$text-accent" if can else MUTED),
         styled,
         "\n      ",
-        (meaning, "$text-muted"),
+        (meaning, MUTED),
     )
     return Option(prompt, choice, disabled=not can)
 
