@@ -199,3 +199,12 @@ class Configuration:
     draft: DraftConfiguration | None = None
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+
+    @property
+    def n_rows(self) -> int:
+        """Most rows of logits in a batch of kvchat: one more than the longest draft.
+
+        No fewer than slots: llama.cpp ends the process otherwise (`output_reserve` in
+        `src/llama-context.cpp`, 0c1e57098).
+        """
+        return max(1 + MAX_DRAFT, self.n_slots)

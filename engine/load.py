@@ -6,7 +6,7 @@ from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import placement_of
-from engine.configuration import MAX_DRAFT, Configuration, PredictorName
+from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError
 from engine.events import Loaded
 from engine.model.chat_template import ChatTemplate
@@ -85,7 +85,7 @@ def target_settings(configuration: Configuration) -> ContextSettings:
     return ContextSettings(
         placement=placement_of(configuration),
         n_ctx=configuration.n_ctx,
-        n_batch=max(1 + MAX_DRAFT, min(configuration.n_batch, configuration.n_ubatch)),
+        n_batch=max(configuration.n_rows, min(configuration.n_batch, configuration.n_ubatch)),
         n_ubatch=configuration.n_ubatch,
         type_k=configuration.type_k,
         type_v=configuration.type_v,
@@ -95,7 +95,7 @@ def target_settings(configuration: Configuration) -> ContextSettings:
         swa_full=configuration.swa_full,
         use_extra_buffers=configuration.use_extra_buffers,
         lora_paths=configuration.lora_paths,
-        n_rows=1 + MAX_DRAFT,
+        n_rows=configuration.n_rows,
         n_sequences=configuration.n_slots,
         kv_unified=configuration.kv_unified,
     )

@@ -43,7 +43,7 @@ OFFLOADS = ("none", "partial", "any", "full")
     type=click.IntRange(1, 256),
     default=1,
     metavar="N",
-    help="Requests that llama-server answers side by side.",
+    help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
 )
 @click.option(
     "--min-context",

@@ -88,7 +88,12 @@ def _counted(flag: str, name: str, text: str, largest: int) -> Options:
     type=Layers(),
     help="Layers on the GPU, the output counting as one; without it, all that fit.",
 )
-@_counted("--slots", "n_slots", "Requests that llama-server answers side by side.", 256)
+@_counted(
+    "--slots",
+    "n_slots",
+    "Chats that kvchat holds, or requests that llama-server answers, side by side.",
+    256,
+)
 @click.option(
     "--unified", "kv_unified", is_flag=True, default=None, help="The slots share their cells."
 )

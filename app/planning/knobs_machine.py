@@ -26,15 +26,9 @@ def _put_slots(setup: Setup, n_slots: int) -> Setup:
     return with_configuration(setup, replace(setup.configuration, n_slots=n_slots))
 
 
-def _serves_one(setup: Setup, facts: Facts) -> str:
-    del facts
-    return "kvchat opens one slot" if setup.target == "kvchat" else ""
-
-
 def _shares_nothing(setup: Setup, facts: Facts) -> str:
-    if setup.target != "kvchat" and setup.configuration.n_slots == 1:
-        return "one slot shares with nobody"
-    return _serves_one(setup, facts)
+    del facts
+    return "one slot shares with nobody" if setup.configuration.n_slots == 1 else ""
 
 
 def _read_margin(setup: Setup, text: str) -> Setup:
@@ -54,16 +48,18 @@ MACHINE_KNOBS: tuple[Knob, ...] = (
         lambda setup, target: replace(setup, target=target),
     ),
     Knob(
-        "n_slots", "slots", "Requests that llama-server answers side by side.",
+        "n_slots", "slots",
+        "Chats that kvchat holds, or requests that llama-server answers, side by side.",
         lambda setup: fmt.count(setup.configuration.n_slots),
         lambda setup, _, step: _put_slots(
             setup, min(max(setup.configuration.n_slots + step, 1), MAX_SLOTS)
         ),
         lambda setup, text: _put_slots(setup, parse_count(text, low=1, high=MAX_SLOTS)),
-        _serves_one,
     ),
     choice(
-        "kv_unified", "unified", "Whether the slots share their cells.",
+        "kv_unified", "unified",
+        "Whether the slots share their cells: a common start is held once, and neighbours change "
+        "each other's rounding.",
         ("no", "yes"),
         lambda setup: "yes" if setup.configuration.kv_unified else "no",
         lambda setup, value: with_configuration(

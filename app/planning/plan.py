@@ -11,6 +11,7 @@ from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
+from engine.memory.slots import slots_text
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
@@ -88,10 +89,8 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
     """Give what the user should know about a plan before loading it."""
     setup, own = plan.setup, _absences(plan)
     if setup.target == "kvchat" and setup.configuration.n_slots > 1:
-        own.append(
-            f"kvchat opens one slot: the {setup.configuration.n_slots} slots count for "
-            "llama-server only"
-        )
+        found = tuple(each.device for each in plan.estimate.devices)
+        own.append(slots_text(plan.model.architecture, setup.configuration, found))
     if plan.draft is not None:
         from engine.speculation.pairing import objection  # most plans have no draft
 
@@ -251,8 +250,7 @@ def _devices(
 
 def n_ctx_limit(model: Model, setup: Setup) -> int:
     """Give the longest context that makes sense: training, for every slot."""
-    n_slots = setup.configuration.n_slots if setup.target == "llama-server" else 1
-    return model.architecture.n_ctx_train * n_slots
+    return model.architecture.n_ctx_train * setup.configuration.n_slots
 
 
 def device_index(buffer: BufferSize) -> int | None:

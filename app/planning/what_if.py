@@ -110,9 +110,8 @@ def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label
     yield lambda _: "flash attention on", _flash
     yield lambda c: f"ubatch {c.n_ubatch}", _smaller_ubatch
     yield lambda _: "sliding window", lambda c: replace(c, swa_full=False)
-    if plan.setup.target == "llama-server":
-        yield lambda _: "slots share cells", _unified
-        yield lambda _: "one slot", lambda c: replace(c, n_slots=1)
+    yield lambda _: "slots share cells", _unified
+    yield lambda _: "one slot", lambda c: replace(c, n_slots=1)
     yield lambda _: "no draft model", _no_draft
     if not facts.gpus:
         return

@@ -301,4 +301,4 @@ def _sum(estimate: Estimate, kind: TermKind) -> int:
 
 def _streams(estimate: Estimate) -> int:
     now = estimate.configuration
-    return 1 if estimate.target == "kvchat" or now.kv_unified else now.n_slots
+    return 1 if now.kv_unified else now.n_slots

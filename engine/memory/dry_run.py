@@ -69,8 +69,7 @@ class DryRun:
         alone = draft_alone(configuration, target)
         if alone is None:
             return found
-        n_rows = 1 if target == "kvchat" else configuration.n_slots
-        return found + self._buffers(request_of(alone, target, n_rows), "draft")
+        return found + self._buffers(request_of(alone, target, alone.n_slots), "draft")
 
     def _buffers(self, request: Request, owner: str) -> tuple[MeasuredBuffer, ...]:
         with self._lock:
@@ -135,7 +134,7 @@ class DryRun:
 def draft_alone(configuration: Configuration, target: Target) -> Configuration | None:
     """Give the draft model's own configuration, or None where none is asked for.
 
-    llama-server opens the draft with the context of the target.
+    llama-server opens the draft with the context and the slots of the target.
     """
     draft = configuration.draft
     if draft is None:
@@ -144,6 +143,7 @@ def draft_alone(configuration: Configuration, target: Target) -> Configuration |
         configuration,
         model_path=draft.model_path,
         n_ctx=draft.n_ctx if target == "kvchat" else configuration.n_ctx,
+        n_slots=1 if target == "kvchat" else configuration.n_slots,
         n_gpu_layers=draft.n_gpu_layers,
         type_k=draft.type_k,
         type_v=draft.type_v,
@@ -167,7 +167,7 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
         target: The program, which sets slots, batch and rows.
         n_rows: Rows of logits in one batch; None is what the target reserves.
     """
-    shape = cache_shape(configuration, target)
+    shape = cache_shape(configuration)
     model: Values = {
         "model_path": str(configuration.model_path),
         "n_gpu_layers": configuration.n_gpu_layers,

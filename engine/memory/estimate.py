@@ -6,7 +6,7 @@ llama-server opens its slots and reserves logits for one draft in each.
 
 from dataclasses import dataclass, replace
 
-from engine.configuration import MAX_DRAFT, Configuration
+from engine.configuration import Configuration
 from engine.memory.companions import add_adapters, add_projector
 from engine.memory.flash_attention import falls_off_flash_attention
 from engine.memory.graph import add_graph
@@ -113,7 +113,7 @@ def shape_for(
     devices: tuple[Device, ...],
 ) -> CacheShape:
     """Give the cache that the target opens for a model: flash attention only where it has it."""
-    shape = cache_shape(configuration, target)
+    shape = cache_shape(configuration)
     is_possible = architecture.has_flash_attention and not falls_off_flash_attention(
         architecture, configuration, devices
     )
@@ -125,17 +125,16 @@ def shape_for(
     )
 
 
-def cache_shape(configuration: Configuration, target: Target) -> CacheShape:
-    """Give the cache that the target opens; flash attention `auto` is on where it is needed."""
-    n_slots = 1 if target == "kvchat" else configuration.n_slots
+def cache_shape(configuration: Configuration) -> CacheShape:
+    """Give the cache that every target opens; flash attention `auto` is on where it is needed."""
     return CacheShape(
         n_ctx=configuration.n_ctx,
         n_ubatch=min(configuration.n_batch, configuration.n_ubatch),
         type_k=configuration.type_k,
         type_v=configuration.type_v,
         flash_attention=configuration.flash_attention != "off",
-        n_slots=n_slots,
-        kv_unified=configuration.kv_unified and n_slots > 1,
+        n_slots=configuration.n_slots,
+        kv_unified=configuration.kv_unified and configuration.n_slots > 1,
         swa_full=configuration.swa_full,
     )
 
@@ -143,7 +142,7 @@ def cache_shape(configuration: Configuration, target: Target) -> CacheShape:
 def n_outputs(configuration: Configuration, target: Target) -> int:
     """Give the most rows of logits in one batch: `n_outputs_max` of the target program."""
     if target == "kvchat":
-        return 1 + MAX_DRAFT
+        return configuration.n_rows
     n_draft = max(configuration.speculation.n_draft_of_server, configuration.n_mtp_draft)
     return configuration.n_slots * (1 + n_draft)
 
@@ -207,10 +206,11 @@ def _by_device(
 def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:
     if configuration.draft is None:
         return
-    n_ctx = configuration.draft.n_ctx if target == "kvchat" else configuration.n_ctx
+    is_kvchat = target == "kvchat"
     own = replace(
         configuration,
-        n_ctx=n_ctx,
+        n_ctx=configuration.draft.n_ctx if is_kvchat else configuration.n_ctx,
+        n_slots=1 if is_kvchat else configuration.n_slots,
         n_gpu_layers=configuration.draft.n_gpu_layers,
         type_k=configuration.draft.type_k,
         type_v=configuration.draft.type_v,
@@ -219,7 +219,7 @@ def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, targe
         n_mtp_draft=0,
     )
     shape = shape_for(draft.architecture, own, target, ledger.all)
-    rows = 1 if target == "kvchat" else configuration.n_slots
+    rows = own.n_slots
     ledger.part(TermKind.DRAFT)
     _add_model(ledger, draft, own, shape, rows, target)
     ledger.part(None)

@@ -64,7 +64,7 @@ def settings_that_differ(planned: Estimate, log: ServerLog) -> tuple[str, ...]:
     configuration = planned.configuration
     wanted = {
         "n_ctx": planned.n_ctx,
-        "n_seq_max": configuration.n_slots if planned.target == "llama-server" else 1,
+        "n_seq_max": configuration.n_slots,
         "n_ubatch": min(configuration.n_ubatch, configuration.n_batch),
         "n_outputs_max": n_outputs(configuration, planned.target),
     }

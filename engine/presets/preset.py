@@ -127,7 +127,7 @@ class Preset(_Strict):
     n_gpu_layers: Annotated[int, Field(ge=0)] | Literal["auto", "all"] = "auto"
     """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
     n_slots: int = Field(default=1, ge=1, le=256)
-    """Requests that llama-server answers side by side; kvchat uses one."""
+    """Requests that llama-server answers, or chats that kvchat's context holds, side by side."""
     kv_unified: bool = False
     """Whether the slots share their cells."""
     swa_full: bool = False

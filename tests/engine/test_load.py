@@ -21,3 +21,13 @@ def test_the_longest_draft_fits_a_batch_however_small_micro_batches_are(
     settings = target_settings(wanted)
     assert settings.n_batch == expected
     assert settings.n_ubatch == n_ubatch
+
+
+@pytest.mark.parametrize(("n_slots", "n_rows"), [(1, 1 + MAX_DRAFT), (40, 40)])
+def test_a_batch_has_a_row_for_each_slot_or_llama_cpp_would_end_the_process(
+    n_slots: int, n_rows: int
+) -> None:
+    settings = target_settings(Configuration(Path("m.gguf"), 8192, n_ubatch=8, n_slots=n_slots))
+    assert settings.n_rows == n_rows
+    assert settings.n_batch >= n_rows
+    assert settings.n_sequences == n_slots

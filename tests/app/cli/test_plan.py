@@ -111,15 +111,21 @@ def test_a_model_that_fits_with_no_context_is_a_plan_too(
     assert "not even 256 tokens" in text
 
 
-def test_slots_count_for_llama_server_only(
+def test_slots_of_kvchat_have_their_price(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = (starter_path, "--ctx", 4096, "--slots", 4)
     own = plan(capsys, *base)
     server = plan(capsys, *base, "--target", "llama-server")
-    assert own["warnings"] == ["kvchat opens one slot: the 4 slots count for llama-server only"]
+    assert own["warnings"] == [
+        "4 slots have 1,024 tokens of context each, a further one as long takes 22 MiB"
+    ]
     assert server["warnings"] == []
     assert server["args"] == own["args"]
+    (shared,) = plan(capsys, *base, "--unified")["warnings"]  # type: ignore[misc]
+    assert "4 slots share 4,096 cells" in shared
+    assert "a further one takes no more memory" in shared
+    assert "neighbours change each other's rounding" in shared
 
 
 def test_arguments_are_those_of_llama_server(

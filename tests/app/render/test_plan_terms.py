@@ -117,5 +117,7 @@ def test_an_idle_knob_is_dim_without_arrows_and_says_why() -> None:
     row = next(line.line for line in sheet.lines if line.place == place)
     assert "◂" not in plain(row)
     assert any("idle: this model has no experts" in plain(line.line) for line in sheet.lines)
-    served = replace(plan.setup, target="kvchat")
-    assert any(knob.idle(served, facts) == "kvchat opens one slot" for knob in KNOBS)
+    alone = next(knob for knob in KNOBS if knob.name == "kv_unified")
+    several = replace(plan.setup.configuration, n_slots=2)
+    assert alone.idle(plan.setup, facts) == "one slot shares with nobody"
+    assert alone.idle(replace(plan.setup, configuration=several), facts) == ""

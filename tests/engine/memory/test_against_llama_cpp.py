@@ -64,7 +64,7 @@ def configurations(model: Model) -> Iterator[Configuration]:
 def test_cache_bytes_are_exact_and_refusals_agree(model: Model, dry_run: DryRun) -> None:
     for configuration in configurations(model):
         try:
-            sizes = layer_kv_bytes(model.architecture, cache_shape(configuration, "llama-server"))
+            sizes = layer_kv_bytes(model.architecture, cache_shape(configuration))
         except PresetError:
             with pytest.raises(WorkerError):
                 dry_run.measure(configuration, "llama-server")
@@ -78,7 +78,7 @@ def test_compute_bytes_are_close_and_never_much_too_low(model: Model, dry_run: D
     for target, configuration in product(TARGETS, configurations(model)):
         if configuration.type_v != "f16" and configuration.flash_attention == "off":
             continue
-        shape = cache_shape(configuration, target)
+        shape = cache_shape(configuration)
         formula = compute_bytes(model.architecture, shape, n_outputs(configuration, target))
         buffers = dry_run.measure(configuration, target)
         measured = sum(buffer.nbytes for buffer in buffers if buffer.kind == "compute")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,15 @@ def test_a_request_names_what_llama_cpp_is_given() -> None:
     assert request["model"]["n_cpu_moe"] == 4
     assert request["model"]["overrides"] == [["ffn", "GPU 1"]]
     assert request["context"]["n_seq_max"] == 2
-    assert request_of(configuration, "kvchat")["context"]["n_seq_max"] == 1
+    assert request_of(configuration, "kvchat")["context"]["n_seq_max"] == 2
+
+
+@pytest.mark.parametrize(("n_slots", "n_rows"), [(1, 17), (16, 17), (20, 20)])
+def test_kvchat_has_rows_for_the_longest_draft_and_no_fewer_than_slots(
+    n_slots: int, n_rows: int
+) -> None:
+    configuration = Configuration(Path("m.gguf"), n_ctx=512, n_slots=n_slots)
+    assert request_of(configuration, "kvchat")["context"]["n_outputs_max"] == n_rows
 
 
 def test_rows_to_take_tokens_back_are_the_servers() -> None:
@@ -105,6 +114,9 @@ def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
     assert (kvchat.n_ctx, server.n_ctx) == (1024, 4096)
     assert (server.type_k, server.n_cpu_moe, server.draft) == ("q8_0", 0, None)
     assert draft_alone(server, "llama-server") is None
+    several = replace(configuration, n_slots=4)
+    alone = [draft_alone(several, name) for name in ("kvchat", "llama-server")]
+    assert [found.n_slots for found in alone if found] == [1, 4]
 
 
 @pytest.mark.model

@@ -5,7 +5,7 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import Source, TermKind, estimate
+from engine.memory.estimate import TARGETS, Source, Target, TermKind, estimate
 from engine.memory.fit import estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
@@ -107,11 +107,22 @@ def test_each_number_has_its_source(model: Model) -> None:
     assert cpu.total_bytes == sum(term.nbytes for term in cpu.terms.values())
 
 
-def test_programs_differ(model: Model) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_program_opens_the_slots_that_it_is_told(model: Model, target: Target) -> None:
     slots = configuration(model, n_slots=4, n_ctx=2100)
-    ours = estimate(model, slots, (CPU,))
-    theirs = estimate(model, slots, (CPU,), target="llama-server")
-    assert (ours.n_ctx, theirs.n_ctx) == (2304, 3072)
+    assert estimate(model, slots, (CPU,), target=target).n_ctx == 3072
+    shared = replace(slots, kv_unified=True)
+    assert estimate(model, shared, (CPU,), target=target).n_ctx == 2304
+
+
+def test_kvchats_draft_has_one_slot_of_its_own_context(model: Model) -> None:
+    draft = DraftConfiguration(model.file.path, n_ctx=512)
+    one, four = (
+        estimate(model, configuration(model, draft=draft, n_slots=n), (CPU,), draft=model)
+        for n in (1, 4)
+    )
+    added = [found.devices[0].term(TermKind.DRAFT).nbytes for found in (one, four)]
+    assert added[0] == added[1]
 
 
 def test_a_draft_model_is_counted_with_its_context(model: Model) -> None:

@@ -100,7 +100,7 @@ def rare_model(rare: Rare, folder: Path) -> Model:
 
 
 def kept_bytes(model: Model, configuration: Configuration) -> int:
-    shape = cache_shape(configuration, "llama-server")
+    shape = cache_shape(configuration)
     cache = layer_kv_bytes(model.architecture, shape)
     return sum(cache.values()) + sum(layer_state_bytes(model.architecture, shape).values())
 
