@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.cache.line import pack
 from engine.cache.stored import StoredState
 from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
@@ -161,6 +163,53 @@ def test_a_state_that_says_other_tokens_than_its_digests_is_never_used():
     second = make_cache(disk)
     assert restored(second, A) == 0
     assert restored(second, B) == 0
+
+
+@pytest.mark.parametrize("said", [{"line": "0" * 32}, {"parent": "0" * 32}, {"end": 51}])
+def test_a_state_that_names_another_line_is_never_used(said):
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    (key,) = disk.files
+    state, payload = disk.files[key]
+    disk.files[key] = (replace(state, **said), payload)
+    second = make_cache(disk)
+    assert restored(second, A) == 0
+    work(second)
+    assert not disk.files
+
+
+def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    write = disk.write
+
+    def interrupted(state, payload):
+        cache.forget("chat:1")
+        write(state, payload)
+
+    disk.write = interrupted
+    put(cache, A, owner="chat:1")
+    work(cache)
+    assert disk.log == ["write 0-50", "delete 0-50"]
+
+
+def test_an_edge_that_is_split_while_it_is_written_is_on_disk_all_the_same():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    write = disk.write
+
+    def interrupted(state, payload):
+        disk.write = write
+        put(cache, [*A[:30], *B[:20]])
+        write(state, payload)
+
+    disk.write = interrupted
+    put(cache, A)
+    work(cache)
+    assert disk.nbytes == 70 * 4
+    assert restored(make_cache(disk), A) == 50
 
 
 def test_halves_and_whole_left_by_a_kill_are_sorted_out():

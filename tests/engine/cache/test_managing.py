@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -143,6 +143,7 @@ def test_a_prompt_that_ends_within_a_stretch_does_not_own_it():
     cache = make_cache()
     put(cache, A, owner="chat:1")
     cache.match(A[:40], owner="chat:2").release()
+    assert not cache.put(A[:40], 0, state_of(A[:40]), recompute_s=1.0, owner="chat:2")
     cache.forget("chat:1")
     assert restored(cache, A) == 0
 

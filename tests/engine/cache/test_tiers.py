@@ -150,6 +150,24 @@ def test_what_no_tier_may_hold_is_not_kept():
     assert small.n_kept(A) == 0
 
 
+def test_a_state_put_while_another_thread_changes_the_line_goes_where_it_belongs():
+    cache = make_cache()
+    put(cache, A)
+    split, waiting = cache._core.split_state, [[*A[:25], 1, 2, 3], [*A[:28], 4, 5, 6]]
+    others = list(waiting)
+
+    def interrupted(state, at):
+        if waiting:
+            put(cache, waiting.pop())
+        return split(state, at)
+
+    cache._core.split_state = interrupted
+    assert cache.put(B, 0, state_of(B), recompute_s=1.0)
+    assert cache.report().tiers[0].n_tokens == 50 + 20 + 3 + 3
+    for line in (A, B, *others):
+        assert restored(cache, line) == len(line)
+
+
 def test_the_background_writes_without_being_asked():
     disk = MemoryDisk()
     cache = make_cache(disk, in_background=True)
