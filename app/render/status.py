@@ -47,7 +47,7 @@ def _predictor(snapshot: CockpitSnapshot) -> str:
 
 def _figures(snapshot: CockpitSnapshot) -> list[str]:
     tally = snapshot.reply
-    parts = [_context(snapshot), _prefill(snapshot)]
+    parts = [_context(snapshot), _slots(snapshot), _prefill(snapshot)]
     if snapshot.decode_tps is not None:
         parts.append(f"{fmt.rate(snapshot.decode_tps)} tok/s")
     if tally.n_verified:
@@ -70,6 +70,14 @@ def _context(snapshot: CockpitSnapshot) -> str:
         return ""
     n_used = snapshot.cache.n_used if snapshot.cache else 0
     return f"ctx {fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
+
+
+def _slots(snapshot: CockpitSnapshot) -> str:
+    """How many of several slots hold a line: `slots 2/4`."""
+    if snapshot.n_slots < 2 or snapshot.tiers is None:
+        return ""
+    hot = next((tier for tier in snapshot.tiers.tiers if tier.name == "hot"), None)
+    return "" if hot is None else f"slots {hot.n_entries}/{snapshot.n_slots}"
 
 
 def _joined(runs: list[Run]) -> Line:

@@ -11,6 +11,7 @@ from app.render.memory_panel import memory_lines
 from app.render.speculation_panel import speculation_lines, speculation_title
 from app.render.status import status_line
 from app.render.throughput_panel import throughput_lines
+from engine.cache.report import CacheReport, TierUse
 from engine.events import (
     BufferSize,
     CacheChanged,
@@ -187,3 +188,11 @@ def test_the_status_line_shows_a_prefill_where_there_is_no_panel() -> None:
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_status_line_fills_one_line(width: int) -> None:
     assert width_of(status_line(BUSY, width)) == width
+
+
+def test_the_status_line_tells_slots_only_where_there_are_several() -> None:
+    report = CacheReport((TierUse("hot", 2, 1200, 27 * MIB, 180 * MIB, 8192),))
+    assert "slots" not in plain(status_line(replace(BUSY, tiers=report), 120))
+    several = replace(BUSY, n_slots=4)
+    assert "slots" not in plain(status_line(several, 120))
+    assert "15% · slots 2/4 · 74 tok/s" in plain(status_line(replace(several, tiers=report), 120))
