@@ -48,6 +48,8 @@ class Disk:
         self._monotonic = monotonic
         self._off_until = -math.inf
         self._is_in_trouble = False
+        self._is_crowded = False
+        """Whether the last state had no room; only the first of a row is told."""
 
     def write_one(self) -> bool:
         """Write the state that is due, and give whether there was one."""
@@ -179,7 +181,7 @@ class Disk:
             self._refuse(
                 node,
                 f"A state of {state.nbytes:,} bytes has no room on disk: the budget is "
-                f"{self._settings.cold_bytes:,} bytes, and the rest of it is pinned or in use.",
+                f"{self._settings.cold_bytes:,} bytes, and what is there is pinned or in use.",
             )
             return
         try:
@@ -194,13 +196,15 @@ class Disk:
             is_pinned = kept.is_pinned if kept is not None and is_same else state.is_pinned
             if self._is_in_trouble:
                 self._ledger.note("The disk takes states again.")
-                self._is_in_trouble = False
+            self._is_in_trouble = self._is_crowded = False
         if is_pinned != state.is_pinned:
             self._cold.pin(state.key, is_pinned=is_pinned)
 
     def _refuse(self, node: KeptNode, reason: str) -> None:
         with self._lock:
-            self._ledger.note(reason, is_problem=True)
+            if not self._is_crowded:
+                self._ledger.note(reason, is_problem=True)
+            self._is_crowded = True
             if node.value is not None:
                 node.value.wants_disk = False
                 self._catalog.unwritten.pop(node, None)

@@ -108,4 +108,6 @@ class Managing:
 
     def _clear_spare(self) -> None:
         if self._core.disk is not None:
+            # A full disk refuses what is written, not what is deleted.
+            self._core.disk.retry()
             self._core.disk.clear_spare()

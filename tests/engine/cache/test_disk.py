@@ -195,6 +195,25 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     assert disk.log == ["write 0-50", "delete 0-50"]
 
 
+def test_a_pin_set_or_taken_while_the_state_is_written_holds_on_disk():
+    for acts in (["pin"], ["pin", "unpin"]):
+        disk = MemoryDisk()
+        cache = make_cache(disk)
+        put(cache, A)
+        (entry,) = cache.report().entries
+        for act in acts[:-1]:
+            getattr(cache, act)(entry.key)
+        write = disk.write
+
+        def interrupted(state, payload, act=acts[-1], cache=cache, write=write):
+            getattr(cache, act)(state.key)
+            write(state, payload)
+
+        disk.write = interrupted
+        work(cache)
+        assert [state.is_pinned for state in disk.states()] == [acts[-1] == "pin"]
+
+
 def test_an_edge_that_is_split_while_it_is_written_is_on_disk_all_the_same():
     disk = MemoryDisk()
     cache = make_cache(disk)
@@ -260,3 +279,36 @@ def test_a_file_that_cannot_be_read_now_is_passed_over_and_kept():
     assert restored(second, A) == 0
     disk.is_unreadable = False
     assert restored(second, A) == 50
+
+
+def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
+    disk = MemoryDisk()
+    cache = make_cache(disk, cold_bytes=60 * 4)
+    put(cache, A, owner="chat:1")
+    work(cache)
+    (entry,) = cache.report().entries
+    cache.pin(entry.key)
+    put(cache, B)
+    put(cache, C)
+    work(cache)
+    assert lines(disk) == {100}
+    assert restored(cache, B) == restored(cache, C) == 50
+    (note,) = cache.report().notes
+    assert "has no room on disk" in note.text
+    cache.unpin(entry.key)
+    put(cache, [*range(400, 440)])
+    work(cache)
+    assert lines(disk) == {400}
+
+
+def test_a_chat_is_deleted_from_a_disk_that_is_too_full_to_write():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A, owner="chat:1")
+    work(cache)
+    disk.is_full = True
+    put(cache, B)
+    work(cache)
+    disk.is_full = False
+    cache.forget("chat:1")
+    assert not disk.files
