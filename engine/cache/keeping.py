@@ -8,8 +8,9 @@ from engine.cache.kept import Kept, KeptNode, Payload
 from engine.cache.line import pack
 from engine.errors import StateError
 
-N_NEWEST = 3
-"""Whole states that are kept of one line, the newest: enough to take back a turn or two."""
+N_NEWEST = 4
+"""Whole states that are kept of one line, the newest: the ends of two prompts and two replies, so
+that the last two turns can be made anew."""
 
 
 class Keeping:
