@@ -157,8 +157,6 @@ class CacheDefaults(_Section):
     """New tokens after which a running reply is kept in the middle; 0 waits for its end."""
     reserve: Size = 512 * MIB
     """Main memory that stays free for others: below it less is kept."""
-    compress: bool = False
-    """Whether states on disk are compressed: slower, and seldom much smaller."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
     """Chats and branches that the context holds side by side, each with room of its own; where a
     preset is chosen, its `n_slots` counts."""
@@ -179,7 +177,6 @@ class CacheDefaults(_Section):
             min_tokens=self.min_tokens,
             checkpoint_tokens=self.checkpoint_tokens,
             reserve_bytes=self.reserve,
-            compress=self.compress,
         )
 
 

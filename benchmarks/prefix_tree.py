@@ -85,14 +85,14 @@ def tell(cache: TieredCache, chats: list[list[int]]) -> None:
 
 def write_and_take_up(folder: Path, chats: list[list[int]]) -> None:
     with ColdFolder(folder) as cold:
-        cache = open_cache(ColdStore(cold, NAMESPACE, compress=False))
+        cache = open_cache(ColdStore(cold, NAMESPACE))
         put_all(cache, chats)
         began = time.perf_counter()
         cache.close(600.0)
         print(f"rest of the writing     {time.perf_counter() - began:.2f} s")
     with ColdFolder(folder) as cold:
         began = time.perf_counter()
-        cache = open_cache(ColdStore(cold, NAMESPACE, compress=False))
+        cache = open_cache(ColdStore(cold, NAMESPACE))
         print(f"taking up at a start    {(time.perf_counter() - began) * 1000:.1f} ms")
         use = cache.report().tiers[1]
         print(f"states on disk          {use.n_entries:,}, {use.nbytes:,} bytes")

@@ -123,7 +123,7 @@ def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | No
         return None, None
     try:
         folder = ColdFolder(settings.folder)
-        return ColdStore(folder, namespace, compress=settings.compress), None
+        return ColdStore(folder, namespace), None
     except CacheStoreError as error:
         return None, f"Nothing is kept on disk: {error}"
 

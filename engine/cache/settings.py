@@ -23,5 +23,3 @@ class CacheSettings:
     the middle; 0 saves at the end of replies only."""
     reserve_bytes: int = 512 * MIB
     """Main memory that stays available to others: below it the warm tier shrinks."""
-    compress: bool = False
-    """Whether cold snapshots are compressed (zlib); slower, and seldom smaller by much."""

@@ -65,7 +65,6 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
             min_tokens = 16
             checkpoint_tokens = 0
             reserve = "1 GiB"
-            compress = true
             slots = 4
             cells = "shared"
             [keys]
@@ -95,7 +94,6 @@ def test_every_key_of_the_file_arrives(path: Path) -> None:
         min_tokens=16,
         checkpoint_tokens=0,
         reserve_bytes=1024 * MIB,
-        compress=True,
     )
     assert (settings.cache.slots, settings.cache.cells) == (4, "shared")
     assert settings.keys == {"chat-stop": "f8"}

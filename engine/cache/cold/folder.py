@@ -141,14 +141,7 @@ class ColdFolder:
             self._indexed(lambda index: index.adopt(found))
         return rows + found
 
-    def write(
-        self,
-        namespace: Namespace,
-        state: StoredState,
-        payload: bytes | memoryview,
-        *,
-        compress: bool,
-    ) -> int:
+    def write(self, namespace: Namespace, state: StoredState, payload: bytes | memoryview) -> int:
         """Put a state on disk, whole or not at all, and give the bytes of its file.
 
         Raises:
@@ -156,7 +149,7 @@ class ColdFolder:
                 than a file may be; nothing was kept.
         """
         path = self.file_of(namespace.key, state.key)
-        write = partial(write_snapshot, path, namespace, state, payload, compress=compress)
+        write = partial(write_snapshot, path, namespace, state, payload)
         try:
             try:
                 nbytes = write()

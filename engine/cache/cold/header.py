@@ -19,7 +19,7 @@ VERSION = 1
 MAX_DESCRIPTION_BYTES = 1 << 20
 MAX_TOKENS = 1 << 27
 DIGEST_BYTES = 32
-PRELUDE = struct.Struct(f"<8sIIIIQQ{DIGEST_BYTES}s{DIGEST_BYTES}s")
+PRELUDE = struct.Struct(f"<8sIIIQ{DIGEST_BYTES}s{DIGEST_BYTES}s")
 DIGEST_AT = PRELUDE.size - DIGEST_BYTES
 
 
@@ -29,11 +29,7 @@ class Prelude:
 
     n_description_bytes: int
     n_tokens: int
-    is_compressed: bool
     payload_bytes: int
-    """As it lies in the file."""
-    state_bytes: int
-    """As the backend gave it."""
     payload_digest: bytes
     digest: bytes
 
@@ -52,20 +48,13 @@ class Header:
     prelude: Prelude
 
 
-def head_of(
-    namespace: Namespace,
-    state: StoredState,
-    payload: bytes | memoryview,
-    *,
-    is_compressed: bool,
-) -> bytes:
+def head_of(namespace: Namespace, state: StoredState, payload: bytes | memoryview) -> bytes:
     """Give everything that stands before a payload in its file.
 
     Args:
         namespace: What the state belongs to.
         state: What it stands for.
-        payload: Its bytes as they lie in the file.
-        is_compressed: Whether they are compressed.
+        payload: Its bytes.
 
     Raises:
         StateError: the description is larger than any that is read again.
@@ -82,9 +71,7 @@ def head_of(
         VERSION,
         len(description),
         n_tokens,
-        is_compressed,
         len(payload),
-        state.nbytes,
         sha256(payload).digest(),
         bytes(DIGEST_BYTES),
     )[:DIGEST_AT]
@@ -100,22 +87,14 @@ def read_prelude(data: bytes, file_bytes: int) -> Prelude:
     """
     if len(data) < PRELUDE.size:
         raise StateError(f"it ends after {len(data)} bytes, within its head")
-    magic, version, *sizes, payload_digest, digest = PRELUDE.unpack(data)
+    (magic, version, n_description_bytes, n_tokens, payload_bytes, payload_digest,
+     digest) = PRELUDE.unpack(data)  # fmt: skip
     if magic != MAGIC:
         raise StateError("it is no snapshot of kvchat")
     if version != VERSION:
         raise StateError(f"it is of version {version} and this kvchat reads {VERSION}")
-    n_description_bytes, n_tokens, is_compressed, payload_bytes, state_bytes = sizes
-    prelude = Prelude(
-        n_description_bytes,
-        n_tokens,
-        bool(is_compressed),
-        payload_bytes,
-        state_bytes,
-        payload_digest,
-        digest,
-    )
-    if n_description_bytes > MAX_DESCRIPTION_BYTES or n_tokens > MAX_TOKENS or is_compressed > 1:
+    prelude = Prelude(n_description_bytes, n_tokens, payload_bytes, payload_digest, digest)
+    if n_description_bytes > MAX_DESCRIPTION_BYTES or n_tokens > MAX_TOKENS:
         raise StateError("its sizes cannot be")
     if prelude.head_bytes + payload_bytes != file_bytes:
         raise StateError(
@@ -138,5 +117,5 @@ def read_head(prelude: Prelude, data: bytes, rest: bytes) -> Header:
     if sha256(data[:DIGEST_AT] + rest).digest() != prelude.digest:
         raise StateError("its head is damaged: the checksum differs")
     at = prelude.n_description_bytes
-    namespace, state = read_description(rest[:at], rest[at:], prelude.state_bytes)
+    namespace, state = read_description(rest[:at], rest[at:], prelude.payload_bytes)
     return Header(namespace, state, prelude)

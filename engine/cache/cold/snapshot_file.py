@@ -1,7 +1,6 @@
 """One snapshot as one file: written whole or not at all, and never read wrongly."""
 
 import os
-import zlib
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BufferedReader
@@ -12,11 +11,6 @@ from engine.cache.namespace import Namespace
 from engine.cache.stored import StoredState
 from engine.errors import StateError
 from engine.files import replace_file
-
-ZLIB_LEVEL = 1
-BLOCK_BYTES = 1 << 20
-MAX_RATIO = 1032
-"""Most bytes that one of zlib's can become (zlib's technical notes: 1032:1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +28,7 @@ class FileFacts:
 
 
 def write_snapshot(
-    path: Path,
-    namespace: Namespace,
-    state: StoredState,
-    payload: bytes | memoryview,
-    *,
-    compress: bool,
+    path: Path, namespace: Namespace, state: StoredState, payload: bytes | memoryview
 ) -> int:
     """Write a state to its file and give the file's size in bytes.
 
@@ -47,14 +36,10 @@ def write_snapshot(
         OSError: it cannot be written; what was there before still is.
         StateError: the state is larger than a file may say.
     """
-    stored: bytes | memoryview = zlib.compress(payload, ZLIB_LEVEL) if compress else payload
-    is_compressed = len(stored) < len(payload)
-    if not is_compressed:
-        stored = payload
-    head = head_of(namespace, state, stored, is_compressed=is_compressed)
+    head = head_of(namespace, state, payload)
     # A power cut may cost the newest snapshots: they are computed again then.
-    replace_file(path, [head, stored], is_durable=False)
-    return len(head) + len(stored)
+    replace_file(path, [head, payload], is_durable=False)
+    return len(head) + len(payload)
 
 
 def read_facts(path: Path) -> FileFacts:
@@ -78,15 +63,12 @@ def read_snapshot(path: Path) -> tuple[FileFacts, bytes]:
     with path.open("rb") as file:
         facts = _facts(file)
         prelude = facts.header.prelude
-        stored = file.read(prelude.payload_bytes)
-    if len(stored) != prelude.payload_bytes:
+        payload = file.read(prelude.payload_bytes)
+    if len(payload) != prelude.payload_bytes:
         raise StateError("it became shorter while it was read")
-    if sha256(stored).digest() != prelude.payload_digest:
+    if sha256(payload).digest() != prelude.payload_digest:
         raise StateError("its state is damaged: the checksum differs")
-    state = _inflated(stored, prelude.state_bytes) if prelude.is_compressed else stored
-    if len(state) != prelude.state_bytes:
-        raise StateError(f"its state has {len(state):,} bytes, not {prelude.state_bytes:,}")
-    return facts, state
+    return facts, payload
 
 
 def _facts(file: BufferedReader) -> FileFacts:
@@ -96,14 +78,3 @@ def _facts(file: BufferedReader) -> FileFacts:
     rest = file.read(prelude.head_bytes - PRELUDE.size)
     header = read_head(prelude, data, rest)
     return FileFacts(header, status.st_size, is_pinned=not status.st_mode & 0o200)
-
-
-def _inflated(stored: bytes, nbytes: int) -> bytes:
-    if nbytes > len(stored) * MAX_RATIO:
-        raise StateError(f"{len(stored):,} bytes cannot become {nbytes:,}")
-    inflater = zlib.decompressobj()
-    try:
-        state = inflater.decompress(stored, nbytes + 1)
-    except zlib.error as error:
-        raise StateError(f"its state cannot be unpacked: {error}") from error
-    return state

@@ -15,10 +15,9 @@ class ColdStore:
         CacheStoreError: the index of the folder is in use by others for seconds.
     """
 
-    def __init__(self, folder: ColdFolder, namespace: Namespace, *, compress: bool) -> None:
+    def __init__(self, folder: ColdFolder, namespace: Namespace) -> None:
         self._folder = folder
         self._namespace = namespace
-        self._compress = compress
         folder.know(namespace)
 
     @property
@@ -29,7 +28,7 @@ class ColdStore:
         return [entry.state for entry in self._folder.entries(self._namespace.key)]
 
     def write(self, state: StoredState, payload: bytes | memoryview) -> None:
-        self._folder.write(self._namespace, state, payload, compress=self._compress)
+        self._folder.write(self._namespace, state, payload)
 
     def read(self, state: StoredState) -> bytes:
         return self._folder.read(self._namespace.key, state)

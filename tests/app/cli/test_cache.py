@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Iterator[ColdFolder]:
 
 def put(folder: ColdFolder, namespace: Namespace, *states: StoredState) -> None:
     for state in states:
-        folder.write(namespace, state, payload_of(state), compress=False)
+        folder.write(namespace, state, payload_of(state))
 
 
 def kept(folder: ColdFolder) -> set[str]:

@@ -159,7 +159,7 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
     ]
     with ColdFolder(locations.snapshots_dir()) as folder:
         for state in states:
-            folder.write(NAMESPACE, state, payload_of(state), compress=False)
+            folder.write(NAMESPACE, state, payload_of(state))
         done = kvchat("chats", "delete", "gone", "--yes")
         assert "with it 1 kept state" in done.stderr
         assert [entry.state.key for entry in folder.all_entries()] == [states[0].key]

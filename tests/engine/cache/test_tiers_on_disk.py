@@ -29,7 +29,7 @@ def open_cache(folder: ColdFolder, **settings: int) -> TieredCache:
         NAMESPACE.key,
         can_slice=True,
         split_state=split_state,
-        cold=ColdStore(folder, NAMESPACE, compress=False),
+        cold=ColdStore(folder, NAMESPACE),
         settings=CacheSettings(min_tokens=1, **settings),
     )
 

@@ -32,7 +32,7 @@ def write_many(store: ColdStore, written: list[StoredState]) -> None:
 def fill(path: Path) -> None:
     """Write until no space is left, then lose nothing and write again after room was made."""
     with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE, compress=False)
+        store = ColdStore(folder, NAMESPACE)
         for state in SMALL:
             store.write(state, payload_of(state))
         written: list[StoredState] = []
@@ -46,7 +46,7 @@ def fill(path: Path) -> None:
             store.delete(state.key)
         store.write(SMALL[0], payload_of(SMALL[0]))
     with ColdFolder(path) as folder:
-        assert len(ColdStore(folder, NAMESPACE, compress=False).states()) == len(SMALL)
+        assert len(ColdStore(folder, NAMESPACE).states()) == len(SMALL)
 
 
 def fill_limited(path: Path) -> None:
@@ -58,7 +58,7 @@ def fill_limited(path: Path) -> None:
 def read_only(path: Path) -> None:
     """Read and list in a folder that cannot be written, with an index and without."""
     with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE, compress=False)
+        store = ColdStore(folder, NAMESPACE)
         for state in SMALL:
             store.write(state, payload_of(state))
     is_root = os.getuid() == 0  # whom no mode keeps from writing
@@ -70,7 +70,7 @@ def read_only(path: Path) -> None:
     if is_root:
         os.setresuid(NOBODY, NOBODY, NOBODY)
     with ColdFolder(path) as folder:
-        store = ColdStore(folder, NAMESPACE, compress=False)
+        store = ColdStore(folder, NAMESPACE)
         assert len(store.states()) == len(SMALL)
         for state in SMALL:
             assert store.read(state) == payload_of(state)

@@ -33,7 +33,7 @@ def folder(path: Path) -> Iterator[ColdFolder]:
 
 def put(folder: ColdFolder, *states: StoredState) -> None:
     for state in states:
-        folder.write(NAMESPACE, state, payload_of(state), compress=False)
+        folder.write(NAMESPACE, state, payload_of(state))
 
 
 def listed(folder: ColdFolder) -> set[str]:
@@ -144,7 +144,7 @@ def test_a_renamed_file_is_not_read_as_another_state(folder: ColdFolder) -> None
 def test_a_file_of_another_namespace_is_not_read(folder: ColdFolder, path: Path) -> None:
     state, other = STATES[0], state_of([0, 1, 2], namespace=OTHER)
     put(folder, state)
-    folder.write(OTHER, other, payload_of(other), compress=False)
+    folder.write(OTHER, other, payload_of(other))
     shutil.copy(folder.file_of(OTHER.key, other.key), folder.file_of(NAMESPACE.key, state.key))
     with pytest.raises(StateError, match="other settings or another model"):
         folder.read(NAMESPACE.key, state)

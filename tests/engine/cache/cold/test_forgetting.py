@@ -19,9 +19,9 @@ def kept(path: Path) -> dict[str, frozenset[str]]:
 def write(path: Path, *states: StoredState, elsewhere: StoredState | None = None) -> None:
     with ColdFolder(path) as folder:
         for state in states:
-            folder.write(NAMESPACE, state, payload_of(state), compress=False)
+            folder.write(NAMESPACE, state, payload_of(state))
         if elsewhere is not None:
-            folder.write(OTHER, elsewhere, payload_of(elsewhere), compress=False)
+            folder.write(OTHER, elsewhere, payload_of(elsewhere))
 
 
 def test_what_only_one_owner_used_goes_in_every_namespace_pinned_or_not(tmp_path: Path) -> None:

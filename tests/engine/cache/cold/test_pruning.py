@@ -40,7 +40,7 @@ def leaving(*states: StoredState, orphaned: tuple[str, ...] = ()) -> list[Stored
 
 def put(folder: ColdFolder, namespace: Namespace, *states: StoredState) -> None:
     for state in states:
-        folder.write(namespace, state, payload_of(state), compress=False)
+        folder.write(namespace, state, payload_of(state))
 
 
 def test_what_spares_least_time_per_byte_leaves_first() -> None:
@@ -98,7 +98,7 @@ def test_what_was_used_lately_outlives_pruning_by_age_with_its_start(folder: Col
 def test_a_store_makes_room_among_others_only_and_below_a_worth_only(
     folder: ColdFolder, here: Namespace
 ) -> None:
-    store = ColdStore(folder, OTHER, compress=False)
+    store = ColdStore(folder, OTHER)
     own = state_of([1], namespace=OTHER, recompute_s=1e-3)
     cheap = state_of([1], namespace=here, recompute_s=2e-3, nbytes=1024)
     dear = state_of([2], namespace=here, recompute_s=1024.0, nbytes=1024)

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Iterator[ColdFolder]:
 
 @pytest.fixture
 def store(folder: ColdFolder) -> ColdStore:
-    return ColdStore(folder, NAMESPACE, compress=False)
+    return ColdStore(folder, NAMESPACE)
 
 
 def test_a_store_is_a_cold_tier(store: ColdStore) -> None:
@@ -30,34 +30,32 @@ def test_a_store_is_a_cold_tier(store: ColdStore) -> None:
     assert tier.nbytes == 0
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_what_was_written_is_read_bit_for_bit(folder: ColdFolder, *, compress: bool) -> None:
-    store = ColdStore(folder, NAMESPACE, compress=compress)
+def test_what_was_written_is_read_bit_for_bit(folder: ColdFolder, store: ColdStore) -> None:
     state = state_of([1, 2, -3, 2**31 - 1])
     store.write(state, memoryview(payload_of(state)))
     assert store.read(state) == payload_of(state)
     assert store.states() == [state]
     takes = folder.file_of(NAMESPACE.key, state.key).stat().st_size
     assert store.nbytes == takes
-    assert (takes < state.nbytes) == compress
+    assert takes > state.nbytes
 
 
 def test_a_state_outlives_a_restart_with_its_use_and_pin(tmp_path: Path) -> None:
     state = state_of(range(40))
     with ColdFolder(tmp_path) as folder:
-        store = ColdStore(folder, NAMESPACE, compress=False)
+        store = ColdStore(folder, NAMESPACE)
         store.write(state, payload_of(state))
         store.note_use(state.key, 1_800_000_000.0, 7, frozenset({"chat:1", "chat:2"}))
         store.pin(state.key, is_pinned=True)
     with ColdFolder(tmp_path) as folder:
-        (found,) = ColdStore(folder, NAMESPACE, compress=False).states()
+        (found,) = ColdStore(folder, NAMESPACE).states()
     assert (found.used_at, found.n_uses, found.is_pinned) == (1_800_000_000.0, 7, True)
     assert found.owners == {"chat:1", "chat:2"}
     assert found.tokens == tuple(range(40))
 
 
 def test_a_store_lists_and_reads_its_own_namespace_only(folder: ColdFolder) -> None:
-    store, other = (ColdStore(folder, each, compress=False) for each in (NAMESPACE, OTHER))
+    store, other = (ColdStore(folder, each) for each in (NAMESPACE, OTHER))
     state = state_of([1, 2, 3], namespace=OTHER)
     other.write(state, payload_of(state))
     assert store.states() == []

@@ -27,7 +27,7 @@ def live(path: Path, seed: int, seconds: float) -> int:
     choice = random.Random(seed)
     n_read = 0
     with ColdFolder(path) as folder:
-        stores = [ColdStore(folder, each, compress=bool(seed % 2)) for each in SPACES]
+        stores = [ColdStore(folder, each) for each in SPACES]
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             at = choice.randrange(len(SPACES))
