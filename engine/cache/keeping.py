@@ -101,7 +101,7 @@ class Keeping:
             if n_seen <= N_NEWEST or node.n_locks or node.value.is_pinned:
                 continue
             if not catalog.is_branch(node):
-                self._core.ledger.count(n_evictions=len(catalog.remove(node)))
+                catalog.remove(node)
 
 
 def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:

@@ -36,6 +36,7 @@ def test_of_one_line_the_newest_few_snapshots_are_kept():
         put(cache, LINE[:end])
         work(cache)
     assert ends(cache) == [40, 50, 60, 70]
+    assert cache.report().counts.n_evictions == 0
     work(cache)
     assert sorted(state.end for state in disk.states()) == [40, 50, 60, 70]
 
