@@ -129,6 +129,7 @@ class Sequence(Protocol):
 
         Raises:
             StateError: the backend refuses the states; the sequence is empty then.
+            ContextFullError: more tokens than free cells.
         """
         ...
 
@@ -212,7 +213,7 @@ class Backend(Protocol):
         ...
 
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        """Cut a saved state behind its first `at` tokens; needs `can_slice`.
+        """Cut a saved state behind its first `at` tokens; needs `can_slice`. Any thread may ask.
 
         Raises:
             StateError: the state is damaged, or has not more than `at` tokens.

@@ -217,7 +217,9 @@ class LlamaCppBackend:
         return Room(
             context=self._context,
             memory=memory,
-            states=States(self._context, n_swa=n_swa, ring=self._ring()),
+            states=States(
+                self._context, n_swa=n_swa, ring=self._ring(), shares_cells=self.shares_cells
+            ),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,

@@ -16,6 +16,7 @@ from engine.errors import (
     CropUnsupportedError,
     DecodeAborted,
     DecodeError,
+    EngineError,
     StateError,
 )
 
@@ -213,7 +214,7 @@ class LlamaCppSequence:
         """Replace what is held; the sequence is empty where that fails."""
         try:
             n_gone = self._room.states.write(self._id, states, len(tokens))
-        except StateError:
+        except EngineError:
             self._forget()
             raise
         self._tokens = list(tokens)
@@ -296,11 +297,10 @@ class LlamaCppSequence:
         )
 
     def _others(self) -> str:
-        """Say what other sequences hold of shared cells; a common prefix counts for each."""
+        """Say how many tokens other sequences hold; a prefix that they share counts for each."""
         others = [len(one.tokens) for one in self._room.open.values() if one is not self]
         if not self._room.shares_cells or not sum(others):
             return ""
         return (
-            f" (the {self._room.n_ctx} cells are shared, and {len(others)} other sequences hold "
-            f"{sum(others)} tokens)"
+            f" (the sequences share {self._room.n_ctx} cells, and others hold {sum(others)} tokens)"
         )

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import NoReturn
 
 import llama_cpp
 import numpy as np
@@ -13,12 +14,13 @@ from engine.backends.llama_cpp.state_layout import (
     RecurrentShape,
     State,
     StateShape,
-    find_shape,
+    check_magic,
     read_parts,
 )
+from engine.backends.llama_cpp.state_shapes import find_shape
 from engine.backends.llama_cpp.state_slices import first_position, join, stretch
 from engine.backends.llama_cpp.state_window import Ring
-from engine.errors import StateError
+from engine.errors import ContextFullError, StateError
 
 
 class States:
@@ -29,10 +31,13 @@ class States:
     the same.
     """
 
-    def __init__(self, context: object, *, n_swa: int, ring: Ring | None) -> None:
+    def __init__(
+        self, context: object, *, n_swa: int, ring: Ring | None, shares_cells: bool
+    ) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
+        self._shares_cells = shares_cells
         self.ring = ring
         self._shape: StateShape | None = None
         self.is_learned = False
@@ -76,6 +81,7 @@ class States:
         Raises:
             StateError: the states are damaged, of another layout, or do not hold these tokens;
                 what the sequence holds is unchanged unless llama.cpp itself refused.
+            ContextFullError: other sequences hold the cells that all share.
         """
         state = self._whole(states, n_tokens)
         parts = self._checked(state, n_tokens)
@@ -85,10 +91,7 @@ class States:
             self._context, _pointer(data.ctypes.data), len(data), sequence_id
         )
         if n_read != len(data):
-            raise StateError(
-                f"llama.cpp refused a state of {n_tokens} tokens ({len(data)} bytes): the log has "
-                "the reason"
-            )
+            self._refuse(n_tokens, len(data))
         if self.ring is not None and self.ring.has_gap(n_tokens):
             llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, n_tokens + 1)
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
@@ -98,6 +101,17 @@ class States:
             )
         return max(
             (int(part.positions.min()) for part in parts if len(part.records) > 1), default=0
+        )
+
+    def _refuse(self, n_tokens: int, nbytes: int) -> NoReturn:
+        if self._shares_cells:
+            raise ContextFullError(
+                f"a state of {n_tokens} tokens was asked for and other sequences hold the cells: "
+                "close one, or raise the context"
+            )
+        raise StateError(
+            f"llama.cpp refused a state of {n_tokens} tokens ({nbytes} bytes): the log has the "
+            "reason"
         )
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
@@ -142,6 +156,7 @@ class States:
 
     def _checked(self, state: State, n_tokens: int) -> tuple[Part, ...]:
         if self._shape is None:
+            check_magic(state)
             return ()
         parts = read_parts(state, self._shape)
         n_swa = 0 if len(self._attention()) > 1 else self._n_swa

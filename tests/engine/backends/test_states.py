@@ -12,7 +12,7 @@ from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import whole_model
-from engine.errors import EngineError, StateError
+from engine.errors import ContextFullError, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.filled_models import SHAPES, filled_model
 
@@ -317,10 +317,15 @@ class TestSharedSequences(TestSeparateSequences):
 
     def test_cells_that_others_hold_are_told(self, backend: LlamaCppBackend) -> None:
         first, second = self.open(backend, LINE[:150]), self.open(backend, LINE[:100])
-        with pytest.raises(EngineError, match="1 other sequences hold 150 tokens"):
+        with pytest.raises(ContextFullError, match="others hold 150 tokens"):
             second.prefill(LINE[100:110])
         assert list(second.tokens) == LINE[:100]
         state = first.save()
+        first.crop(0)
+        read(second, 200)
+        with pytest.raises(ContextFullError, match="other sequences hold the cells"):
+            first.load(LINE[:150], [state])
+        assert list(first.tokens) == []
         second.close()
         first.load(LINE[:150], [state])
         assert list(self.open(backend, LINE[:106]).tokens) == LINE[:106]
