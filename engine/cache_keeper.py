@@ -102,6 +102,8 @@ class CacheKeeper:
         loaded.session.attach_cache(tiers, settings)
         if problem is not None:
             tiers.note(problem, is_problem=True)
+        for removed in () if cold is None else cold.take_notes():
+            tiers.note(removed, is_problem=True)
         return tiers
 
     def _do(self, errand: Errand, tiers: TieredCache, loaded: LoadedSession) -> None:

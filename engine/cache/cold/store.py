@@ -20,6 +20,10 @@ class ColdStore:
         self._namespace = namespace
         folder.know(namespace)
 
+    def take_notes(self) -> tuple[str, ...]:
+        """Give what was removed because it was damaged, since this was asked last."""
+        return self._folder.take_notes()
+
     @property
     def nbytes(self) -> int:
         return self._folder.nbytes
