@@ -66,6 +66,19 @@ def test_pins_beyond_the_budget_are_refused_with_both_numbers():
     assert not tight.report().entries[0].is_pinned
 
 
+def test_a_pin_counts_with_all_that_it_needs():
+    disk = MemoryDisk()
+    two_chats(disk).close(1.0)
+    cache = make_cache(disk, cold_bytes=280)
+    first, second = key_of(cache, 50, "chat:1"), key_of(cache, 50, "chat:2")
+    cache.pin(first)
+    cache.pin(second)
+    small = make_cache(disk, cold_bytes=279)
+    with pytest.raises(CacheBudgetError, match="would take 280 bytes"):
+        small.unpin(first)
+        small.pin(first)
+
+
 def test_pins_outlive_a_restart_and_an_unpin_too():
     disk = MemoryDisk()
     cache = two_chats(disk)
@@ -117,6 +130,14 @@ def test_forgetting_a_chat_drops_what_only_it_used():
     cache.forget("chat:2")
     assert not disk.files
     assert restored(cache, B) == 0
+
+
+def test_forgetting_a_chat_keeps_the_start_of_a_line_that_is_nobodys():
+    cache = make_cache()
+    put(cache, A[:30], owner="chat:1")
+    put(cache, A)
+    cache.forget("chat:1")
+    assert restored(cache, A) == 50
 
 
 def test_a_chat_is_forgotten_though_its_states_are_in_use():
