@@ -39,16 +39,16 @@ def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> 
     return (*runs, Run(said), Run(f" · {name}", "muted"))
 
 
-def empty_lines(snapshot: CockpitSnapshot) -> list[str]:
+def empty_text(snapshot: CockpitSnapshot) -> str:
     """Why the table is empty, and what fills it."""
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
-        return ["No model is loaded: what is kept belongs to a model and its settings."]
+        return "No model is loaded: what is kept belongs to a model and its settings."
     if snapshot.tiers is None:
-        return ["Nothing was told of the cache yet."]
+        return "Nothing was told of the cache yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
-        return ["Keeping is off: give [cache] in the settings a budget in memory or on disk."]
-    return ["Nothing is kept of this model yet: states are saved behind replies."]
+        return "Nothing can be kept: [cache] in the settings is off, or just being opened."
+    return "Nothing is kept of this model yet: states are saved behind replies."
 
 
 def table_head(width: int) -> Line:

@@ -16,7 +16,7 @@ from app.chat.snapshot import CockpitSnapshot
 from app.render.cache_detail import chat_detail, log_lines, state_detail
 from app.render.cache_screen import (
     chat_line,
-    empty_lines,
+    empty_text,
     owners_text,
     state_line,
     table_head,
@@ -116,8 +116,8 @@ class CacheScreen(Screen[None]):
         if self._rows:
             kept.show_rows(len(self._rows), self._row, table_head, place)
         else:
-            said = " ".join(empty_lines(snapshot))
-            kept.show_rows(0, self._row, lambda _: (Run(said, "muted"),), 0)
+            said = (Run(empty_text(snapshot), "muted"),)
+            kept.show_text(lambda width: wrapped(said, width))
         self.query_one(CachePanel).present(snapshot)
         notes = snapshot.cache_log
         self.query_one("#cache-log", PlanReport).present(lambda width: log_lines(notes, width))

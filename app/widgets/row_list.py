@@ -53,6 +53,7 @@ class RowList(ScrollView, Ink, can_focus=True):
         self._n_rows = 0
         self._head: Callable[[int], Line] = lambda _: EMPTY
         self._row: RowRenderer = lambda *_: EMPTY
+        self._text: Callable[[int], list[Line]] = lambda _: []
 
     def show_rows(
         self, n_rows: int, row: RowRenderer, head: Callable[[int], Line], place: int
@@ -63,6 +64,11 @@ class RowList(ScrollView, Ink, can_focus=True):
         self._resize()
         self._follow()
 
+    def show_text(self, text: Callable[[int], list[Line]]) -> None:
+        """Show lines in the place of rows and head, such as why there are none."""
+        self._text = text
+        self.show_rows(0, lambda *_: EMPTY, lambda _: EMPTY, 0)
+
     def mark(self, place: int) -> None:
         """Mark a row and bring it in sight."""
         self._go(place)
@@ -72,6 +78,8 @@ class RowList(ScrollView, Ink, can_focus=True):
         self._follow()
 
     def content_strip(self, y: int, width: int) -> Strip:
+        if not self._n_rows:
+            return self.strip(next(iter(self._text(width)[y : y + 1]), EMPTY), width)
         if y < HEAD_HEIGHT:
             return self.strip((Run(" " * MARKER_WIDTH), *self._head(width - MARKER_WIDTH)), width)
         place = y - HEAD_HEIGHT + self.scroll_offset.y

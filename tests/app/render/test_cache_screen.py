@@ -7,7 +7,7 @@ from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render.cache_detail import chat_detail, log_lines, state_detail
 from app.render.cache_screen import (
     chat_line,
-    empty_lines,
+    empty_text,
     owners_text,
     state_line,
     table_head,
@@ -160,16 +160,13 @@ def test_the_log_is_told_in_full_newest_first() -> None:
 
 
 def test_an_empty_table_says_why() -> None:
-    def said(snapshot: CockpitSnapshot) -> str:
-        return " ".join(empty_lines(snapshot))
-
     off = CacheReport((TierUse("warm", 0, 0, 0, 0), TierUse("cold", 0, 0, 0, 0)))
     on = CacheReport((TierUse("warm", 0, 0, 0, MIB),))
     ready = CockpitSnapshot(phase=Phase.READY)
-    assert "No model is loaded" in said(CockpitSnapshot())
-    assert "told" in said(ready)
-    assert "Keeping is off" in said(replace(ready, tiers=off))
-    assert "saved behind replies" in said(replace(ready, tiers=on))
+    assert "No model is loaded" in empty_text(CockpitSnapshot())
+    assert "told" in empty_text(ready)
+    assert "[cache] in the settings is off" in empty_text(replace(ready, tiers=off))
+    assert "saved behind replies" in empty_text(replace(ready, tiers=on))
 
 
 def test_the_title_tells_that_a_report_lists_the_last_ones_only() -> None:

@@ -34,17 +34,18 @@ def entry(
     end: int = 300,
     tiers: tuple[TierName, ...] = BOTH,
     is_pinned: bool = False,
+    age_s: float = 130.0,
 ) -> CacheEntry:
     return CacheEntry(
         key, start, end, 7 * MIB, tiers, tuple(owner_of(i) for i in owners), is_pinned, 3,
-        time.time() - 130, 1.5,
+        time.time() - age_s, 1.5,
     )  # fmt: skip
 
 
 ENTRIES = (
     entry("b", (1,), start=300, end=1104, tiers=("cold",)),
-    entry("c", (2,), start=300, end=500, is_pinned=True),
-    entry("a", (1, 2)),
+    entry("c", (2,), start=300, end=500, is_pinned=True, age_s=160),
+    entry("a", (1, 2), age_s=170),
 )
 
 
