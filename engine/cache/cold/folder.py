@@ -59,6 +59,7 @@ class ColdFolder:
             with contextlib.suppress(OSError):
                 remove_leftovers(folder)
         self._index = ColdIndex(path)
+        self._note_index()
         self._nbytes = 0
 
     def __enter__(self) -> "ColdFolder":
@@ -222,7 +223,7 @@ class ColdFolder:
         Raises:
             CacheStoreError: it could not be written down.
         """
-        self._kept(
+        self._indexed(
             lambda index: index.note_use(
                 namespace, key, used_at=used_at, n_uses=n_uses, owners=owners
             )
@@ -239,7 +240,7 @@ class ColdFolder:
             path.chmod(PINNED_MODE if is_pinned else USUAL_MODE)
         except OSError as error:
             raise store_error(error, path) from error
-        self._kept(lambda index: index.pin(namespace, key, is_pinned=is_pinned))
+        self._indexed(lambda index: index.pin(namespace, key, is_pinned=is_pinned))
 
     def file_of(self, namespace: str, key: str) -> Path:
         """Give the file of a state."""
@@ -300,11 +301,11 @@ class ColdFolder:
             self._indexed(lambda index: index.drop(namespace, [key]))
         return StateError(text)
 
-    def _kept(self, change: Callable[[ColdIndex], None]) -> None:
-        self._indexed(change)
+    def _note_index(self) -> None:
         if not self._index.is_kept:
-            raise CacheStoreError(
-                f"{self.path / 'index.db'} cannot be written now: uses and pins are not kept"
+            self._notes.append(
+                f"{self.path / 'index.db'} cannot be written or is damaged and in use: what is "
+                "used now is forgotten at the end, the states themselves are not"
             )
 
     def _indexed(self, ask: Callable[[ColdIndex], Found]) -> Found:
@@ -316,6 +317,7 @@ class ColdFolder:
                 if primary_code(error) in OTHERS_FAULT:
                     raise store_error(error, self.path / "index.db") from error
             self._index.reopen()
+            self._note_index()
             try:
                 self._take_in_all()
                 return ask(self._index)
