@@ -34,13 +34,12 @@ from engine.requests import GenerationRequest, Message
 from engine.worker_client import WorkerClient
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
-TOKENS_OF_SENTENCE = 16
-QUESTIONS = (
-    "And what did the keeper of the light write down in the winter?",
-    "And what did the keeper of the light write down in the spring?",
-    "And what did the keeper of the light write down in the summer?",
-    "And what did the keeper of the light write down in the autumn?",
+TOKENS_OF_SENTENCE = 17
+QUESTIONS = tuple(
+    f"{season} came: what did the keeper of the light write down then?"
+    for season in ("Winter", "Spring", "Summer", "Autumn")
 )
+"""Different from their first word on, so that a tier holds nothing of the next one."""
 PLACES = ("nothing", "hot", "warm", "cold", "prefetched")
 GOALS = {"warm": 1 / 50, "cold": 1 / 20}
 PREFETCH_S = 1.0

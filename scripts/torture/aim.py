@@ -100,14 +100,18 @@ def moment_of(event: str, path: str, values: tuple[object, ...]) -> Moment | Non
 
 
 def watch_commits(moment: Moment, happens: Callable[[Moment], None]) -> None:
-    """Tell when a transaction of SQLite begins to commit, on connections made from now on."""
+    """Tell when SQLite begins to commit, on connections made from now on.
+
+    A change outside of a transaction is one of its own.
+    """
     connect = sqlite3.connect
+    kinds = ("COMMIT",) if moment == "chat commits" else ("COMMIT", "INSERT", "UPDATE", "DELETE")
 
     @functools.wraps(connect)
     def traced(*values: object, **named: object) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*values, **named)  # type: ignore[call-overload]
         connection.set_trace_callback(
-            lambda statement: happens(moment) if statement.startswith("COMMIT") else None
+            lambda statement: happens(moment) if statement.startswith(kinds) else None
         )
         return connection
 

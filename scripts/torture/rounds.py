@@ -25,11 +25,14 @@ MOMENTS: tuple[Moment, ...] = (
     "snapshot is renamed",
     "snapshot is read",
     "snapshot is read",
+    "snapshot is read",
     "snapshot is removed",
+    "index commits",
     "index commits",
     "chat commits",
     "chat commits",
 )
+SELDOM: tuple[Moment, ...] = ("snapshot is read", "snapshot is removed")
 VICTIMS: tuple[Victims, ...] = ("worker", "app", "both")
 SHARE_OF_STARTS = 0.15
 """Of the kills at any moment, those that may come before a model is loaded."""
@@ -105,9 +108,10 @@ class Rounds:
         if self._rng.random() > SHARE_OF_AIMED:
             return plan
         delay_s = self._rng.choice((0.0, self._rng.uniform(0.0, LONGEST_DELAY_S)))
+        moment = self._rng.choice(MOMENTS)
         aim = Aim(
-            moment=self._rng.choice(MOMENTS),
-            nth=self._rng.randint(1, 4),
+            moment=moment,
+            nth=self._rng.randint(1, 1 if moment in SELDOM else 4),
             delay_s=delay_s,
             victims=self._rng.choice(VICTIMS),
         )

@@ -32,6 +32,8 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
+    said: str = "VIOLATION"
+    """What a broken promise is called: in proofs it is what was to be found."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, what: str, n: int = 1) -> None:
@@ -48,7 +50,7 @@ class Tally:
         """Note a broken promise, and say it at once."""
         with self._lock:
             self.violations.append(Violation(kind, where, what))
-        print(f"  VIOLATION ({kind}) in {where}: {what}", flush=True)
+        print(f"  {self.said} ({kind}) in {where}: {what}", flush=True)
 
     @property
     def n_kills(self) -> int:
