@@ -90,7 +90,7 @@ class ChatScreen(ChatActions):
 
     def _tick(self) -> None:
         self.take(self.controller.poll())
-        self.send_what_waits()
+        self.ask_what_waits()
         had_text = bool(self._pending) and self._text_pacer.is_due()
         if had_text:
             with self._text_pacer.work():

@@ -8,7 +8,7 @@ from textual.widgets import Input, OptionList, Static
 from app.application import KvchatApp
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat import ChatScreen
-from app.screens.chats import ChatsScreen
+from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.cache.report import CacheEntry, CacheReport
@@ -201,18 +201,32 @@ async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Pat
 async def test_a_chat_that_stays_highlighted_is_brought_into_memory_once(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     store = app.controller.history.store
-    for i in range(4):
+    for i in range(3):
         add_chat(store, f"chat {i}", "an answer")
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
-        await pilot.press("ctrl+l", "down", "down", "down")
-        await wait_until(pilot, lambda: client.prefetched)
-        assert [messages[0].content for messages in client.prefetched] == ["chat 0"]
-        await pilot.press("up")
-        await wait_until(pilot, lambda: len(client.prefetched) == 2)
-        await pilot.press("down")
+        await pilot.press("ctrl+l", "end")
+        for place, key in enumerate(("up", "down", "up", "home")):
+            await wait_until(pilot, lambda place=place: len(client.prefetched) > min(place, 1))
+            await pilot.press(key)
+        await wait_until(pilot, lambda: len(client.prefetched) == 3)
+        await pilot.pause(PREFETCH_AFTER_S)
+    asked = [messages[0].content for messages in client.prefetched]
+    assert sorted(asked) == ["chat 0", "chat 1", "chat 2"]
+
+
+async def test_a_chat_that_is_only_passed_is_not_brought_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.chats.PREFETCH_AFTER_S", 60.0)
+    app, client = make_app(tmp_path)
+    for i in range(3):
+        add_chat(app.controller.history.store, f"chat {i}", "an answer")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l", "down", "down")
         await pilot.pause(0.4)
-        assert len(client.prefetched) == 2
+        assert client.prefetched == []
 
 
 async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_path: Path) -> None:

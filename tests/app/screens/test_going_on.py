@@ -2,8 +2,9 @@ from pathlib import Path
 
 from app.render.lines import plain
 from app.widgets.status_bar import StatusBar
+from engine.configuration import SamplingSettings
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.fakes_client import CONFIGURATION, Script, loaded
 
 LONG = "word " * 200
 
@@ -83,3 +84,38 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
         n = screen.transcript.text.count("word")
         await wait_until(pilot, lambda: screen.transcript.text.count("word") > n + 5)
+
+
+async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("and the end.",)))
+    store = app.controller.history.store
+    chat = store.create_chat(
+        title="cut", model_path=None, system_prompt="", sampling=SamplingSettings()
+    )
+    store.add_message(chat.id, parent_id=None, role="user", content="anyone?")
+    app.controller.open_chat(chat.id)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        app.controller.meters.loading(CONFIGURATION)
+        await pilot.press("enter")
+        assert "goes on when the model is loaded" in str(screen.composer.border_title)
+        await pilot.press("escape")
+        assert screen.composer.border_title is None
+        await pilot.press("enter")
+        assert client.requests == []
+        client.emit(loaded(CONFIGURATION))
+        await wait_until(pilot, lambda: "and the end." in screen.transcript.text)
+        assert screen.composer.border_title is None
+
+
+async def test_an_edit_is_forgotten_with_its_chat(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        await pilot.press("shift+tab", "e")
+        assert screen.composer.text == "first"
+        await pilot.press("ctrl+n", "enter")
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert len(screen.controller.history.store.list_chats()) == 2
