@@ -6,6 +6,8 @@ import pytest
 
 from engine.cache.line import pack
 from engine.cache.stored import StoredState
+from engine.errors import StateError
+from tests.engine.cache.invariants import check
 from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
 
 A = list(range(100, 150))
@@ -214,6 +216,30 @@ def test_a_pin_set_or_taken_while_the_state_is_written_holds_on_disk():
         assert [state.is_pinned for state in disk.states()] == [acts[-1] == "pin"]
 
 
+def test_a_file_stands_for_its_own_stretch_only_though_its_parent_lost_its_file_meanwhile():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    put(cache, A[:30])
+    work(cache)
+    (key,) = disk.files
+    put(cache, A)
+    write = disk.write
+
+    def interrupted(state, payload):
+        disk.write = write
+        disk.damaged.add(key)
+        with pytest.raises(StateError):
+            cache.verify(key)
+        disk.damaged.clear()
+        write(state, payload)
+
+    disk.write = interrupted
+    cache.work()
+    check(cache, disk)
+    work(cache)
+    assert restored(make_cache(disk), A) == 50
+
+
 def test_an_edge_that_is_split_while_it_is_written_is_on_disk_all_the_same():
     disk = MemoryDisk()
     cache = make_cache(disk)
@@ -240,9 +266,11 @@ def test_halves_and_whole_left_by_a_kill_are_sorted_out():
     put(cache, [*A[:30], *B[:20]])
     work(cache)
     disk.files.update(whole)
+    disk.log.clear()
     after = make_cache(disk)
     assert restored(after, A) == 50
     work(after)
+    assert disk.log == ["delete 0-50"]
     assert disk.nbytes == 70 * 4
     for left in (0, 30):
         some = MemoryDisk()

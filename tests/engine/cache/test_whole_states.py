@@ -62,6 +62,18 @@ def test_a_snapshot_that_a_newer_one_makes_idle_leaves_memory_first():
     assert ends(cache) == [50, 60]
 
 
+def test_a_snapshot_that_a_newer_one_makes_idle_leaves_the_disk_first():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, can_slice=False, clock=clock, warm_bytes=0, cold_bytes=120 * 4)
+    put(cache, LINE[:40], seconds=1000.0)
+    put(cache, LINE[:60])
+    work(cache)
+    clock.at += 1
+    put(cache, list(range(300, 350)))
+    work(cache)
+    assert sorted(state.end for state in disk.states()) == [50, 60]
+
+
 def test_a_damaged_snapshot_gives_way_to_the_one_before():
     disk = MemoryDisk()
     first = make_cache(disk, can_slice=False)
