@@ -208,7 +208,7 @@ class LlamaCppSequence:
         self._n_shared = 0
         self._is_shifted = False
         self._n_gone = 0
-        self._is_ring_broken = False
+        self._is_ring_broken = self._room.states.ring is not None
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
@@ -220,7 +220,7 @@ class LlamaCppSequence:
         self._tokens = list(tokens)
         self._n_gone = n_gone
         self._n_shared = 0
-        self._is_ring_broken = False
+        self._is_ring_broken = self._room.states.ring is not None
 
     def _stop_sharing(self) -> None:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
@@ -246,6 +246,7 @@ class LlamaCppSequence:
         last = llama_cpp.llama_memory_seq_pos_max(self._room.memory, self._id)
         length = last + 1
         self._tokens = [*self._tokens, *tokens][:length]
+        self._is_ring_broken = self._room.states.ring is not None
         if length and (self._room.is_recurrent or not self._window_is_whole(length)):
             self._forget()
 

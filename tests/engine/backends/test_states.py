@@ -12,7 +12,7 @@ from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import whole_model
-from engine.errors import ContextFullError, StateError
+from engine.errors import ContextFullError, DecodeAborted, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.filled_models import SHAPES, filled_model
 
@@ -187,15 +187,24 @@ def test_a_restored_window_lies_where_it_lay(
     assert np.array_equal(rows(sequence, 64), expected)
 
 
+@pytest.mark.parametrize("is_aborted", [False, True], ids=["cropped", "aborted"])
 @pytest.mark.parametrize("n_tokens", [250, 256, 260, 508, 514, 770])
 def test_a_window_that_was_cut_back_behind_the_end_of_its_ring_is_put_in_order_by_saving(
-    opened: Opened, n_tokens: int
+    opened: Opened, n_tokens: int, is_aborted: bool
 ) -> None:
-    sequence = opened("gemma3", n_ctx=2048).open()
+    backend = opened("gemma3", n_ctx=2048)
+    sequence = backend.open()
     read(sequence, n_tokens)
     for n_drafted in range(1, 9):
-        sequence.verify(LINE[1 : 1 + n_drafted])
-        sequence.crop(n_tokens)
+        if is_aborted:
+            backend.abort()
+            with pytest.raises(DecodeAborted):
+                sequence.prefill(LINE[:n_drafted])
+            backend.clear_abort()
+        else:
+            sequence.verify(LINE[1 : 1 + n_drafted])
+            sequence.crop(n_tokens)
+    assert list(sequence.tokens) == LINE[:n_tokens]
     state = sequence.save()
     expected = rows(sequence, 300)
     sequence.load(LINE[:n_tokens], [state])
