@@ -46,9 +46,9 @@ def kept_models(folder: ColdFolder) -> list[KeptModel]:
         CacheStoreError: it cannot be read.
     """
     of: defaultdict[str, list[ColdEntry]] = defaultdict(list)
-    namespaces = {namespace.key: namespace for namespace in folder.namespaces()}
     for entry in folder.all_entries():
         of[entry.namespace].append(entry)
+    namespaces = {namespace.key: namespace for namespace in folder.namespaces()}
     models = [
         KeptModel(namespaces[key], tuple(sorted(entries, key=_used_at, reverse=True)))
         for key, entries in of.items()

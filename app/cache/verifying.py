@@ -28,7 +28,7 @@ def verified(
         entries: The states.
         tell: Is called with how many are done, of how many.
     """
-    verdicts = [Verdict("", note) for note in folder.take_notes()]
+    verdicts = [Verdict("", note) for note in folder.take_damaged()]
     for n_done, entry in enumerate(entries):
         tell(n_done, len(entries))
         try:

@@ -45,7 +45,7 @@ def list_(*, as_json: bool = False) -> None:
 
     with _folder() as folder:
         models = _models(folder)
-    _tell(*folder.take_notes())
+    _tell(*folder.take_damaged())
     if as_json:
         cache_text.print_json(cache_text.list_values(models, _titles(), _disk_budget()))
     elif models:

@@ -33,6 +33,7 @@ class ColdTier(Protocol):
 
         Raises:
             CacheStoreError: the disk is full or the folder cannot be written; nothing was kept.
+            StateError: the state is larger than a file may be.
         """
         ...
 

@@ -48,7 +48,7 @@ class ColdFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        self._notes: list[str] = []
+        self._damaged: list[str] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folders = self._folders()
@@ -59,7 +59,6 @@ class ColdFolder:
             with contextlib.suppress(OSError):
                 remove_leftovers(folder)
         self._index = ColdIndex(path)
-        self._note_index()
         self._nbytes = 0
 
     def __enter__(self) -> "ColdFolder":
@@ -86,11 +85,21 @@ class ColdFolder:
             self._nbytes = self._indexed(ColdIndex.nbytes)
         return self._nbytes
 
-    def take_notes(self) -> tuple[str, ...]:
+    @property
+    def index_problem(self) -> str | None:
+        """Why the index is kept in main memory only; None where it is on disk."""
+        if self._index.is_kept:
+            return None
+        return (
+            f"{self.path / 'index.db'} cannot be written, or is damaged and in use: how states are "
+            "used now is forgotten at the end, the states themselves are not"
+        )
+
+    def take_damaged(self) -> tuple[str, ...]:
         """Give what was removed because it was damaged, since this was asked last."""
         with self._lock:
-            notes, self._notes = tuple(self._notes), []
-        return notes
+            damaged, self._damaged = tuple(self._damaged), []
+        return damaged
 
     def know(self, namespace: Namespace) -> None:
         """Remember a namespace, and where its model is.
@@ -101,17 +110,18 @@ class ColdFolder:
         self._indexed(lambda index: index.know(namespace))
 
     def namespaces(self) -> tuple[Namespace, ...]:
-        """Give the namespaces that have states here, after a look at all of the folder.
+        """Give the namespaces whose states were listed or written here; some may have none left.
 
         Raises:
-            CacheStoreError: the folder cannot be read.
+            CacheStoreError: the index is busy.
         """
-        entries = {entry.namespace for entry in self.all_entries()}
-        known = self._indexed(ColdIndex.namespaces)
-        return tuple(namespace for namespace in known if namespace.key in entries)
+        return tuple(self._indexed(ColdIndex.namespaces))
 
-    def all_entries(self) -> list[ColdEntry]:
+    def all_entries(self, *, but: str = "") -> list[ColdEntry]:
         """Give the states of all namespaces.
+
+        Args:
+            but: Key of a namespace that is left out.
 
         Raises:
             CacheStoreError: the folder cannot be read.
@@ -120,7 +130,8 @@ class ColdFolder:
             folders = self._folders()
         except OSError as error:
             raise store_error(error, self.path) from error
-        return [entry for folder in folders for entry in self.entries(folder.name)]
+        names = [folder.name for folder in folders if folder.name != but]
+        return [entry for name in names for entry in self.entries(name)]
 
     def entries(self, namespace: str) -> list[ColdEntry]:
         """Give the states of one namespace, after a comparison of index and files.
@@ -146,8 +157,8 @@ class ColdFolder:
         """Put a state on disk, whole or not at all, and give the bytes of its file.
 
         Raises:
-            CacheStoreError: the disk is full, the folder cannot be written, or the state is larger
-                than a file may be; nothing was kept.
+            CacheStoreError: the disk is full or the folder cannot be written; nothing was kept.
+            StateError: the state is larger than a file may be.
         """
         path = self.file_of(namespace.key, state.key)
         write = partial(write_snapshot, path, namespace, state, payload)
@@ -158,17 +169,10 @@ class ColdFolder:
                 nbytes = write()  # another kvchat removed the namespace's folder as an empty one
             if state.is_pinned:
                 path.chmod(PINNED_MODE)
-        except StateError as error:
-            raise CacheStoreError(str(error)) from error
         except OSError as error:
             raise store_error(error, path) from error
         entry = ColdEntry(namespace.key, state, nbytes)
-
-        def put(index: ColdIndex) -> None:
-            index.know(namespace)
-            index.put(entry)
-
-        self._indexed(put)
+        self._indexed(lambda index: index.put(namespace, entry))
         return nbytes
 
     def read(self, namespace: str, state: StoredState) -> bytes:
@@ -295,18 +299,11 @@ class ColdFolder:
             fate = f"it cannot be deleted ({error.strerror})"
         text = f"the saved state {key} was not usable, {reason}: {fate}"
         with self._lock:
-            self._notes.append(text)
+            self._damaged.append(text)
         # A row that stays is dropped when the namespace is listed next.
         with contextlib.suppress(CacheStoreError):
             self._indexed(lambda index: index.drop(namespace, [key]))
         return StateError(text)
-
-    def _note_index(self) -> None:
-        if not self._index.is_kept:
-            self._notes.append(
-                f"{self.path / 'index.db'} cannot be written or is damaged and in use: what is "
-                "used now is forgotten at the end, the states themselves are not"
-            )
 
     def _indexed(self, ask: Callable[[ColdIndex], Found]) -> Found:
         """Ask the index, and once more after it was mended."""
@@ -317,7 +314,6 @@ class ColdFolder:
                 if primary_code(error) in OTHERS_FAULT:
                     raise store_error(error, self.path / "index.db") from error
             self._index.reopen()
-            self._note_index()
             try:
                 self._take_in_all()
                 return ask(self._index)

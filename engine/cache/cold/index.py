@@ -73,7 +73,7 @@ class ColdIndex:
         )
 
     def namespaces(self) -> list[Namespace]:
-        """Give every namespace that was ever opened and still has files, or has none yet."""
+        """Give every namespace that is known."""
         rows = self._connection.execute("SELECT key, model, fields FROM namespaces").fetchall()
         return [
             Namespace(key, model, tuple((name, value) for name, value in json.loads(fields)))
@@ -81,8 +81,12 @@ class ColdIndex:
         ]
 
     def forget_namespace(self, key: str) -> None:
-        """Forget a namespace; its states must be gone."""
-        self._connection.execute("DELETE FROM namespaces WHERE key = ?", (key,))
+        """Forget a namespace, unless it has states."""
+        self._connection.execute(
+            "DELETE FROM namespaces WHERE key = ?1 "
+            "AND NOT EXISTS (SELECT 1 FROM states WHERE namespace = ?1)",
+            (key,),
+        )
 
     def entries(self, namespace: str) -> list[ColdEntry]:
         """Give the states of a namespace, in any order."""
@@ -95,11 +99,13 @@ class ColdIndex:
         except (TypeError, ValueError, AttributeError) as error:
             raise sqlite3.DatabaseError(f"a row is no state: {error}") from error
 
-    def put(self, entry: ColdEntry) -> None:
+    def put(self, namespace: Namespace, entry: ColdEntry) -> None:
         """Remember a state that was written; what was known of its use is replaced."""
-        self._connection.execute(
-            f"INSERT OR REPLACE INTO states ({COLUMNS}) VALUES ({MARKS})", _row(entry)
-        )
+        with self._transaction():
+            self.know(namespace)
+            self._connection.execute(
+                f"INSERT OR REPLACE INTO states ({COLUMNS}) VALUES ({MARKS})", _row(entry)
+            )
 
     def adopt(self, entries: Sequence[ColdEntry]) -> None:
         """Remember states whose files were found; those known meanwhile stay as they are."""

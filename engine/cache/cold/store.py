@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.pruning import prune
+from engine.cache.cold.pruning import Elsewhere
 from engine.cache.namespace import Namespace
 from engine.cache.stored import StoredState
 
@@ -18,11 +18,13 @@ class ColdStore:
     def __init__(self, folder: ColdFolder, namespace: Namespace) -> None:
         self._folder = folder
         self._namespace = namespace
+        self._elsewhere = Elsewhere(folder, namespace.key)
         folder.know(namespace)
 
     def take_notes(self) -> tuple[str, ...]:
-        """Give what was removed because it was damaged, since this was asked last."""
-        return self._folder.take_notes()
+        """Give what the user should know: what was removed because it was damaged, and why."""
+        problem = self._folder.index_problem
+        return (*self._folder.take_damaged(), *(() if problem is None else (problem,)))
 
     @property
     def nbytes(self) -> int:
@@ -49,8 +51,4 @@ class ColdStore:
         self._folder.pin(self._namespace.key, key, is_pinned=is_pinned)
 
     def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
-        own = self._namespace.key
-        return sum(
-            entry.file_bytes
-            for entry in prune(self._folder, nbytes, below=below, now=now, spared=own)
-        )
+        return self._elsewhere.prune(nbytes, below=below, now=now)

@@ -162,8 +162,8 @@ def test_a_damaged_file_is_deleted_with_a_note_and_the_rest_stays(folder: ColdFo
     with pytest.raises(StateError, match="checksum differs") as caught:
         folder.verify(NAMESPACE.key, STATES[0].key)
     assert not file.exists()
-    assert folder.take_notes() == (str(caught.value),)
-    assert folder.take_notes() == ()
+    assert folder.take_damaged() == (str(caught.value),)
+    assert folder.take_damaged() == ()
     assert listed(folder) == keys(*STATES[1:])
     folder.verify(NAMESPACE.key, STATES[1].key)
 
@@ -174,7 +174,7 @@ def test_a_damaged_file_without_a_row_is_deleted_when_it_is_found(
     put(folder, STATES[0])
     (path / NAMESPACE.key / "00112233445566aa.kv").write_bytes(b"KVCHATST, or so it says")
     assert listed(folder) == keys(STATES[0])
-    assert "00112233445566aa" in folder.take_notes()[0]
+    assert "00112233445566aa" in folder.take_damaged()[0]
     assert not (path / NAMESPACE.key / "00112233445566aa.kv").exists()
 
 
@@ -234,8 +234,7 @@ def test_a_damaged_index_that_others_use_is_replaced_in_memory_only(path: Path) 
             assert listed(second) == keys(*STATES)
             put(second, state_of([9]))
             second.pin(NAMESPACE.key, STATES[0].key, is_pinned=True)
-            (note,) = second.take_notes()
-            assert "forgotten at the end" in note
+            assert "forgotten at the end" in str(second.index_problem)
     with ColdFolder(path) as folder:
         states = [entry.state for entry in folder.entries(NAMESPACE.key)]
         assert {state.key for state in states} == keys(*STATES, state_of([9]))

@@ -108,3 +108,20 @@ def test_a_store_makes_room_among_others_only_and_below_a_worth_only(
     assert freed > cheap.nbytes
     assert [entry.state for entry in folder.entries(here.key)] == [dear]
     assert store.states() == [own]
+
+
+def test_making_room_again_and_again_lists_others_once(
+    folder: ColdFolder, here: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ColdStore(folder, OTHER)
+    states = [state_of([n], namespace=here, recompute_s=2.0**n, nbytes=1024) for n in range(1, 5)]
+    put(folder, here, *states)
+    hour = 3600.0  # halves the worth of all
+    assert store.prune_elsewhere(1, below=0.0, now=NOW) > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "all_entries", lambda **_: pytest.fail("listed again"))
+        assert store.prune_elsewhere(1, below=-8.1, now=NOW + 20) == 0
+        assert store.prune_elsewhere(1, below=-7.9, now=NOW + 20) > 0
+    assert store.prune_elsewhere(1, below=-7.9, now=NOW + hour) > 0
+    assert store.prune_elsewhere(1, below=-7.1, now=NOW + hour) == 0
+    assert [entry.state for entry in folder.entries(here.key)] == [states[3]]

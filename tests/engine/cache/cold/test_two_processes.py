@@ -29,7 +29,7 @@ def check_all(path: Path) -> int:
         for entry in entries:
             payload = folder.read(entry.namespace, entry.state)
             assert payload == payload_of(known[entry.state.key])
-        assert folder.take_notes() == ()
+        assert folder.take_damaged() == ()
     return len(entries)
 
 
