@@ -208,7 +208,7 @@ class LlamaCppSequence:
         self._n_shared = 0
         self._is_shifted = False
         self._n_gone = 0
-        self._is_ring_broken = self._room.states.ring is not None
+        self._is_ring_broken = False
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
@@ -220,7 +220,7 @@ class LlamaCppSequence:
         self._tokens = list(tokens)
         self._n_gone = n_gone
         self._n_shared = 0
-        self._is_ring_broken = self._room.states.ring is not None
+        self._is_ring_broken = False
 
     def _stop_sharing(self) -> None:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
