@@ -6,6 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from app.store.errors import StoreError, is_damage, store_error
+from app.store.records import TEXT
+from app.store.salvage import salvage
 from app.store.schema import upgrade
 
 BUSY_TIMEOUT_MS = 5000
@@ -18,13 +20,14 @@ def connect(path: Path) -> sqlite3.Connection:
         path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
     )
     connection.row_factory = sqlite3.Row
+    connection.text_factory = TEXT
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing that was committed; only a power cut can cost the last
         # commits, and each commit is spared a wait for the disk.
         connection.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         connection.close()
         raise
     return connection
@@ -51,7 +54,8 @@ def hold_database(path: Path) -> int:
 def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | None]:
     """Open and upgrade the database, and give what the user should know about it.
 
-    A damaged file is moved aside to a name with `.broken` in it and a new one is begun.
+    A damaged file is moved aside to a name with `.broken` in it, and what can still be read of it
+    goes into a new one.
 
     Args:
         path: The database file; it need not exist.
@@ -66,22 +70,38 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
         if not is_damage(error):
             raise store_error(error, path) from error
         kept = _move_aside(path, holder)
+    connection = None
     try:
         connection = _open_checked(path)
+        n_chats, n_messages = salvage(kept, connection)
     except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
         raise store_error(error, path) from error
-    return connection, f"the chat database was damaged and is kept as {kept}; a new one was begun"
+    told = (
+        f"{n_chats} chats with {n_messages} messages could be read and are here"
+        if n_chats
+        else "a new one was begun"
+    )
+    return connection, f"the chat database was damaged and is kept as {kept}; {told}"
 
 
 def _open_checked(path: Path) -> sqlite3.Connection:
     _create_private(path)
-    connection = connect(path)
+    try:
+        return _checked(connect(path), path)
+    except UnicodeDecodeError as error:
+        # SQLite's own message quotes a damaged schema.
+        raise _damage(str(error)) from error
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
             raise _damage(verdict)
         upgrade(connection, path)
-    except (sqlite3.Error, StoreError):
+    except (sqlite3.Error, UnicodeDecodeError, StoreError):
         connection.close()
         raise
     return connection

@@ -5,9 +5,13 @@ import sqlite3
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 
 from engine.configuration import SamplingSettings
 from engine.requests import Role
+
+TEXT = partial(str, encoding="utf-8", errors="replace")
+"""Reads a text of the database; one character that a disk has damaged hides no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ def message_of(row: sqlite3.Row) -> StoredMessage:
         model_name=row["model_name"],
         seed=row["seed"],
         finish_reason=row["finish_reason"],
-        stats=None if row["stats"] is None else json.loads(row["stats"]),
+        stats=None if row["stats"] is None else _object(row["stats"]),
         created_at=row["created_at"],
         predictor=row["predictor"],
         controller=row["controller"],
@@ -131,7 +135,17 @@ def dump_sampling(sampling: SamplingSettings) -> str:
 def load_sampling(text: str) -> SamplingSettings:
     """Read sampling settings; a field that the text lacks has its default."""
     known = {field.name for field in fields(SamplingSettings)}
-    return SamplingSettings(**{k: v for k, v in json.loads(text).items() if k in known})
+    values = {k: v for k, v in (_object(text) or {}).items() if k in known}
+    return SamplingSettings(**values)  # type: ignore[arg-type]  # as `dump_sampling` wrote them
+
+
+def _object(text: str) -> dict[str, object] | None:
+    """Read a JSON object; None where a disk has damaged it, which is to hide no message."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def dump_tokens(token_ids: Sequence[int] | None) -> bytes | None:

@@ -97,12 +97,12 @@ def test_a_damaged_database_is_moved_aside_and_never_deleted(path: Path, damage)
     damage(path)
     damaged = path.read_bytes()
     with ChatStore(path) as store:
-        assert store.list_chats() == []
+        n_saved = len(store.list_chats())
         assert "chats.db.broken" in store.notices[0]
         new_chat(store)
     assert path.with_name("chats.db.broken").read_bytes() == damaged
     with ChatStore(path) as store:
-        assert len(store.list_chats()) == 1
+        assert len(store.list_chats()) == n_saved + 1
         assert store.notices == ()
 
 
