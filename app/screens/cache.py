@@ -10,8 +10,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
-from app.chat.controller import ChatController, owner_of
+from app.chat.controller import ChatController
 from app.chat.kept_chats import KeptChat, kept_chats
+from app.chat.replies import owner_of
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache_detail import chat_detail, log_lines, state_detail
 from app.render.cache_screen import (

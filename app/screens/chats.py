@@ -15,8 +15,9 @@ from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.chat.controller import ChatController, owner_of
+from app.chat.controller import ChatController
 from app.chat.kept_chats import KeptChat, kept_chats
+from app.chat.replies import owner_of
 from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat_export import ChatExport

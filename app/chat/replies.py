@@ -1,0 +1,340 @@
+"""A chat's replies: what the engine says of them becomes messages, text and notices.
+
+No Textual here: the screen calls `poll` once per frame and shows what the `Change` says.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from queue import Empty, SimpleQueue
+
+from app.chat.change import Change, Notice, Severity
+from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
+from app.chat.guest import EngineGuest
+from app.chat.history import ChatHistory
+from app.chat.meters import Meters
+from app.chat.pieces import Piece
+from app.chat.prompting import conversation
+from app.chat.remembered import RememberedPieces
+from app.chat.reply import RunningReply
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
+from engine.client import EngineClient
+from engine.configuration import (
+    Configuration,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import ContextFullError
+from engine.events import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Loaded,
+    SpeculationChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+
+
+def owner_of(chat_id: int) -> str:
+    """Give the name by which the cache knows a chat."""
+    return f"chat:{chat_id}"
+
+
+class ChatReplies:
+    """Takes in what the engine says about the replies of one user's chats."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        store: ChatStore,
+        *,
+        sampling: SamplingSettings,
+        system_prompt: str = "",
+        max_tokens: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.client = client
+        self.history = ChatHistory(store, sampling=sampling, system_prompt=system_prompt)
+        self.meters = Meters(clock)
+        self.configuration: Configuration | None = None
+        """What was asked to be loaded last."""
+        self.loaded: Loaded | None = None
+        self.guest: EngineGuest | None = None
+        """Takes the events of replies that are its own."""
+        self.refused: RunningReply | None = None
+        """The reply for which the context was full before its first token."""
+        self._store = store
+        self._clock = clock
+        self._max_tokens = max_tokens
+        self._speculation: SpeculationSettings | None = None
+        self._reply: RunningReply | None = None
+        self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
+        store.on_error = self._store_errors.put
+        self._text: list[str] = []
+        self._pieces: list[Piece] = []
+        self._remembered = RememberedPieces()
+        self._notices: list[Notice] = []
+        self._is_rebuilt = True
+        self._draft: str | None = None
+        self._just_loaded: Loaded | None = None
+        self._context_full: str | None = None
+
+    # --- what the screen reads ---
+
+    @property
+    def is_replying(self) -> bool:
+        """A reply is under way, in whatever chat."""
+        return self._reply is not None
+
+    @property
+    def replying_chat_id(self) -> int | None:
+        """The chat that a reply is being written in."""
+        return self._reply.chat_id if self._reply else None
+
+    @property
+    def replying_elsewhere(self) -> str | None:
+        """The title of the chat that is being answered while another one is shown."""
+        reply = self._reply
+        if reply is None or self.history.is_shown(reply.chat_id):
+            return None
+        return reply.chat_title
+
+    @property
+    def can_ask(self) -> bool:
+        """A message can be sent now."""
+        is_free = self.meters.phase is Phase.READY and not self.is_lent
+        return is_free and not self.history.is_read_only
+
+    @property
+    def is_lent(self) -> bool:
+        """The engine makes a reply that is not the chat's."""
+        return self.guest is not None and self.guest.is_running
+
+    @property
+    def speculation(self) -> SpeculationSettings:
+        """The settings of speculation that were asked for last."""
+        if self._speculation is not None:
+            return self._speculation
+        return self.configuration.speculation if self.configuration else SpeculationSettings()
+
+    def entries(self) -> list[Entry]:
+        """What the transcript shows, oldest first."""
+        reply = self._reply
+        if reply is None:
+            return self._remembered.on(self.history.entries())
+        self._remembered.keep(reply.message_id, reply.pieces, reply.text)
+        entries = self.history.entries(live_id=reply.message_id, live_text=reply.text)
+        return self._remembered.on(entries)
+
+    def snapshot(self) -> CockpitSnapshot:
+        """What the panels show."""
+        return replace(self.meters.snapshot(), elsewhere=self.replying_elsewhere)
+
+    def prefetch(self, chat_id: int) -> None:
+        """Bring what is kept of a chat from disk into memory, so that its next reply starts soon.
+
+        Raises:
+            StoreError: If the chat cannot be read.
+        """
+        chat = self._store.chat(chat_id)
+        if self.loaded is not None and chat.head_id is not None:
+            path = self._store.path_to(chat.head_id)
+            self.client.prefetch(
+                conversation(
+                    chat.system_prompt, path, kept_from=chat.kept_from, summary=chat.summary
+                )
+            )
+
+    def tell(self, notice: Notice) -> None:
+        """Show a notice with the next poll."""
+        self._notices.append(notice)
+
+    def say(self, text: str) -> None:
+        """Put an aside into the transcript."""
+        self.history.say(text)
+        self._is_rebuilt = True
+
+    def remark(self, message_id: int, text: str) -> None:
+        """Put an aside behind a message, or take it away again."""
+        self.history.remark(message_id, text)
+        self._is_rebuilt = True
+
+    # --- events ---
+
+    def poll(self) -> Change:
+        """Take in what the engine said since the last call."""
+        for event in self.client.poll():
+            if self.guest is not None and self.guest.take(event):
+                continue
+            self.meters.feed(event)
+            self._take(event)
+        if self._reply is not None and self._reply.is_due(self._clock()):
+            self._store.write_partial(
+                self._reply.message_id, self._reply.text, self._reply.token_ids
+            )
+        self._take_store_errors()
+        change = Change(
+            "" if self._is_rebuilt else "".join(self._text),
+            self._is_rebuilt,
+            tuple(self._notices),
+            self._draft,
+            self._just_loaded,
+            () if self._is_rebuilt else tuple(self._pieces),
+            self._context_full,
+        )
+        self._text, self._pieces, self._notices, self._is_rebuilt = [], [], [], False
+        self._draft = self._just_loaded = self._context_full = None
+        return change
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Loaded():
+                self.loaded = self._just_loaded = event
+                self._prefetch_shown()
+                self._notices += [Notice(note) for note in event.notes]
+            case TokensCommitted():
+                self._take_tokens(event)
+            case Finished():
+                self._end_reply(event.reason, event)
+            case SpeculationChanged(note=str(note)):
+                self._notices.append(Notice(note, "Speculation"))
+            case Failed():
+                self._take_failed(event)
+            case WorkerStopped():
+                self._take_stopped(event)
+            case _:
+                pass
+
+    def _prefetch_shown(self) -> None:
+        chat = self.history.chat
+        if chat is not None:
+            try:
+                self.prefetch(chat.id)
+            except StoreError as error:
+                self._notices.append(Notice(str(error), error.title, "warning"))
+
+    def _take_tokens(self, event: TokensCommitted) -> None:
+        if self._reply is None:
+            return
+        n_pieces = len(self._reply.pieces)
+        self._reply.add(event)
+        if self.history.is_shown(self._reply.chat_id):
+            self._text.append(event.text)
+            self._pieces += self._reply.pieces[n_pieces:]
+
+    def _take_failed(self, event: Failed) -> None:
+        reply = self._reply
+        elsewhere = self.replying_elsewhere
+        is_full = event.title == ContextFullError.title
+        if elsewhere is not None:
+            self._notices.append(Notice(event.message, f"{event.title}: {elsewhere}", "error"))
+            self._cut_reply(FinishReason.CONTEXT if is_full else FAILED)
+            return
+        has_turns = len(self.history.seen()) > len(("question", "reply"))
+        if is_full and has_turns and reply is not None and not reply.has_begun:
+            self.refused = reply if reply.begun is None else None
+            self._context_full = event.message
+            self._cut_reply(FinishReason.CONTEXT)
+            return
+        self._notices.append(Notice(event.message, event.title, "error"))
+        if reply is None or reply.has_begun:
+            self._cut_reply(FAILED)
+        elif reply.begun is not None:
+            self._cut_reply(reply.begun.finish_reason or FAILED)
+        else:
+            self._take_back(reply)
+        self.say(f"{event.title}: {event.message}")
+
+    def _take_stopped(self, event: WorkerStopped) -> None:
+        self.loaded = None
+        self._cut_reply(CUT_BY_CRASH)
+        severity: Severity = "warning" if event.will_restart else "error"
+        todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
+        self._notices.append(Notice(todo, event.title, severity))
+        self.say(f"{event.title}: {event.message}\n{todo}")
+
+    def _take_store_errors(self) -> None:
+        try:
+            while True:
+                error = self._store_errors.get_nowait()
+                self._notices.append(Notice(str(error), error.title, "error"))
+        except Empty:
+            return
+
+    # --- how a reply ends ---
+
+    def _cut_reply(self, reason: str) -> None:
+        """End the running reply with what came of it, without the engine's own account."""
+        if self._reply is not None:
+            self._end_reply(reason, None)
+
+    def _end_reply(self, reason: str, event: Finished | None) -> None:
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
+        is_shown = self.history.is_shown(reply.chat_id)
+        if event is not None and event.reason is FinishReason.CONTEXT and is_shown:
+            self._context_full = f"all {event.n_cells:,} cells of the context are used"
+        vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
+        text = event.text if event else reply.text
+        self._remembered.keep(reply.message_id, reply.pieces, text)
+        stats = reply.whole_stats(event.stats if event else None)
+        try:
+            self._store.finish_message(
+                reply.message_id,
+                content=text,
+                token_ids=event.token_ids if event else reply.token_ids,
+                vocabulary_id=event.vocabulary_id if event else vocabulary_id,
+                seed=event.seed if event else reply.seed,
+                finish_reason=reason,
+                stats=asdict(stats) if stats else None,
+                predictor=stats.predictor if stats else None,
+                controller=stats.controller if stats else None,
+            )
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "error"))
+        if event is not None and not is_shown:
+            is_full = event.reason is FinishReason.CONTEXT
+            what = "has no room to go on" if is_full else "is answered"
+            self._notices.append(Notice(f"“{reply.chat_title}” {what}: ctrl+l leads there."))
+        self._release(reply)
+
+    def take_back_refused(self, *, gives_text: bool = True) -> None:
+        """Undo the question for which the context was full.
+
+        Args:
+            gives_text: Whether its text goes back to the composer.
+        """
+        reply, self.refused = self.refused, None
+        if reply is not None and self.history.head_id == reply.message_id:
+            reply.prompt = reply.prompt if gives_text else ""
+            self._take_back(reply)
+
+    def _take_back(self, reply: RunningReply) -> None:
+        """Undo a question that the engine refused; its text goes back to the composer."""
+        self._reply = None
+        try:
+            if reply.parent_head is None and self.history.is_shown(reply.chat_id):
+                self.history.discard()
+            else:
+                self._store.set_head(reply.chat_id, reply.parent_head)
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "error"))
+        if reply.prompt:
+            self._draft = reply.prompt
+        self._is_rebuilt = True
+        self._release(reply)
+
+    def _release(self, reply: RunningReply) -> None:
+        if reply.lock is not None:
+            reply.lock.close()
+        if self.history.is_shown(reply.chat_id):
+            self._is_rebuilt = True
+            try:
+                self.history.refresh()
+            except StoreError as error:
+                self._notices.append(Notice(str(error), error.title, "error"))
