@@ -44,7 +44,7 @@ class Engine:
         """Load the plan's first model, and wait until the tiers are open or refused."""
         os.environ.update(
             {name: value for name, value in self.plan.environment().items()
-             if name in (ENVIRONMENT, "PYTHONPATH")}
+             if name == ENVIRONMENT}
         )  # fmt: skip
         self._client = WorkerClient(
             log_path=self.plan.worker_log, cache=self.plan.cache_settings(), command=WORKER

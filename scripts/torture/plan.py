@@ -114,11 +114,11 @@ class Plan:
 
     def environment(self) -> dict[str, str]:
         """Give the environment of the process that lives it."""
-        here = Path(__file__).resolve().parents[1]
+        paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         home = Path(self.home)
         return {
             **os.environ,
-            "PYTHONPATH": str(here),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             ENVIRONMENT: json.dumps(asdict(self)),
             **{f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("DATA", "STATE", "CACHE")},
             "XDG_CONFIG_HOME": str(home / "config"),
