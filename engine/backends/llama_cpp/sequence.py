@@ -138,10 +138,12 @@ class LlamaCppSequence:
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
         states = self._room.states
+        if start:
+            return states.read_end(self._id, start, len(self._tokens))
         state = states.read(self._id)
         if self._is_ring_broken:
             self._hold(self._tokens, [state])
-        return states.cut(state, start) if start else state
+        return state
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         if len(tokens) > self._room.n_ctx:

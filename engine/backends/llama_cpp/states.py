@@ -1,12 +1,11 @@
 """Saving and restoring what a sequence holds; llama.cpp reads no state that was not checked."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import NoReturn
 
-import llama_cpp
 import numpy as np
 
+from engine.backends.llama_cpp.native_states import NativeStates
 from engine.backends.llama_cpp.state_layout import (
     AttentionShape,
     Integers,
@@ -20,6 +19,7 @@ from engine.backends.llama_cpp.state_layout import (
 from engine.backends.llama_cpp.state_shapes import find_shape
 from engine.backends.llama_cpp.state_slices import first_position, join, stretch
 from engine.backends.llama_cpp.state_window import Ring
+from engine.backends.llama_cpp.state_writing import Cells
 from engine.errors import ContextFullError, StateError
 
 
@@ -34,8 +34,7 @@ class States:
     def __init__(
         self, context: object, *, n_swa: int, ring: Ring | None, shares_cells: bool
     ) -> None:
-        self._context = context
-        self._memory = llama_cpp.llama_get_memory(context)
+        self._native = NativeStates(context)
         self._n_swa = n_swa
         self._shares_cells = shares_cells
         self.ring = ring
@@ -61,16 +60,22 @@ class States:
         Raises:
             StateError: llama.cpp gave none.
         """
-        nbytes = llama_cpp.llama_state_seq_get_size(self._context, sequence_id)
-        state = np.empty(nbytes, np.uint8)
-        n_written = llama_cpp.llama_state_seq_get_data(
-            self._context, _pointer(state.ctypes.data), nbytes, sequence_id
-        )
-        if not nbytes or n_written != nbytes:
-            raise StateError(
-                f"llama.cpp gave {n_written} bytes of a state of {nbytes}: the log has the reason"
-            )
-        return state.data.toreadonly()
+        return self._native.read(sequence_id).data.toreadonly()
+
+    def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
+        """Give the state of the tokens from `start` on, of a sequence of `n_tokens`.
+
+        With one pool of cells nothing before them is copied.
+
+        Raises:
+            StateError: states of this model cannot be cut, or llama.cpp gave none.
+        """
+        shape = self._needed()
+        if shape.n_streams > 1:
+            return self.cut(self.read(sequence_id), start)
+        state = self._native.read_end(sequence_id, start, n_tokens, shape)
+        piece = stretch(state, shape, start, n_tokens)
+        return state if isinstance(piece.cells, slice) else join(shape, (piece,))
 
     def write(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> int:
         """Replace what a sequence holds by `n_tokens` from states that follow one another.
@@ -83,36 +88,57 @@ class States:
                 what the sequence holds is unchanged unless llama.cpp itself refused.
             ContextFullError: other sequences hold the cells that all share.
         """
-        state = self._whole(states, n_tokens)
+        if len(states) == 1:
+            first_held = self._write_whole(sequence_id, states[0], n_tokens)
+        else:
+            self._write_stretches(sequence_id, states, n_tokens)
+            first_held = 0
+        n_held = self._native.n_held(sequence_id)
+        if n_held != n_tokens:
+            raise StateError(
+                f"a state of {n_tokens} tokens was restored and llama.cpp holds {n_held}"
+            )
+        return first_held
+
+    def _write_whole(self, sequence_id: int, state: State, n_tokens: int) -> int:
         parts = self._checked(state, n_tokens)
         state = self._unrolled(state, parts, n_tokens)
-        data = np.frombuffer(state, np.uint8)
-        n_read = llama_cpp.llama_state_seq_set_data(
-            self._context, _pointer(data.ctypes.data), len(data), sequence_id
-        )
-        if n_read != len(data):
-            self._refuse(n_tokens, len(data))
+        if not self._native.write(sequence_id, state):
+            self._refuse(n_tokens)
         if self.ring is not None and self.ring.has_gap(n_tokens):
-            llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, n_tokens + 1)
-        last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
-        if last != n_tokens - 1:
-            raise StateError(
-                f"a state of {n_tokens} tokens was restored and llama.cpp holds {last + 1}"
-            )
-        return max(
-            (int(part.positions.min()) for part in parts if len(part.records) > 1), default=0
-        )
+            self._native.remove(sequence_id, n_tokens, n_tokens + 1)
+        held = [
+            int(part.positions.min())
+            for shape, part in zip(self._shape or (), parts, strict=False)
+            if isinstance(shape, AttentionShape)
+        ]
+        return max(held, default=0)
 
-    def _refuse(self, n_tokens: int, nbytes: int) -> NoReturn:
+    def _write_stretches(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> None:
+        shape = self._needed()
+        stretches: list[Cells] = []
+        at = 0
+        for state in states:
+            stretches.append(stretch(state, shape, at))
+            at += stretches[-1].n_cells
+        if at != n_tokens:
+            raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
+        if shape.n_streams > 1:
+            whole = join(shape, stretches)
+            is_taken = self._native.write(sequence_id, whole)
+        else:
+            self._native.remove(sequence_id)
+            is_taken = all(self._native.append(sequence_id, state) for state in states)
+        if not is_taken:
+            self._refuse(n_tokens)
+
+    def _refuse(self, n_tokens: int) -> NoReturn:
         if self._shares_cells:
             raise ContextFullError(
                 f"a state of {n_tokens} tokens was asked for and other sequences hold the cells: "
                 "close one, or raise the context"
             )
-        raise StateError(
-            f"llama.cpp refused a state of {n_tokens} tokens ({nbytes} bytes): the log has the "
-            "reason"
-        )
+        raise StateError(f"llama.cpp refused a state of {n_tokens} tokens: the log has the reason")
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
         """Give the state of the tokens from `start` to `end` of the line.
@@ -140,20 +166,6 @@ class States:
             )
         return shape
 
-    def _whole(self, states: Sequence[State], n_tokens: int) -> State:
-        if len(states) == 1:
-            return states[0]
-        shape = self._needed()
-        stretches = []
-        at = 0
-        for state in states:
-            piece = stretch(state, shape, at)
-            stretches.append(piece)
-            at += piece.n_cells
-        if at != n_tokens:
-            raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
-        return join(shape, stretches)
-
     def _checked(self, state: State, n_tokens: int) -> tuple[Part, ...]:
         if self._shape is None:
             check_magic(state)
@@ -169,11 +181,6 @@ class States:
             if not is_right:
                 raise StateError(f"the saved state does not hold the {n_tokens} tokens of its line")
         return parts
-
-    def _first_held(self, parts: Sequence[Part]) -> int:
-        pairs = zip(self._shape or (), parts, strict=False)
-        held = [part for shape, part in pairs if isinstance(shape, AttentionShape)]
-        return max((int(part.positions.min()) for part in held), default=0)
 
     def _attention(self) -> list[AttentionShape]:
         return [part for part in self._shape or () if isinstance(part, AttentionShape)]
@@ -200,7 +207,3 @@ def _opens_window(lowest: int, n_tokens: int, n_swa: int) -> bool:
     """Whether the next token needs none before `lowest`; chunked windows begin at multiples."""
     chunk = (n_tokens - 1) // n_swa * n_swa
     return 0 < lowest <= n_tokens - n_swa or lowest == chunk
-
-
-def _pointer(address: int) -> object:
-    return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))

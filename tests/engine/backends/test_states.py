@@ -349,6 +349,8 @@ class TestSharedSequences(TestSeparateSequences):
         read(first, 60)
         state = first.save()
         front, back = backend.split_state(state, 25)
+        assert bytes(first.save(25)) == back
+        assert bytes(first.save(59)) == backend.split_state(back, 34)[1]
         expected = rows(first)
         second.load(LINE[:60], [front, back])
         assert np.abs(rows(second) - expected).max() < 0.05
