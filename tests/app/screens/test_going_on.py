@@ -10,15 +10,17 @@ LONG = "word " * 200
 
 
 async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "and the end."), tps=60))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "theend."), tps=60))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "go")
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
         await pilot.press("escape")
-        await wait_until(pilot, lambda: "enter goes on" in screen.transcript.text)
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await pilot.pause()
+        assert screen.controller.entries()[-1].note.endswith("enter goes on")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: "and the end." in screen.transcript.text)
+        await wait_until(pilot, lambda: "theend." in screen.transcript.text)
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         assert len(screen.controller.entries()) == 2
         assert client.requests[1].continues
@@ -28,7 +30,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
 
 
 async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "second reply"), tps=300))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=300))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "first")
@@ -41,7 +43,7 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         assert screen.composer.text == "second"
         assert len(client.requests) == 1
         await wait_until(pilot, lambda: len(client.requests) == 2)
-        await wait_until(pilot, lambda: "second reply" in screen.transcript.text)
+        await wait_until(pilot, lambda: "secondreply" in screen.transcript.text)
         assert screen.composer.text == ""
         assert screen.composer.border_title is None
         assert client.n_stops == 0
@@ -87,7 +89,7 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
 
 
 async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("and the end.",)))
+    app, client = make_app(tmp_path, Script(replies=("theend.",)))
     store = app.controller.history.store
     chat = store.create_chat(
         title="cut", model_path=None, system_prompt="", sampling=SamplingSettings()
@@ -104,7 +106,7 @@ async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: P
         await pilot.press("enter")
         assert client.requests == []
         client.emit(loaded(CONFIGURATION))
-        await wait_until(pilot, lambda: "and the end." in screen.transcript.text)
+        await wait_until(pilot, lambda: "theend." in screen.transcript.text)
         assert screen.composer.border_title is None
 
 
