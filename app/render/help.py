@@ -61,6 +61,10 @@ GLOSSARY = (
     ("KV cache", "What the model keeps of every token it has read: keys and values."),
     ("cells", "Places in the KV cache, one for each token of the context."),
     ("hot", "In the cells of the loaded context, ready to go on at once."),
+    ("warm", "Kept in main memory, as a snapshot of cells that goes back into the context in "
+             "milliseconds."),
+    ("cold", "Kept on disk, so that it outlives kvchat; it becomes warm before it is used."),
+    ("going on", "A reply that was cut continues behind its own tokens, in the same message."),
     ("prefix reuse", "The part of a prompt that the cache held already and that was not read "
                      "again."),
     ("planned", "What the estimate said before loading; measured is what llama.cpp allocated."),

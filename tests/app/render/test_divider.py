@@ -1,0 +1,38 @@
+import pytest
+
+from app.chat.entries import divider
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.render.lines import plain, width_of
+from app.render.status import MAX_TITLE, short_title, status_line
+from app.render.transcript import EntryLines, gutter
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_divider_is_one_rule_that_says_what_the_model_sees(width: int) -> None:
+    [rule, blank] = EntryLines(divider(None)).lines(width)
+    assert plain(blank) == ""
+    assert width_of(rule) <= width
+    assert plain(rule).startswith("── the model no")
+    if width >= 60:
+        assert "the model no longer sees what is above (u undoes)" in plain(rule)
+
+
+def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> None:
+    lines = [plain(line) for line in EntryLines(divider("They \x1b[2J spoke of rivers.")).lines(60)]
+    assert "as this summary" in lines[0]
+    assert "spoke of rivers." in lines[1]
+    assert "\x1b" not in lines[1]
+
+
+def test_a_divider_has_no_speaker() -> None:
+    assert plain(gutter(divider(None), is_first=True, is_selected=False)).strip() == ""
+
+
+def test_the_status_line_names_the_chat_that_is_answered_in_the_background() -> None:
+    snapshot = CockpitSnapshot(
+        phase=Phase.DECODING, model_name="Tiny", predictor="off", elsewhere="All\nabout " * 9
+    )
+    shown = plain(status_line(snapshot, 80))
+    assert shown.startswith(" Tiny · answering “All about")
+    assert "…”" in shown
+    assert len(short_title("x" * 99)) == MAX_TITLE
