@@ -2,7 +2,7 @@
 
     python benchmarks/restore.py MODEL... [--tokens 2000] [--rows 64] [--threads 2]
 
-For each model three tables:
+For each model four tables:
 
 1. Equality. A line of `--tokens` tokens is decoded and saved, `--rows` more tokens are decoded one
    by one; then the state is restored, and the logits of the same tokens are compared bit by bit:
@@ -12,7 +12,10 @@ For each model three tables:
 2. Shared cells. The same with four sequences in one pool of cells, one of them a neighbour of 200
    tokens: the first row that differs, by how much, and the margin of its most likely token.
 3. Times, medians of `--repeats`: taking a state out (get), cutting off its last 100 tokens (cut),
-   joining eight stretches (join), putting it back (set), for 600 tokens and `--tokens`.
+   restoring eight stretches (join: what it takes beyond set), putting it back (set), for 600 tokens
+   and `--tokens`.
+4. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence,
+   as one of four with cells of their own, as one of four in one pool.
 """
 
 import argparse
@@ -39,6 +42,7 @@ KINDS: tuple[tuple[KVTypeName, FlashAttention], ...] = (
     ("q8_0", "on"),
     ("q4_0", "on"),
 )
+FLASH: tuple[FlashAttention, ...] = ("on", "off")
 N_SLOTS = 4
 N_BATCH = 512
 N_NEIGHBOUR = 200
@@ -83,6 +87,8 @@ def main() -> None:
             tell_shared(model, options)
         if not options.only or "times" in options.only:
             tell_times(model, options)
+        if not options.only or "decoding" in options.only:
+            tell_decoding(model, options)
 
 
 def parsed() -> argparse.Namespace:
@@ -92,7 +98,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=["equality", "shared", "times"])
+    parser.add_argument("--only", nargs="+", choices=["equality", "shared", "times", "decoding"])
     return parser.parse_args()
 
 
@@ -254,6 +260,27 @@ def times(backend: LlamaCppBackend, sequence: Sequence, repeats: int) -> str:
     return (
         f"{size}  {1e3 * get_s:8.1f}  {1e3 * cut_s:6.1f}  {1e3 * join_s:7.1f}  {1e3 * set_s:6.1f}"
     )
+
+
+def tell_decoding(model: Path, options: argparse.Namespace) -> None:
+    print("\n  flash   alone ms  1 of 4 ms  1 of 4 in a pool ms")
+    depth = min(600, options.tokens)
+    for flash_attention in FLASH:
+        backends = [
+            Case(model, "f16", flash_attention, depth, options.threads, n, is_unified).open()
+            for n, is_unified in ((1, False), (N_SLOTS, False), (N_SLOTS, True))
+        ]
+        sequences = [backend.open() for backend in backends]
+        samples: list[list[float]] = [[], [], []]
+        for sequence in sequences:
+            read(sequence, line(depth))
+        for token in line(options.rows, 1):
+            for sequence, times_s in zip(sequences, samples, strict=True):
+                times_s.append(median(lambda: sequence.decode(token), 1))  # noqa: B023 - called here
+        for backend in backends:
+            backend.close()
+        alone, separate, pool = (1e3 * statistics.median(times_s) for times_s in samples)
+        print(f"  {flash_attention:5}  {alone:9.2f}  {separate:9.2f}  {pool:19.2f}", flush=True)
 
 
 def median(work: Callable[[], object], repeats: int) -> float:
