@@ -14,6 +14,7 @@ from torture.judge import Judge
 from torture.ledger import Ledger
 from torture.life import FAULTS, LIFE_LIMIT_S, Life
 from torture.plan import Aim, Choice, Moment, Plan, Victims
+from torture.sharing import written_by_two
 from torture.tally import Tally
 
 TICK_S = 0.01
@@ -150,6 +151,8 @@ class Rounds:
                 life.process.wait()
 
     def _look_at_home(self, home: Home, lives: Sequence[Life]) -> None:
+        for problem in written_by_two([life.lines for life in lives]):
+            self._tally.blame("lock", lives[0].name, problem)
         lines = [line for life in lives for line in life.lines]
         home.ledger.take(sorted(lines, key=when))
         plan = lives[0].plan

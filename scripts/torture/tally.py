@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["answer", "database", "crash", "log", "leftover", "hang"]
+Kind = Literal["answer", "database", "crash", "log", "leftover", "hang", "lock"]
 KINDS: dict[Kind, str] = {
     "answer": "an answer is not that of an engine without a cache",
     "database": "the database lost or changed what was committed, or does not open",
@@ -13,6 +13,7 @@ KINDS: dict[Kind, str] = {
     "log": "a log holds a traceback or a native fault",
     "leftover": "files of dead processes stay",
     "hang": "a process did not answer or did not end",
+    "lock": "two applications wrote one chat at the same time",
 }
 
 

@@ -15,6 +15,7 @@ from torture.ledger import Ledger
 from torture.oracle import asked_in
 from torture.plan import Aim, Choice, Plan, plan_of_environment
 from torture.rounds import drafts_of_the_dead, when
+from torture.sharing import written_by_two
 from torture.watched import PromisingStore
 
 from engine.configuration import SamplingSettings
@@ -181,6 +182,23 @@ def test_what_happens_to_a_snapshot_is_told_apart(
     event: str, path: str, values: tuple[object, ...], moment: str | None
 ) -> None:
     assert moment_of(event, path, values) == moment
+
+
+@pytest.mark.parametrize(
+    ("owner", "second_at", "n_found"), [("chat:1", 3, 1), ("chat:2", 3, 0), ("chat:1", 6, 0)]
+)
+def test_a_chat_that_two_write_at_once_is_found(owner: str, second_at: int, n_found: int) -> None:
+    first: list[Line] = [
+        {"kind": "asked", "at": 1, "owner": "chat:1"},
+        {"kind": "tokens", "at": 2},
+        {"kind": "done", "at": 5},
+        {"kind": "end", "at": 9},
+    ]
+    second: list[Line] = [
+        {"kind": "asked", "at": second_at, "owner": owner},
+        {"kind": "tokens", "at": second_at + 1},
+    ]
+    assert len(written_by_two([first, second])) == n_found
 
 
 def killed_child(code: str, plan: Plan) -> tuple[int, list[Line]]:
