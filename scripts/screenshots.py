@@ -31,6 +31,8 @@ QUESTION = "\n\n".join(
     )
 )
 
+SECOND_QUESTION = "Name three things to bring to a picnic in spring."
+
 
 def main() -> None:
     """Run the application in a home of its own and save what it paints."""
@@ -46,7 +48,7 @@ def main() -> None:
 
 
 async def paint(model: Path, folder: Path) -> None:
-    """Ask the question, wait for the reply, and paint chat, comparison and planner."""
+    """Ask the question, wait for the reply, and paint chat, comparison, kept states and planner."""
     from app.application import KvchatApp, every_binding_id
     from app.startup import Request, prepare
 
@@ -63,15 +65,17 @@ async def paint(model: Path, folder: Path) -> None:
         while not opened.controller.client.is_alive:
             await pilot.pause(0.2)
         await pilot.pause(0.5)
-        app.screen.query_one("#composer").load_text(QUESTION)
-        await pilot.press("enter")
-        await pilot.pause(1.0)
-        while opened.controller.client.is_busy:
-            await pilot.pause(0.2)
-        await pilot.pause(1.5)
+        await ask(app, pilot, QUESTION)
         app.save_screenshot("chat.svg", str(folder))
         await compare(app, pilot)
         app.save_screenshot("compare.svg", str(folder))
+        await pilot.press("escape")
+        await pilot.pause(0.5)
+        await pilot.press("ctrl+n")
+        await ask(app, pilot, SECOND_QUESTION)
+        await pilot.press("f6")
+        await pilot.pause(1.5)
+        app.save_screenshot("cache.svg", str(folder))
         await pilot.press("escape")
         await pilot.pause(0.5)
         await pilot.press("f2")
@@ -79,6 +83,16 @@ async def paint(model: Path, folder: Path) -> None:
         await show_plan(app, pilot)
         app.save_screenshot("planner.svg", str(folder))
     opened.close()
+
+
+async def ask(app: "KvchatApp", pilot: "Pilot[None]", question: str) -> None:
+    """Ask in the chat that is shown, and wait for the whole reply."""
+    app.screen.query_one("#composer").load_text(question)
+    await pilot.press("enter")
+    await pilot.pause(1.0)
+    while app.controller.client.is_busy:
+        await pilot.pause(0.2)
+    await pilot.pause(1.5)
 
 
 async def compare(app: "KvchatApp", pilot: "Pilot[None]") -> None:

@@ -47,6 +47,8 @@ def hanging(label: str, value: Line, width: int) -> list[Line]:
 def reuse_line(counts: CacheCounts, width: int) -> Line:
     """Hits, misses, and the time that reuse saved: `reuse   14 hits · 2 misses · +12 s`."""
     hits = f"{fmt.counted(counts.n_hits, 'hit')} · {fmt.counted(counts.n_misses, 'miss')}"
+    if not counts.saved_s:
+        return clipped(labelled("reuse", hits), width)
     is_loss = counts.saved_s < 0
     saved = Run(f"{fmt.gain(counts.saved_s)}", "bad" if is_loss else "good")
     runs = labelled("reuse", f"{hits} · ", saved, Run(" lost" if is_loss else " saved"))

@@ -132,6 +132,10 @@ def test_why_less_was_reused_stands_beside_the_prefix() -> None:
     assert "\x1b" not in shown
 
 
+def test_no_time_is_claimed_before_any_was_saved() -> None:
+    assert plain(reuse_line(CacheCounts(), 60)) == "reuse  0 hits · 0 misses"
+
+
 def test_a_loss_of_time_is_named_and_coloured() -> None:
     line = reuse_line(replace(COUNTS, saved_s=-0.4), 60)
     assert plain(line).endswith("-0.40 s lost")
