@@ -101,10 +101,11 @@ class Recall:
         if tiers is None or not self._keeps:
             return
         self._n_looked_at = len(tokens)
-        n_kept = tiers.n_kept(tokens)
-        if len(tokens) - n_kept < self._settings.min_tokens:
-            return
-        start = n_kept if self._backend.can_slice else 0
+        with tiers.match(tokens, owner=self._slot.owner) as match:
+            if len(tokens) - match.n_tokens >= self._settings.min_tokens:
+                self._save(tiers, tokens, match.n_tokens if self._backend.can_slice else 0)
+
+    def _save(self, tiers: TieredCache, tokens: Tokens[int], start: int) -> None:
         recompute_s = self.rate.seconds_of(len(tokens) - start)
         try:
             state = self._slot.sequence.save(start)

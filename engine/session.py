@@ -153,6 +153,14 @@ class Session:
         finally:
             cancellation.detach()
 
+    def keep(self) -> CacheReport:
+        """Keep what the last reply computed, and give where everything lies.
+
+        Apart from `generate`, so that the end of a reply waits for no copy of its state.
+        """
+        self._recall.keep()
+        return self._recall.report()
+
     def close(self) -> None:
         """Free the backends and what a plugin holds.
 
@@ -196,8 +204,6 @@ class Session:
         if rest:
             yield TokensCommitted((), rest)
         yield self._cache_state(reply)
-        self._recall.keep()
-        yield TiersChanged(self._recall.report())
         yield from self._costs()
         yield self._finished(reply)
 

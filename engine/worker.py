@@ -92,7 +92,10 @@ class Worker:
                 self._send((loaded.loaded,))
                 self._cache.open(loaded, cache)
             case Generate(request):
-                self._generate(request, cancellation)
+                try:
+                    self._generate(request, cancellation)
+                finally:
+                    self._keep_what_was_computed()
                 self._keep_costs()
             case Close():
                 self._cache.close(END_LIMIT_S)
@@ -112,6 +115,10 @@ class Worker:
                 since.split()
                 self._send(tuple(batch))
                 batch.clear()
+
+    def _keep_what_was_computed(self) -> None:
+        if self._session is not None:
+            self._send((TiersChanged(self._session.keep()),))
 
     def _keep_costs(self) -> None:
         costs = None if self._session is None else self._session.costs()
