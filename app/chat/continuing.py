@@ -36,9 +36,9 @@ def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
     """
     if not message.content:
         return ()
-    if not message.token_ids:
+    if not message.token_ids or message.vocabulary_id is None:
         raise CannotContinueError(
-            "the tokens of this reply were not kept, only its text: ctrl+g answers once more"
+            "which tokens this reply has was not kept, only its text: ctrl+g answers once more"
         )
     if message.vocabulary_id != vocabulary_id:
         by = f" by {message.model_name}" if message.model_name else ""

@@ -3,6 +3,8 @@
 What becomes of the engine's events is in `app.chat.replies`.
 """
 
+from dataclasses import replace
+
 from app.chat.change import Notice
 from app.chat.continuing import known_tokens
 from app.chat.entries import CUT_BY_CLOSE
@@ -112,7 +114,8 @@ class ChatController(ChatReplies):
             return False
         if last.role == "user" or last.parent_id is None:
             return self.regenerate(last.id)
-        known_tokens(last, self.loaded.vocabulary_id)
+        # A reply without text has none that could be shown as its beginning: it is made anew.
+        begun = replace(last, token_ids=known_tokens(last, self.loaded.vocabulary_id))
         self._store.reopen_message(last.id)
         self.history.refresh()
         pieces = self._remembered.of(last.id, last.content) if last.content else ()
@@ -121,7 +124,7 @@ class ChatController(ChatReplies):
             last.id,
             "",
             self.history.head_id,
-            begun=last,
+            begun=begun,
             begun_pieces=pieces,
             chat_title=self.history.title,
         )

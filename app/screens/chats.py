@@ -144,6 +144,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def _paint(self, highlighted_id: int | None = None) -> None:
         """Show the rows at the width that there is."""
         options = self._list
+        if not options.size.width:
+            return  # painted as soon as there is a width
         width = max(options.size.width - 2, 20)
         now = datetime.now()
         place = options.highlighted or 0

@@ -163,3 +163,50 @@ def test_a_tint_keeps_the_part_that_was_there(tmp_path: Path, clock: Clock) -> N
     live = controller.entries()[-1]
     assert "".join(piece.text for piece in live.pieces) == live.content
     assert live.content.startswith(cut.content)
+
+
+def test_tokens_whose_vocabulary_was_not_kept_are_not_gone_on_with(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = stopped(tmp_path, clock)
+    cut = controller.history.message(controller.entries()[-1].key)
+    controller.history.store.finish_message(
+        cut.id, content=cut.content, token_ids=cut.token_ids, vocabulary_id=None, seed=None,
+        finish_reason="cancelled", stats=None,
+    )  # fmt: skip
+    controller.refresh()
+    with pytest.raises(CannotContinueError, match="not kept"):
+        controller.continue_reply()
+    assert len(client.requests) == 1
+
+
+def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: Clock) -> None:
+    controller, client = stopped(tmp_path, clock)
+    cut = controller.history.message(controller.entries()[-1].key)
+    controller.history.store.finish_message(
+        cut.id, content="", token_ids=cut.token_ids, vocabulary_id="other", seed=None,
+        finish_reason="cancelled", stats=None,
+    )  # fmt: skip
+    controller.refresh()
+    assert controller.continue_reply()
+    assert client.requests[-1].continues == ()
+    finished(controller, clock)
+    assert controller.entries()[-1].key == cut.id
+    assert controller.entries()[-1].content == SECOND
+
+
+def test_a_chat_is_brought_into_memory_when_it_is_opened_and_when_its_model_is_loaded(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = stopped(tmp_path, clock)
+    chat = controller.history.chat
+    assert chat is not None
+    controller.new_chat()
+    client.prefetched.clear()
+    controller.open_chat(chat.id)
+    [messages] = client.prefetched
+    assert [m.role for m in messages] == ["user", "assistant"]
+    assert messages[1].token_ids
+    controller.load(CONFIGURATION)
+    controller.poll()
+    assert client.prefetched == [messages, messages]
