@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.cache.cold import folder as folders
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.stored import StoredState
 from engine.errors import CacheStoreError, StateError
@@ -78,6 +80,7 @@ def test_a_damaged_index_is_made_of_the_files(
     rest = b"" if is_cut else b"\xa5" * (len(data) - n_kept_bytes)
     (path / "index.db").write_bytes(data[:n_kept_bytes] + rest)
     with ColdFolder(path) as folder:
+        assert folder.index_problem is None
         assert listed(folder) == keys(*STATES)
         put(folder, state_of([9]))
         assert listed(folder) == keys(*STATES, state_of([9]))
@@ -151,6 +154,29 @@ def test_a_file_of_another_namespace_is_not_read(folder: ColdFolder, path: Path)
     shutil.copytree(path / OTHER.key, path / NAMESPACE.key, dirs_exist_ok=True)
     assert listed(folder) == set()
     assert folder.read(OTHER.key, other) == payload_of(other)
+
+
+def test_a_file_whose_tokens_are_not_those_of_its_name_is_not_read(folder: ColdFolder) -> None:
+    false = replace(STATES[0], packed=STATES[1].packed)
+    put(folder, false)
+    with pytest.raises(StateError, match="not those of its name"):
+        folder.read(NAMESPACE.key, false)
+
+
+def test_a_folder_that_another_removes_while_a_state_is_written_is_made_again(
+    folder: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = folders.write_snapshot, []
+
+    def hindered(*arguments: object) -> int:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise FileNotFoundError("the folder is gone")
+        return write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folders, "write_snapshot", hindered)
+    put(folder, STATES[0])
+    assert folder.read(NAMESPACE.key, STATES[0]) == payload_of(STATES[0])
 
 
 def test_a_damaged_file_is_deleted_with_a_note_and_the_rest_stays(folder: ColdFolder) -> None:

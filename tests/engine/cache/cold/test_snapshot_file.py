@@ -124,6 +124,19 @@ def test_sizes_that_cannot_be_take_no_memory(path: Path, at: int, value: int) ->
         read_snapshot(path)
 
 
+@pytest.mark.parametrize(
+    ("n_description", "n_tokens"),
+    [(header.MAX_DESCRIPTION_BYTES + 1, 1), (1, header.MAX_TOKENS + 1)],
+)
+def test_a_head_larger_than_any_is_not_read_whatever_the_file_has(
+    n_description: int, n_tokens: int
+) -> None:
+    data = bytearray(HEAD[: PRELUDE.size])
+    struct.pack_into("<IIQ", data, 12, n_description, n_tokens, 0)
+    with pytest.raises(StateError, match="sizes cannot be"):
+        read_prelude(bytes(data), PRELUDE.size + n_description + 4 * n_tokens)
+
+
 def test_another_version_is_refused_with_its_number(path: Path) -> None:
     data = bytearray(WHOLE)
     struct.pack_into("<I", data, 8, header.VERSION + 1)
@@ -143,6 +156,7 @@ def test_another_version_is_refused_with_its_number(path: Path) -> None:
         DESCRIPTION.replace(b'"start": 2', b'"start": 3'),
         DESCRIPTION.replace(b'"start": 2', b'"start": true'),
         DESCRIPTION.replace(b'"n_uses": 0', b'"n_uses": -1'),
+        DESCRIPTION.replace(b'"n_uses": 0', b'"n_uses": 0.5'),
         DESCRIPTION.replace(b": 1.0", b": NaN"),
         DESCRIPTION.replace(b'"K type", ', b""),
     ],
