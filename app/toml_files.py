@@ -1,14 +1,12 @@
 """Changes a TOML file of the user without touching what else stands in it."""
 
-import os
-import tempfile
 from pathlib import Path
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from app.locations import make_private
 from app.settings import SettingsError
+from engine.files import replace_file
 
 
 def change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
@@ -42,16 +40,6 @@ def write_atomically(path: Path, text: str) -> None:
     """
     target = path.resolve()
     try:
-        make_private(target.parent)
-        handle, name = tempfile.mkstemp(prefix=target.name, dir=target.parent)
-        draft = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(target, [text.encode()], is_durable=False)
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
