@@ -29,6 +29,6 @@ def _spans(life: int, lines: Sequence[Line]) -> list[tuple[int, str, int, int]]:
         if asked is not None and (line["kind"] in ENDS or line is lines[-1]):
             found.append((life, asked[0], asked[1], at))
             asked = None
-        if line["kind"] == "asked" and isinstance(owner, str):
+        if line["kind"] == "asked" and isinstance(owner, str) and owner:
             asked = owner, at
     return found
