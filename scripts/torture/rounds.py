@@ -13,7 +13,7 @@ from torture.journal import Line
 from torture.judge import Judge
 from torture.ledger import Ledger
 from torture.life import FAULTS, LIFE_LIMIT_S, Life
-from torture.plan import Aim, Choice, Moment, Plan, Victims
+from torture.plan import MIB, Aim, Choice, Moment, Plan, Victims
 from torture.sharing import written_by_two
 from torture.tally import Tally
 
@@ -35,6 +35,9 @@ MOMENTS: tuple[Moment, ...] = (
 )
 SELDOM: tuple[Moment, ...] = ("snapshot is read", "snapshot is removed")
 VICTIMS: tuple[Victims, ...] = ("worker", "app", "both")
+WARM_BYTES = (0, 4 * MIB, 24 * MIB)
+COLD_BYTES = (12 * MIB, 96 * MIB)
+"""Little, so that states leave and come back."""
 SHARE_OF_STARTS = 0.15
 """Of the kills at any moment, those that may come before a model is loaded."""
 LONGEST_START_S = 1.5
@@ -106,6 +109,11 @@ class Rounds:
         self._look_at_home(home, lives)
 
     def _aimed(self, plan: Plan) -> Plan:
+        plan = replace(
+            plan,
+            warm_bytes=self._rng.choice(WARM_BYTES),
+            cold_bytes=self._rng.choice(COLD_BYTES),
+        )
         if self._rng.random() > SHARE_OF_AIMED:
             return plan
         delay_s = self._rng.choice((0.0, self._rng.uniform(0.0, LONGEST_DELAY_S)))
