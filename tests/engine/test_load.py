@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import MAX_DRAFT, Configuration
-from engine.load import target_settings
+from engine.configuration import MAX_DRAFT, Configuration, DraftConfiguration
+from engine.load import draft_settings, target_settings
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,13 @@ def test_a_batch_has_a_row_for_each_slot_or_llama_cpp_would_end_the_process(
     assert settings.n_rows == n_rows
     assert settings.n_batch >= n_rows
     assert settings.n_sequences == n_slots
+
+
+def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.touch()
+    wanted = Configuration(
+        model, 8192, n_slots=4, kv_unified=True, draft=DraftConfiguration(model, n_ctx=1024)
+    )
+    assert target_settings(wanted).kv_unified
+    assert draft_settings(wanted).n_sequences == 1
