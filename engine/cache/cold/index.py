@@ -93,9 +93,8 @@ class ColdIndex:
         cursor = self._connection.execute(
             f"SELECT {COLUMNS} FROM states WHERE namespace = ?", (namespace,)
         )
-        owners: dict[str, frozenset[str]] = {}
         try:
-            return [_entry(row, owners) for row in cursor]
+            return [_entry(row) for row in cursor]
         except (TypeError, ValueError, AttributeError) as error:
             raise sqlite3.DatabaseError(f"a row is no state: {error}") from error
 
@@ -275,12 +274,10 @@ def _row(entry: ColdEntry) -> Row:
     )  # fmt: skip
 
 
-def _entry(row: Row, known: dict[str, frozenset[str]]) -> ColdEntry:
+def _entry(row: Row) -> ColdEntry:
     (namespace, key, parent, line, start, end, nbytes, file_bytes, recompute_s, owners, is_pinned,
      n_uses, used_at, tokens) = row  # fmt: skip
-    found = known.get(owners)
-    if found is None:
-        found = known[owners] = frozenset(filter(None, owners.split("\n")))
+    found = frozenset(owners.split("\n")) if owners else frozenset()
     state = StoredState(
         key, parent, line, start, end, tokens, nbytes, recompute_s,
         found, bool(is_pinned), n_uses, used_at,
