@@ -221,7 +221,11 @@ class Backend(Protocol):
         ...
 
     def open(self) -> Sequence:
-        """Give an empty sequence; a backend may have room for one only."""
+        """Give an empty sequence; a backend with room for one only empties that one.
+
+        Raises:
+            ContextFullError: all `n_sequences` are open.
+        """
         ...
 
     def abort(self) -> None:

@@ -55,9 +55,12 @@ class LlamaCppSequence:
         self._batch = Batch(max(room.n_batch, room.n_rows), sequence_id)
         self._tokens: list[int] = []
         self._n_shared = 0
-        self._is_shifted = False
+        """Longest prefix whose cells another sequence may hold too."""
         self._n_gone = 0
+        """First tokens that a restored sliding window lacks, whatever positions are filled."""
         self._is_ring_broken = False
+        """Whether the window's cells lie in another order than plain decoding's."""
+        self._is_shifted = False
         self._logits_address = 0
         self._logits: Logits = np.empty((0, room.n_vocab), dtype=np.float32)
         room.open[sequence_id] = self
