@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from engine.cache.cold.folder import ColdFolder
@@ -31,10 +32,15 @@ NEWS_S = 1.0
 
 
 class CacheKeeper:
-    """Opens the tiers of a session and does errands, in a thread of its own."""
+    """Opens the tiers of a session and does errands, in a thread of its own.
+
+    It is made before the model is loaded: a model file that is replaced from then on is not taken
+    for the one that made the states.
+    """
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
+        self._made_at = time.time()
         self._errands: SimpleQueue[Errand] = SimpleQueue()
         self._is_open = threading.Event()
         self._tiers: TieredCache | None = None
@@ -88,7 +94,7 @@ class CacheKeeper:
         namespace = namespace_of(
             loaded.loaded.configuration,
             state_format=backend.state_format,
-            hash_file=hashes.digest,
+            hash_file=partial(hashes.digest, unchanged_since=self._made_at),
             gpus=sorted(name for name in buffers if not name.startswith("CPU")),
         )
         cold, problem = _cold(namespace, settings)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -33,19 +34,31 @@ class FileHashes:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def digest(self, file: Path, check: Callable[[], None] = lambda: None) -> str:
+    def digest(
+        self,
+        file: Path,
+        check: Callable[[], None] = lambda: None,
+        *,
+        unchanged_since: float = math.inf,
+    ) -> str:
         """Give the digest of a file: 64 hexadecimal digits.
 
         Args:
             file: The file.
             check: Is called between blocks of 4 MiB and may raise, which ends the reading.
+            unchanged_since: Seconds since the epoch; a file that took its place later is not the
+                one that was loaded then.
 
         Raises:
-            ModelFileError: it cannot be read, or changed while it was read.
+            ModelFileError: it cannot be read, or changed too late.
         """
         try:
             with file.open("rb", buffering=0) as opened:
                 stamp = _stamp(os.fstat(opened.fileno()))
+                if max(stamp[3:]) > unchanged_since * 1e9:
+                    raise ModelFileError(
+                        f"{file} changed since it was loaded: load it again to keep its states"
+                    )
                 if (known := self._entries().get(_name(stamp))) is not None:
                     return known
                 digest = blake2b(digest_size=DIGEST_BYTES)

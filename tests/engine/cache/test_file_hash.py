@@ -64,6 +64,22 @@ def test_a_file_that_changed_just_now_is_not_remembered(tmp_path: Path) -> None:
         hashes.digest(model, refuse)
 
 
+def test_a_file_that_took_the_place_of_the_loaded_one_is_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    hashes = FileHashes(tmp_path / "hashes.json")
+    first = hashes.digest(model)
+    loaded_at = model.stat().st_ctime + 0.001
+    assert hashes.digest(model, unchanged_since=loaded_at) == first
+    time.sleep(0.02)  # the clock of a disk ticks every few milliseconds
+    newer = tmp_path / "newer.gguf"
+    newer.write_bytes(b"other weights")
+    newer.replace(model)
+    os.utime(model, ns=(OLD_NS, OLD_NS))
+    with pytest.raises(ModelFileError, match="changed since it was loaded"):
+        hashes.digest(model, unchanged_since=loaded_at)
+
+
 def test_reading_can_be_stopped(model: Path) -> None:
     with pytest.raises(DecodeAborted):
         FileHashes(None).digest(model, refuse)
