@@ -111,9 +111,9 @@ SHAPES: Mapping[str, Mapping[str, Value]] = {
 }
 
 
-def filled_model(path: Path, architecture: str, *, seed: int = 0) -> Path:
+def filled_model(path: Path, architecture: str, *, seed: int = 0, **changes: Value) -> Path:
     """Write a model of this architecture with random weights; its tokens are bytes."""
-    values = {**SHAPES[architecture], **VOCABULARY}
+    values = {**SHAPES[architecture], **VOCABULARY, **changes}
     tensors = made_model(path, architecture, values, n_vocab=N_VOCAB).file.tensors
     rng = np.random.default_rng(seed)
     last = max(tensors, key=lambda tensor: tensor.offset)
