@@ -114,10 +114,13 @@ async def test_an_edit_is_forgotten_with_its_chat(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        await answered(pilot, screen, "first")
+        for question in ("first", "second"):
+            await answered(pilot, screen, question)
         await pilot.press("shift+tab", "e")
-        assert screen.composer.text == "first"
-        await pilot.press("ctrl+n", "enter")
-        await wait_until(pilot, lambda: len(client.requests) == 2)
+        assert screen.composer.text == "second"
+        await pilot.press("ctrl+n")
+        assert screen.composer.border_title is None
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(client.requests) == 3)
         await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert len(screen.controller.history.store.list_chats()) == 2
+        assert [m.content for m in client.requests[-1].messages] == ["second"]
