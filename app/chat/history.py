@@ -89,14 +89,7 @@ class ChatHistory:
         self.chat = self.store.chat(self.chat.id)
         head = self.chat.head_id
         self._path = self.store.path_to(head) if head is not None else []
-        self._siblings = {
-            message.id: [
-                sibling.id
-                for sibling in self.store.variants(message.id)
-                if sibling.content or sibling.id == message.id
-            ]
-            for message in self._path
-        }
+        self._siblings = self.store.variant_ids(self.chat.id)
 
     def discard(self) -> None:
         """Delete the shown chat, which held one question; its settings and asides stay.

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -149,6 +150,20 @@ class ChatStore:
         rows = self._read(statements.VARIANTS, message_id)
         _only(rows[:1], "message", message_id)
         return [message_of(row) for row in rows]
+
+    def variant_ids(self, chat_id: int) -> dict[int, list[int]]:
+        """Give the ids of each message's variants in a chat, itself among them, oldest first.
+
+        Others without text are left out: such a reply was asked for and never begun.
+        """
+        groups: dict[tuple[int | None, str], list[sqlite3.Row]] = defaultdict(list)
+        for row in self._read(statements.OUTLINE, chat_id):
+            groups[row["parent_id"], row["role"]].append(row)
+        return {
+            row["id"]: [each["id"] for each in group if each["has_text"] or each is row]
+            for group in groups.values()
+            for row in group
+        }
 
     def leaf_of(self, message_id: int) -> int:
         """Give the newest message below this one, or itself when nothing hangs below.

@@ -56,6 +56,10 @@ SELECT chat_id, count(*) AS m, coalesce(sum(length(token_ids) / 4), 0) AS t
 FROM messages GROUP BY chat_id
 """
 
+OUTLINE = """
+SELECT id, parent_id, role, content <> '' AS has_text FROM messages WHERE chat_id = ? ORDER BY id
+"""
+
 IS_SHOWN = """
 WITH RECURSIVE shown(node) AS (
     SELECT head_id FROM chats WHERE id = ?
