@@ -1,5 +1,6 @@
 """What looks for loss and wrong answers finds them, and blames nobody for the torture's kills."""
 
+import math
 import os
 import signal
 import sqlite3
@@ -12,13 +13,14 @@ from torture.aim import moment_of
 from torture.endings import Ends
 from torture.journal import Journal, Line, Reader
 from torture.ledger import Ledger
-from torture.oracle import asked_in
+from torture.oracle import Asked, Oracle, asked_in
 from torture.plan import Aim, Choice, Plan, plan_of_environment
 from torture.rounds import drafts_of_the_dead, when
 from torture.sharing import written_by_two
 from torture.watched import PromisingStore
 
 from engine.configuration import SamplingSettings
+from engine.requests import Message
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NOBODY: dict[str, set[int]] = {"app": set(), "worker": set()}
@@ -199,6 +201,27 @@ def test_a_chat_that_two_write_at_once_is_found(owner: str, second_at: int, n_fo
         {"kind": "tokens", "at": second_at + 1},
     ]
     assert len(written_by_two([first, second])) == n_found
+
+
+def test_an_answer_is_blamed_for_another_token_or_another_bit_of_its_lead(
+    starter_path: Path,
+) -> None:
+    oracle = Oracle(Choice(str(starter_path)))
+    asked = Asked(Choice(str(starter_path)).name, (Message("user", "What is a bridge?"),))
+    asked.tokens, asked.margins = [0, 0, 0], [0.0, 0.0, 0.0]
+    for at in range(3):
+        wrong = oracle.judge(asked)
+        assert wrong is not None
+        assert wrong.at == at
+        asked.tokens[at], asked.margins[at] = wrong.right, wrong.right_margin
+    assert oracle.judge(asked) is None
+    asked.margins[1] = math.nextafter(asked.margins[1], math.inf)
+    wrong = oracle.judge(asked)
+    assert wrong is not None
+    assert wrong.at == 1
+    assert wrong.said == wrong.right
+    assert "leads by" in str(wrong)
+    oracle.close()
 
 
 def killed_child(code: str, plan: Plan) -> tuple[int, list[Line]]:
