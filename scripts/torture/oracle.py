@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
-from engine.backends.base import Backend, Sequence
+from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import SamplingSettings
@@ -99,9 +99,9 @@ class Oracle:
         settings = target_settings(
             replace(configuration, n_slots=1, n_ctx=configuration.n_ctx // N_SLOTS)
         )
-        self._backend: Backend = LlamaCppBackend(settings, NativeLog())
+        self._backend = LlamaCppBackend(settings, NativeLog())
         self._template = ChatTemplate(
-            self._backend.chat_template,  # type: ignore[attr-defined]  # of llama.cpp's only
+            self._backend.chat_template,
             bos=self._spelling(self._backend.vocabulary.bos),
             eos=self._spelling(self._backend.vocabulary.eos),
         )

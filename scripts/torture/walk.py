@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from app.chat.continuing import CannotContinueError
-from app.chat.controller import ChatController, owner_of
+from app.chat.controller import ChatController
+from app.chat.replies import owner_of
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
 from engine.client import EngineClient
 from engine.errors import EngineError
 from engine.events import TiersChanged
+from engine.worker_protocol import CacheAction
 from torture.journal import Journal
 from torture.plan import Choice
 
@@ -31,6 +33,9 @@ SYSTEM_PROMPT = (
     "You are the keeper of a small museum by the sea. Answer in short, plain sentences. Name what "
     "you know, say when you guess, and never speak of the other visitors of the house."
 )
+
+
+DEEDS: tuple[CacheAction, ...] = ("pin", "unpin", "drop", "verify", "verify", "verify")
 
 
 class LostError(EngineError):
@@ -151,7 +156,7 @@ class Walker:
         if self.report is None or not self.report.entries:
             return
         key = self._rng.choice(self.report.entries).key
-        action = self._rng.choice(("pin", "unpin", "drop", "verify", "verify", "verify"))
+        action = self._rng.choice(DEEDS)
         self._client.manage_cache(action, key)
 
     def _delete(self) -> None:

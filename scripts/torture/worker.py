@@ -1,7 +1,6 @@
 """The engine's process as it is, but for the moment that it is killed at."""
 
 import os
-import sys
 from pathlib import Path
 
 from engine import worker
@@ -22,4 +21,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
