@@ -16,12 +16,14 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.requests import GenerationRequest, Message
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, token_of
 
 PLAIN = Side(SpeculationSettings(predictor=PredictorName.OFF))
 LOOKUP = Side(SpeculationSettings(predictor=PredictorName.LOOKUP, controller=ControllerName.AUTO))
 REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_tokens=64)
 SAME = Script(("Hello there, how are you?",))
+PARTED = (token_of("The"), token_of(" red"), 9)
+"""Ids of a reply that is another one from its third token on."""
 OTHER = Script(("The red fox ran home", "The red dog ran home"))
 
 
@@ -93,13 +95,13 @@ def test_identical_texts_are_called_so_with_their_length() -> None:
 
 
 def test_texts_that_part_show_both_ways_to_go_on() -> None:
-    shown = said(compared(OTHER, ids=(100, 101, 9)))
+    shown = said(compared(OTHER, ids=PARTED))
     assert "parts at token 3: The red [fox ran home] or [dog ran home]" in shown
     assert "a near tie: 0.030 logits apart" in shown
 
 
 def test_texts_far_apart_are_not_called_a_near_tie() -> None:
-    shown = said(compared(OTHER, ids=(100, 101, 9), margin=2.0))
+    shown = said(compared(OTHER, ids=PARTED, margin=2.0))
     assert "near tie" not in shown
     assert "2.00 logits apart" in shown
 
@@ -107,13 +109,13 @@ def test_texts_far_apart_are_not_called_a_near_tie() -> None:
 def test_a_method_that_keeps_only_the_law_says_so() -> None:
     rejecting = Side(replace(LOOKUP.settings, verification="rejection"))
     request = replace(REQUEST, sampling=SamplingSettings(temperature=0.7))
-    shown = said(compared(OTHER, ids=(100, 101, 9), second=rejecting, request=request), 140)
+    shown = said(compared(OTHER, ids=PARTED, second=rejecting, request=request), 140)
     assert "keeps the law of the text, not the text" in shown
 
 
 @pytest.mark.parametrize("width", [20, 40, 78, 160])
 def test_every_line_fits(width: int) -> None:
-    comparison = compared(OTHER, ids=(100, 101, 9))
+    comparison = compared(OTHER, ids=PARTED)
     lines = verdict_lines(comparison, width) + figure_lines(comparison.shown[1], width)
     assert all(width_of(line) <= width for line in lines)
 
