@@ -140,11 +140,15 @@ def _manage(tiers: TieredCache, action: CacheAction, key: str) -> None:
     match action:
         case "pin":
             tiers.pin(key)
+            tiers.note(f"State {key} is pinned.")
         case "unpin":
             tiers.unpin(key)
+            tiers.note(f"State {key} is no longer pinned.")
         case "drop":
             tiers.drop(key)
+            tiers.note(f"State {key} was dropped.")
         case "verify":
             tiers.verify(key)
         case "clear":
             tiers.clear()
+            tiers.note("Everything that was kept of this model and settings was dropped.")
