@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.timer import Timer
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.controller import ChatController
@@ -26,6 +26,7 @@ from app.store.errors import StoreError
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
 from app.widgets.key_bar import KeyBar
+from app.widgets.search_box import SearchBox
 from engine.errors import EngineError
 
 SEARCH_AFTER_S = 0.12
@@ -46,15 +47,6 @@ class Opening:
     """The message to go to; None is the end."""
     found: str = ""
     """What was found in it."""
-
-
-class SearchBox(Input):
-    """Where the user writes what is searched."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "screen.to_list", "To the list", id="search-to-list",
-                tooltip="From the search to what was found"),
-    ]  # fmt: skip
 
 
 class ChatsScreen(ModalScreen[Opening | None]):
