@@ -11,9 +11,8 @@ For each model four tables:
    sequence alone and once for the third of four, each in cells of its own.
 2. Shared cells. The same with four sequences in one pool of cells, one of them a neighbour of 200
    tokens: the first row that differs, by how much, and the margin of its most likely token.
-3. Times, medians of `--repeats`: taking a state out (get), cutting off its last 100 tokens (cut),
-   restoring eight stretches (join: what it takes beyond set), putting it back (set), for 600 tokens
-   and `--tokens`.
+3. Times, medians of `--repeats`: taking a state out (get), taking out its last 100 tokens (end),
+   restoring it from eight stretches (parts) and in one piece (set), for 600 tokens and `--tokens`.
 4. Decoding one token behind 600, medians of `--rows`, taken in turns: in a context of one sequence,
    as one of four with cells of their own, as one of four in one pool.
 """
@@ -234,7 +233,7 @@ def difference(expected: Rows, found: Rows) -> str:
 
 
 def tell_times(model: Path, options: argparse.Namespace) -> None:
-    print("\n  tokens  K/V   flash       bytes    get ms  cut ms  join ms  set ms")
+    print("\n  tokens  K/V   flash       bytes    get ms  end ms  parts ms  set ms")
     for kind, flash_attention in KINDS:
         case = Case(model, kind, flash_attention, options.tokens, options.threads)
         backend = case.open()
@@ -253,12 +252,12 @@ def times(backend: LlamaCppBackend, sequence: Sequence, repeats: int) -> str:
     set_s = median(lambda: sequence.load(tokens, [state]), repeats)
     size = f"{len(state):10,}"
     if not backend.can_slice:
-        return f"{size}  {1e3 * get_s:8.1f}       -        -  {1e3 * set_s:6.1f}"
+        return f"{size}  {1e3 * get_s:8.1f}       -         -  {1e3 * set_s:6.1f}"
     parts = stretches(backend, state, len(tokens), 8)
-    cut_s = median(lambda: sequence.save(len(tokens) - 100), repeats) - get_s
-    join_s = median(lambda: sequence.load(tokens, parts), repeats) - set_s
+    end_s = median(lambda: sequence.save(len(tokens) - 100), repeats)
+    parts_s = median(lambda: sequence.load(tokens, parts), repeats)
     return (
-        f"{size}  {1e3 * get_s:8.1f}  {1e3 * cut_s:6.1f}  {1e3 * join_s:7.1f}  {1e3 * set_s:6.1f}"
+        f"{size}  {1e3 * get_s:8.1f}  {1e3 * end_s:6.1f}  {1e3 * parts_s:8.1f}  {1e3 * set_s:6.1f}"
     )
 
 
