@@ -208,9 +208,11 @@ class Recall:
         found = self._hot.shiftable(tokens, owner)
         if found is None:
             return None
-        self._slot, n_keep, n_drop, _ = found
+        self._slot, n_keep, n_drop = found
         sequence = self._slot.sequence
-        sequence.shift(n_keep, n_drop)
-        self._slot.is_pure = False
+        if n_drop:
+            sequence.shift(n_keep, n_drop)
+            self._slot.is_pure = False
         length = rewind(sequence, tokens, known=n_keep)
+        self._slot.is_pure = self._slot.is_pure or not length
         return Recalled(sequence, n_hot=length)

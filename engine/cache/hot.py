@@ -46,18 +46,23 @@ class HotTier:
             key=lambda found: (found[1], found[0].turn),
         )
 
-    def shiftable(self, tokens: Tokens[int], owner: str) -> tuple[Slot, int, int, int] | None:
+    def shiftable(self, tokens: Tokens[int], owner: str) -> tuple[Slot, int, int] | None:
         """Find a line of this owner that becomes `tokens` when a stretch in the middle is dropped.
 
+        A line that lost its middle before goes on without a further gap too.
+
         Returns:
-            The slot, how many tokens stay in front, how many go, and how many of those behind are
-            of use; None where no line is alike.
+            The slot, how many tokens stay in front, and how many go; None where no line is alike.
         """
         if not self._backend.can_shift:
             return None
         for slot in self._slots:
-            if owner and slot.owner == owner and (gap := _gap(slot.sequence.tokens, tokens)):
+            if not owner or slot.owner != owner:
+                continue
+            if gap := _gap(slot.sequence.tokens, tokens):
                 return slot, *gap
+            if not slot.is_pure:
+                return slot, common_prefix(slot.sequence.tokens, tokens), 0
         return None
 
     def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
@@ -134,15 +139,14 @@ def _n_usable(slot: Slot, tokens: Tokens[int]) -> int:
     return length if slot.sequence.can_crop(length) else 0
 
 
-def _gap(held: Tokens[int], tokens: Tokens[int]) -> tuple[int, int, int] | None:
+def _gap(held: Tokens[int], tokens: Tokens[int]) -> tuple[int, int] | None:
     """Find the stretch of `held` without which it begins as `tokens`."""
     n_keep = common_prefix(held, tokens)
-    if n_keep == len(held) or n_keep == len(tokens):
+    held, head = list(held), list(tokens[n_keep : n_keep + MIN_SHIFTED])
+    if len(head) < MIN_SHIFTED:
         return None
-    held, rest = list(held), list(tokens[n_keep:])
-    head = rest[:MIN_SHIFTED]
     for n_drop in range(1, len(held) - n_keep - MIN_SHIFTED + 1):
         at = n_keep + n_drop
         if held[at] == head[0] and held[at : at + MIN_SHIFTED] == head:
-            return n_keep, n_drop, common_prefix(held[at:], rest)
+            return n_keep, n_drop
     return None

@@ -215,6 +215,7 @@ def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
     recall.keep()
 
     assert recalled.n_hot == 40
+    assert recall.begin([*shorter, 8, 9], "chat:1", may_shift=True).n_hot == 41
     assert backend.n_saved == 1  # what was shifted is not a function of its tokens: never kept
     assert recall.begin(shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
 

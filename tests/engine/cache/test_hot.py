@@ -84,7 +84,7 @@ def test_a_line_whose_middle_was_dropped_is_found_and_the_gap_measured() -> None
     slot = filled(hot.slots[0], LINE, "chat:1", hot)
     shorter = [*LINE[:10], *LINE[30:], 7, 8]
 
-    assert hot.shiftable(shorter, "chat:1") == (slot, 10, 20, 50)
+    assert hot.shiftable(shorter, "chat:1") == (slot, 10, 20)
     assert hot.shiftable(shorter, "chat:2") is None
     assert hot.shiftable([*LINE, 7], "chat:1") is None
     assert hot.shiftable([*LINE[:10], *range(200, 240)], "chat:1") is None
@@ -95,6 +95,16 @@ def test_nothing_is_shifted_where_the_model_cannot() -> None:
     filled(hot.slots[0], LINE, "chat:1", hot)
 
     assert hot.shiftable([*LINE[:10], *LINE[30:]], "chat:1") is None
+
+
+def test_a_line_that_was_shifted_goes_on_without_a_further_gap() -> None:
+    hot = HotTier(FakeBackend())
+    slot = filled(hot.slots[0], LINE, "chat:1", hot)
+    slot.sequence.shift(10, 20)
+    slot.is_pure = False
+
+    assert hot.shiftable([*LINE[:10], *LINE[30:], 7], "chat:1") == (slot, 60, 0)
+    assert hot.shiftable([*LINE[:10], *LINE[50:], 7], "chat:1") == (slot, 10, 20)
 
 
 def test_what_was_shifted_serves_no_line_by_its_tokens_alone() -> None:
