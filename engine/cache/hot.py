@@ -120,10 +120,8 @@ class HotTier:
         if self._backend.shares_cells:
             slot.sequence.copy(source.sequence, length)
         elif self._backend.can_slice:
-            state = source.sequence.save()
-            if length < source.n_tokens:
-                state, _ = self._backend.split_state(state, length)
-            slot.sequence.load(list(source.sequence.tokens[:length]), [state])
+            slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
+            slot.sequence.crop(length)
 
 
 def empty(slot: Slot) -> None:
