@@ -2,9 +2,9 @@
 
     python benchmarks/resume.py MODEL [--tokens 2000] [--pairs 5] [--threads 2] [--drop-all]
 
-Each pair is a chat of its own of about `--tokens` tokens, asked the same kind of question of 16
-tokens in every state, through the engine's process, from the request to the event of the first
-token:
+Each pair is a chat of its own of about `--tokens` tokens, asked the same kind of question in every
+state: about 16 new tokens, the template's own among them. Timed is from the request to the event of
+the first token, through the engine's process:
 
     nothing     no tier holds any of it
     hot         the context itself holds it
@@ -36,7 +36,7 @@ from engine.worker_client import WorkerClient
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
 TOKENS_OF_SENTENCE = 17
 QUESTIONS = tuple(
-    f"{season} came: what did the keeper of the light write down then?"
+    f"{season} came: what did the keeper write down?"
     for season in ("Winter", "Spring", "Summer", "Autumn")
 )
 """Different from their first word on, so that a tier holds nothing of the next one."""
@@ -133,7 +133,10 @@ def wait_for_cache(client: WorkerClient) -> None:
 def report(times: Sequence[dict[str, Timed]], bench: Bench) -> None:
     print(f"\nprompt of {bench.n_prompt} tokens; cold: {bench.how_dropped}")
     print(f"  of the files {max(bench.resident):.1%} at most were left in the page cache")
-    print(f"  {'':12}{'first token':>12}{'of prefill':>12}{'goal':>8}   hot  warm  cold tokens")
+    print(
+        f"  {'':12}{'first token':>12}{'of prefill':>12}{'goal':>8}{'restoring':>12}"
+        "   hot  warm  cold  new tokens"
+    )
     for place in PLACES:
         runs = [timed[place] for timed in times]
         seconds = statistics.median(run.first_token_s for run in runs)
@@ -142,10 +145,12 @@ def report(times: Sequence[dict[str, Timed]], bench: Bench) -> None:
         )
         goal = f"1/{round(1 / GOALS[place])}" if place in GOALS else ""
         reuse = runs[-1].reuse
+        restore_s = statistics.median(run.reuse.restore_s for run in runs)
+        n_new = reuse.n_prompt - reuse.n_reused
         share = f"1/{1 / ratio:.1f}"
         print(
-            f"  {place:12}{1e3 * seconds:9.1f} ms{share:>12}{goal:>8}"
-            f"  {reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5}"
+            f"  {place:12}{1e3 * seconds:9.1f} ms{share:>12}{goal:>8}{1e3 * restore_s:9.1f} ms"
+            f"  {reuse.n_hot:5} {reuse.n_warm:5} {reuse.n_cold:5} {n_new:11}"
         )
     print(f"  medians of {len(times)} pairs")
 
