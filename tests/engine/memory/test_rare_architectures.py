@@ -153,7 +153,7 @@ def test_graphs_of_rare_architectures_are_close(
 ) -> None:
     model = rare_model(rare, tmp_path)
     for configuration in configurations(model):
-        shape, n_rows = (f(configuration, "llama-server") for f in (cache_shape, n_outputs))
+        shape, n_rows = cache_shape(configuration), n_outputs(configuration, "llama-server")
         buffers = dry_run.measure(configuration, "llama-server")
         laid_out = sum(buffer.nbytes for buffer in buffers if buffer.kind == "compute")
         formula = compute_bytes(model.architecture, shape, n_rows)
