@@ -27,7 +27,6 @@ class LlamaCppVocabulary:
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
-        self._buffer = ctypes.create_string_buffer(PIECE_BYTES)
         self.identifier = self._fingerprint()
 
     def is_end(self, token: int) -> bool:
@@ -62,13 +61,14 @@ class LlamaCppVocabulary:
         return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
-        n = llama_cpp.llama_token_to_piece(
-            self._vocab, token, self._buffer, len(self._buffer), 0, special
-        )
-        if n < 0:
-            self._buffer = ctypes.create_string_buffer(-n)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, self._buffer, -n, 0, special)
-        return self._buffer.raw[:n]
+        """Ask llama.cpp, with a buffer of its own: prompts are read in two threads at once."""
+        nbytes = PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(nbytes)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, nbytes, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            nbytes = -n
 
     def _fingerprint(self) -> str:
         """Hash the rules and about a thousand entries spread over the vocabulary.
