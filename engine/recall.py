@@ -9,7 +9,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Sequence, rewind
-from engine.cache.hot import HotTier, Slot, empty
+from engine.cache.hot import HotTier, empty
 from engine.cache.report import CacheReport, TierUse
 from engine.cache.settings import CacheSettings
 from engine.cache.tiers import Match, TieredCache
@@ -154,21 +154,16 @@ class Recall:
         match = None if self._tiers is None else self._tiers.match(tokens, owner=owner)
         n_branch = 0 if self._tiers is None else self._n_branch(self._tiers, tokens)
         if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
-            self._slot = self._slot_to_fill(best, n_hot, owner)
+            self._slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(tokens, match)
             if restored is not None:
                 return replace(restored, n_branch=n_branch)
-            n_hot = 0
         else:
             if match is not None:
                 match.release()
             self._slot = self._hot.claim(best, n_hot, owner)
         n_held = self._rewound(tokens)
         return Recalled(self._slot.sequence, n_hot=n_held, n_branch=n_branch)
-
-    def _slot_to_fill(self, best: Slot, n_common: int, owner: str) -> Slot:
-        is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
-        return best if is_own else self._hot.victim()
 
     def _restored(self, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""

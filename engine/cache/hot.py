@@ -65,16 +65,17 @@ class HotTier:
                 return slot, common_prefix(slot.sequence.tokens, tokens), 0
         return None
 
-    def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
+    def slot_for(self, best: Slot, n_common: int, owner: str) -> Slot:
         """Give the slot for a line whose first `n_common` tokens `best` holds.
 
-        That is `best` itself where nobody else's line would be cut; otherwise the emptiest or
-        longest unused one, which gets a copy of the common part where that is possible.
+        That is `best` itself where nobody else's line would be cut, otherwise `victim`.
         """
         is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
-        if is_own:
-            return best
-        slot = self.victim()
+        return best if is_own else self.victim()
+
+    def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
+        """Do `slot_for`, and give another slot a copy of the common part where that is possible."""
+        slot = self.slot_for(best, n_common, owner)
         if slot is not best and n_common:
             self._copy(best, slot, n_common)
         return slot
