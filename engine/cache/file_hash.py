@@ -1,16 +1,15 @@
 """The hash of a whole file, remembered: a model of 20 GB is read once."""
 
-import contextlib
-import json
 import math
 import os
 import time
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeGuard
 
 from engine.errors import ModelFileError
-from engine.files import replace_file
+from engine.newest_entries import NewestEntries
 
 VERSION = 1
 BLOCK_BYTES = 4 << 20
@@ -32,7 +31,7 @@ class FileHashes:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES)
 
     def digest(
         self,
@@ -59,7 +58,7 @@ class FileHashes:
                     raise ModelFileError(
                         f"{file} changed since it was loaded: load it again to keep its states"
                     )
-                if (known := self._entries().get(_name(stamp))) is not None:
+                if _is_digest(known := self._digests.read().get(_name(stamp))):
                     return known
                 digest = blake2b(digest_size=DIGEST_BYTES)
                 block = memoryview(bytearray(BLOCK_BYTES))
@@ -72,32 +71,8 @@ class FileHashes:
         if after != stamp:
             raise ModelFileError(f"{file} changed while it was read: wait until it is complete")
         if time.time_ns() - max(stamp[3:]) > SETTLED_NS:
-            self._remember(stamp, digest.hexdigest())
+            self._digests.add(_name(stamp), digest.hexdigest())
         return digest.hexdigest()
-
-    def _entries(self) -> dict[str, str]:
-        if self._path is None:
-            return {}
-        try:
-            known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        if not isinstance(known, dict) or known.get("version") != VERSION:
-            return {}
-        digests = known.get("digests")
-        if not isinstance(digests, dict):
-            return {}
-        return {name: text for name, text in digests.items() if _is_digest(text)}
-
-    def _remember(self, stamp: Stamp, digest: str) -> None:
-        if self._path is None:
-            return
-        entries = {**self._entries(), _name(stamp): digest}
-        newest = dict(list(entries.items())[-MOST_FILES:])
-        text = json.dumps({"version": VERSION, "digests": newest})
-        # Where nothing can be written, the next start reads the model again.
-        with contextlib.suppress(OSError):
-            replace_file(self._path, [text.encode()], is_durable=False)
 
 
 def _stamp(status: os.stat_result) -> Stamp:
@@ -114,5 +89,5 @@ def _name(stamp: Stamp) -> str:
     return ":".join(map(str, stamp))
 
 
-def _is_digest(text: object) -> bool:
+def _is_digest(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and len(text) == 2 * DIGEST_BYTES

@@ -1,8 +1,6 @@
 """What rounds cost on this machine, kept from one start to the next."""
 
-import contextlib
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -11,8 +9,8 @@ from pathlib import Path
 
 from engine.build_memory import installed_build
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
-from engine.files import replace_file
 from engine.model.identity import model_identity
+from engine.newest_entries import NewestEntries
 from engine.speculation.curve import Points
 from engine.speculation.drafting_cost import KnownCost
 
@@ -40,40 +38,20 @@ class CostMemory:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES)
 
     def read(self, key: str) -> CostProfile | None:
         """Give what was kept under a key, None where nothing usable was."""
-        return _profile(self._entries().get(key))
+        return _profile(self._entries.read().get(key))
 
     def write(self, key: str, profile: CostProfile) -> None:
         """Keep a profile; the oldest ones go where there are more than `MOST_PROFILES`."""
-        if self._path is None:
-            return
-        entries = self._entries()
-        entries.pop(key, None)
-        entries[key] = {
+        entry = {
             "plain_s": profile.plain_s,
             "points": profile.points,
             "drafting": {name: list(cost) for name, cost in profile.drafting.items()},
         }
-        newest = dict(list(entries.items())[-MOST_PROFILES:])
-        text = json.dumps({"version": VERSION, "profiles": newest})
-        # Where nothing can be written, the next start measures again.
-        with contextlib.suppress(OSError):
-            replace_file(self._path, [text.encode()], is_durable=False)
-
-    def _entries(self) -> dict[str, object]:
-        if self._path is None:
-            return {}
-        try:
-            known = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        if not isinstance(known, dict) or known.get("version") != VERSION:
-            return {}
-        profiles = known.get("profiles")
-        return profiles if isinstance(profiles, dict) else {}
+        self._entries.add(key, entry)
 
 
 class KeptCosts:
