@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from engine.backends.base import Backend
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.events import PromptProgress
+from engine.events import PromptProgress, PromptReady
 from engine.recall import Recall
 from engine.reply import Reply
 from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
@@ -26,6 +26,9 @@ class Prefill:
     ) -> Iterator[PromptProgress]:
         """Compute the prompt but for its last token, which is pending.
 
+        Where the cache can be cut at any token, the last batch is left as `Reply.unread` for the
+        first round, which computes it and the pending token in one pass; `ended` must follow that.
+
         Raises:
             DecodeAborted: it was cancelled; the sequence holds what was computed.
             DecodeError: the backend failed.
@@ -36,13 +39,17 @@ class Prefill:
         watch = Stopwatch()
         elapsed_s = 0.0
         for start, end in self._batches(reply, n_known - n_measured):
+            if end == n_known and self._fits_a_round(end - start):
+                reply.unread = tuple(reply.tokens[start:end])
+                break
             cancellation.check()
             watch.split()
             self._recall.sequence.prefill(reply.tokens[start:end])
             elapsed_s += watch.split()
             yield PromptProgress(end, n_known, n_reused)
             self._keep_on_the_way(reply, end, elapsed_s)
-        self._recall.rate.add(n_known - n_measured - n_reused, elapsed_s)
+        n_left = n_measured + len(reply.unread)
+        self._recall.rate.add(n_known - n_left - n_reused, elapsed_s)
         if n_measured:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
@@ -50,6 +57,19 @@ class Prefill:
             yield PromptProgress(n_known, n_known, n_reused)
         self._recall.keep_prompt()
         reply.stats.prefill_s = reply.watch.split()
+
+    def ended(self, reply: Reply, elapsed_s: float) -> Iterator[PromptProgress | PromptReady]:
+        """Tell that the first round is over, which took so long for what was left unread."""
+        stats = reply.stats
+        stats.prefill_s += elapsed_s
+        if reply.unread:
+            self._recall.rate.add(len(reply.unread), elapsed_s)
+            reply.unread = ()
+            yield PromptProgress(stats.n_prompt - 1, stats.n_prompt - 1, stats.n_reused)
+        yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
+
+    def _fits_a_round(self, n_tokens: int) -> bool:
+        return self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
         """Give start and end of each batch; one ends where other lines branch off."""

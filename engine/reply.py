@@ -1,5 +1,6 @@
 """One reply while it is made."""
 
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from engine.backends.base import Vocabulary
@@ -27,6 +28,10 @@ class Reply:
     stats: ReplyStats
     watch: Stopwatch
     recalled: Recalled
+    note: str | None = None
+    """Why less of earlier tokens was used again than could have been, if so."""
+    unread: Tokens[int] = ()
+    """The end of the prompt before the pending token, if the first round reads it."""
     ended: FinishReason | None = None
     end_token: int | None = None
 

@@ -24,7 +24,6 @@ from engine.events import (
     Event,
     Finished,
     FinishReason,
-    PromptReady,
     RoundFinished,
     SpeculationChanged,
     TiersChanged,
@@ -191,11 +190,10 @@ class Session:
             stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
             watch=watch,
             recalled=recalled,
+            note=prompt.note,
         )
         try:
             yield from self._prefill.read(reply, self._wanted, cancellation)
-            n_prompt, n_reused = len(prompt.tokens), recalled.n_reused
-            yield PromptReady(n_prompt, n_reused, reply.stats.prefill_s, prompt.note)
             yield self._cache_state(reply)
             yield from self._rounds(reply, cancellation)
         except DecodeAborted:
@@ -267,10 +265,11 @@ class Session:
 
     def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         length = drafter.length
-        draft = drafter.draft(self._n_draft_max(reply))
+        draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply))
         draft_s = reply.watch.split()
         n_rows = len(draft) + (drafter.settings.bonus_token or not draft)
-        forward = self._sequence.verify((reply.tokens[-1], *draft)[:n_rows])
+        rows = (reply.tokens[-1], *draft)[:n_rows]
+        forward = self._sequence.verify(rows, unread=reply.unread)
         verdict = verify_draft(
             draft,
             forward.logits,
@@ -298,7 +297,11 @@ class Session:
         verify_s = reply.watch.split()
         if reply.stats.first_token_s is None:
             reply.stats.first_token_s = reply.watch.total()
-        if not draft and not is_first:
+        if is_first:
+            read_s = self._reading_s(reply, verify_s)
+            verify_s -= read_s
+            yield from self._prefill.ended(reply, read_s)
+        elif not draft:
             self._plain_step.add(verify_s)
         finished = RoundFinished(
             n_drafted=len(drafter.sources),
@@ -324,6 +327,19 @@ class Session:
         yield TokensCommitted(tuple(committed), "".join(shown), lengths)
         yield finished
         yield self._cache_state(reply)
+
+    def _reading_s(self, reply: Reply, elapsed_s: float) -> float:
+        """Give how much of the first round's time went to what was left unread of the prompt.
+
+        The rest is what its one token costs as a plain step, or its share of the rows before such a
+        step was measured.
+        """
+        if not reply.unread:
+            return 0.0
+        plain_s = self._plain_step.seconds
+        if plain_s is None:
+            plain_s = elapsed_s / (len(reply.unread) + 1)
+        return max(elapsed_s - plain_s, 0.0)
 
     def _learn(self, drafter: Drafter, outcome: RoundOutcome) -> None:
         """Measure costs under every rule; `auto` has taken them in itself."""

@@ -191,11 +191,13 @@ class FakeSequence:
     def decode(self, token: int) -> Forward:
         return self.verify((token,))
 
-    def verify(self, tokens: Tokens[int]) -> Forward:
+    def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         if len(tokens) > self._backend.n_rows:
             raise ContextFullError(f"{len(tokens)} rows of {self._backend.n_rows}")
-        start = len(self._tokens)
-        self._decode(tokens)
+        if unread and len(unread) + len(tokens) > self._backend.n_batch:
+            raise ContextFullError(f"{len(unread)} + {len(tokens)} of {self._backend.n_batch}")
+        start = len(self._tokens) + len(unread)
+        self._decode((*unread, *tokens))
         held = [cell.token for cell in self.cells]
         rows = [self._backend.logits_behind(held[: start + n + 1]) for n in range(len(tokens))]
         return Forward(np.stack(rows))

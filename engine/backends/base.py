@@ -92,12 +92,16 @@ class Sequence(Protocol):
         """Decode one token; the same as `verify([token])`."""
         ...
 
-    def verify(self, tokens: Tokens[int]) -> Forward:
+    def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         """Decode tokens and give the logits behind each of them, in one batch.
 
+        Args:
+            tokens: At most `Backend.n_rows`.
+            unread: Tokens that go before them in the same batch, without logits.
+
         Raises:
-            ContextFullError: more tokens than free cells, or more rows than `Backend.n_rows`;
-                nothing was decoded.
+            ContextFullError: more tokens than free cells, more rows than `Backend.n_rows`, or with
+                `unread` more tokens than `Backend.n_batch`; nothing was decoded.
             DecodeAborted: stopped by `Backend.abort`; `tokens` says what is held.
             DecodeError: the backend failed; `tokens` says what is held.
         """

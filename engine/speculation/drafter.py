@@ -140,7 +140,7 @@ class Drafter:
         self._rounds_drafted += bool(outcome.n_drafted)
         if outcome.n_drafted:
             self._tokens_since_plain += outcome.n_emitted
-        else:
+        elif outcome.verify_s is not None:
             self._tokens_since_plain = 0
             self._has_plain_step = True
         examined = self._shadow.examine(committed)

@@ -45,6 +45,28 @@ class BackendContract:
         single = np.stack([sequence.decode(t).logits[0].copy() for t in line[10 : 10 + n]])
         assert np.abs(together - single).max() <= self.tolerance
 
+    def test_unread_tokens_go_before_the_rows_in_one_batch(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:4])
+        together = sequence.verify(line[10:12], unread=line[4:10]).logits.copy()
+        assert list(sequence.tokens) == line[:12]
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:10])
+        single = np.stack([sequence.decode(token).logits[0].copy() for token in line[10:12]])
+        assert together.shape == single.shape
+        assert np.abs(together - single).max() <= self.tolerance
+
+    def test_a_batch_that_is_too_long_with_what_is_unread_is_refused(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        unread = (line * backend.n_batch)[: backend.n_batch]
+        with pytest.raises(ContextFullError):
+            sequence.verify(line[:1], unread=unread)
+        assert list(sequence.tokens) == []
+
     def test_cropped_tokens_leave_no_trace(self, backend: Backend, line: list[int]) -> None:
         for length in (1, 7, 20, 29):
             sequence = backend.open()

@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.cancellation import Cancellation
@@ -362,9 +365,74 @@ def cells(events: list[Event]) -> Iterator[CacheChanged]:
 def test_used_cells_are_told_each_round() -> None:
     events = run(make_session(LOOKUP), request())
     used = [event.n_used for event in cells(events)]
-    assert used[0] == len("BU" + "abcabcabc") + 1
+    assert used[:2] == [0, len("BU" + "abcabcabc" + "EA")], "the first round reads the prompt"
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
+
+
+def test_the_last_batch_of_a_prompt_gives_the_first_token_in_one_pass() -> None:
+    target = FakeBackend(LETTERS, sharpness=2.0)
+    reply = finished(run(make_session(OFF, target=target), request("a" * 50)))
+    n_batches = 4
+    assert target.n_decodes == n_batches + len(reply.token_ids) - 1
+    whole = FakeBackend(LETTERS, sharpness=2.0, can_slice=False)
+    assert finished(run(make_session(OFF, target=whole), request("a" * 50))).text == reply.text
+    assert whole.n_decodes == n_batches + len(reply.token_ids)
+
+
+def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> None:
+    n_around = len("BU") + len("EA") - 1
+    for n_text in range(16 - n_around, 34 - n_around):
+        target = FakeBackend(LETTERS, n_batch=16)
+        events = run(make_session(OFF, target=target), request("a" * n_text, max_tokens=1))
+        n_known = n_text + n_around
+        assert target.n_decodes == -(-(n_known + 1) // 16)
+        assert target.n_decoded == n_known + 1
+        assert finished(events).n_used == n_known + 1
+
+
+def test_a_reply_that_is_stopped_at_its_first_token_keeps_what_was_read() -> None:
+    target = FakeBackend(LETTERS, n_batch=16)
+    session, cancellation = make_session(OFF, target=target), Cancellation()
+    events: list[Event] = []
+    for event in session.generate(request("a" * 50), cancellation):
+        events.append(event)
+        if isinstance(event, PromptProgress) and event.n_done == 48:
+            cancellation.cancel()
+    assert finished(events).reason is FinishReason.CANCELLED
+    assert finished(events).n_used == 48
+    assert finished(run(session, request("a" * 50))).stats.n_reused == 48
+
+
+class TimedBackend(FakeBackend):
+    """A batch takes one second, and half a second more for each of its tokens."""
+
+    now_s = 0.0
+
+    def logits_behind(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self.now_s = self.n_decodes + self.n_decoded / 2
+        return super().logits_behind(tokens)
+
+
+def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = TimedBackend(LETTERS, n_batch=64)
+    clock = SimpleNamespace(perf_counter=lambda: target.now_s)
+    monkeypatch.setattr("engine.speculation.cost.time", clock)
+    session = make_session(OFF, target=target)
+    first, second = (
+        finished(run(session, request(text * 20, max_tokens=12))).stats for text in "ab"
+    )
+    n_prompt, n_computed = first.n_prompt, second.n_prompt - second.n_reused
+    first_pass = 1 + n_prompt / 2
+    assert first.plain_step_s == second.plain_step_s == 1.5
+    assert first.decode_s == pytest.approx(first_pass / n_prompt + 11 * 1.5)
+    assert second.decode_s == pytest.approx(12 * 1.5)
+    assert second.first_token_s == pytest.approx(1 + n_computed / 2)
+    assert second.prefill_s == pytest.approx(second.first_token_s - 1.5)
+    assert first.first_token_s == pytest.approx(first_pass)
+    assert first.prefill_s == pytest.approx(first_pass * (1 - 1 / n_prompt))
 
 
 class Watched(FakeSequence):
@@ -379,9 +447,9 @@ class Watched(FakeSequence):
         self.prefilled.append(len(tokens))
         super().prefill(tokens)
 
-    def verify(self, tokens: Sequence[int]) -> Forward:
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
         self.verified.append(len(tokens))
-        return super().verify(tokens)
+        return super().verify(tokens, unread=unread)
 
 
 def prompt_batches(
@@ -393,16 +461,18 @@ def prompt_batches(
     n_rows: int = 17,
     can_crop: bool = True,
 ) -> tuple[int, ...]:
-    """Give the sizes of the batches that measure while a prompt is read."""
+    """Give the sizes of the batches that measure while a prompt is read, before the first round."""
     target = FakeBackend(LETTERS, n_batch=n_batch, n_rows=n_rows, can_crop=can_crop)
     watched = Watched(target)
     target.open = lambda: watched  # type: ignore[method-assign]  # to look into it
     session = make_session(speculation, target=target, costs=costs)
     events = session.generate(request(text), Cancellation())
     ready = next(event for event in events if isinstance(event, PromptReady))
-    assert list(watched.tokens) == list(session._prompt(request(text)).tokens[:-1])
-    assert ready.n_prompt == 1 + len(watched.tokens)
-    return tuple(watched.verified)
+    assert list(watched.tokens) == list(session._prompt(request(text)).tokens)
+    assert ready.n_prompt == len(watched.tokens)
+    *measured, first_round = watched.verified
+    assert first_round == 1
+    return tuple(measured)
 
 
 def test_the_first_long_prompt_is_read_in_batches_that_tell_what_drafts_cost() -> None:

@@ -260,8 +260,8 @@ def test_the_way_to_judge_can_change_in_the_middle_of_a_reply() -> None:
 class RoughSequence(FakeSequence):
     """Rounds otherwise in a batch of several rows, as fast kernels do."""
 
-    def verify(self, tokens: Sequence[int]) -> Forward:
-        rows = super().verify(tokens).logits
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        rows = super().verify(tokens, unread=unread).logits
         if len(tokens) == 1:
             return Forward(rows)
         error = np.random.default_rng(len(self.tokens)).uniform(-0.03, 0.03, rows.shape)
@@ -381,8 +381,10 @@ def test_a_mask_binds_every_reply_whoever_drafts(
 class RoughFromFourSequence(RoughSequence):
     """Computes up to three rows as it computes one."""
 
-    def verify(self, tokens: Sequence[int]) -> Forward:
-        return FakeSequence.verify(self, tokens) if len(tokens) < 4 else super().verify(tokens)
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        if len(tokens) < 4:
+            return FakeSequence.verify(self, tokens, unread=unread)
+        return super().verify(tokens, unread=unread)
 
 
 class RoughFromFour(FakeBackend):
@@ -436,11 +438,11 @@ def test_a_reply_that_is_cancelled_while_exactness_is_measured_keeps_the_session
             sequence = super().open()
             verify, stops = sequence.verify, [True]
 
-            def once(tokens: Sequence[int]) -> Forward:
+            def once(tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
                 if len(tokens) == 3 and stops:
                     stops.clear()
                     cancellation.cancel()
-                return verify(tokens)
+                return verify(tokens, unread=unread)
 
             sequence.verify = once  # type: ignore[method-assign]
             return sequence

@@ -19,13 +19,14 @@ class Batch:
         for index in range(capacity):
             self.native.seq_id[index][0] = sequence_id
 
-    def fill(self, tokens: Tokens[int], position: int, *, logits: bool) -> None:
-        """Put tokens at consecutive positions, all rows flagged for logits or none."""
+    def fill(self, tokens: Tokens[int], position: int, *, n_rows: int) -> None:
+        """Put tokens at consecutive positions; the last `n_rows` are flagged for logits."""
         n = len(tokens)
         self.native.n_tokens = n
         self._tokens[:n] = tokens
         self._positions[:n] = self._steps[:n] + position
-        self._wants_logits[:n] = logits
+        self._wants_logits[: n - n_rows] = False
+        self._wants_logits[n - n_rows : n] = True
 
     def close(self) -> None:
         """Free the native arrays."""

@@ -75,18 +75,23 @@ class LlamaCppSequence:
                 f"a prefill of {len(tokens)} tokens was asked but a batch holds "
                 f"{self._room.n_batch}: split it"
             )
-        self._decode(tokens, logits=False)
+        self._decode(tokens, n_rows=0)
 
     def decode(self, token: int) -> Forward:
         return self.verify((token,))
 
-    def verify(self, tokens: Tokens[int]) -> Forward:
+    def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         if len(tokens) > self._room.n_rows:
             raise ContextFullError(
                 f"logits of {len(tokens)} rows were asked but the context reserves "
                 f"{self._room.n_rows}: draft at most {self._room.n_rows - 1} tokens"
             )
-        self._decode(tokens, logits=True)
+        if unread and len(unread) + len(tokens) > self._room.n_batch:
+            raise ContextFullError(
+                f"{len(tokens)} tokens behind {len(unread)} unread ones were asked but a batch "
+                f"holds {self._room.n_batch}: prefill some of these"
+            )
+        self._decode((*unread, *tokens), n_rows=len(tokens))
         return Forward(self._read_logits(len(tokens)))
 
     def can_crop(self, length: int) -> bool:
@@ -231,14 +236,14 @@ class LlamaCppSequence:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
         self._hold(self._tokens, [self._room.states.read(self._id)])
 
-    def _decode(self, tokens: Tokens[int], *, logits: bool) -> None:
+    def _decode(self, tokens: Tokens[int], *, n_rows: int) -> None:
         n_free = self._room.n_ctx - len(self._tokens)
         if len(tokens) > n_free:
             raise ContextFullError(
                 f"{len(tokens)} more tokens were asked but {n_free} of {self._room.n_ctx} cells "
                 "are free: raise the context, or shorten the chat"
             )
-        self._batch.fill(tokens, len(self._tokens), logits=logits)
+        self._batch.fill(tokens, len(self._tokens), n_rows=n_rows)
         status = llama_cpp.llama_decode(self._room.context, self._batch.native)
         if status == DECODED:
             self._tokens.extend(tokens)
