@@ -56,6 +56,7 @@ def _short(kind: str, n: int, m: int) -> Mode:
 
 SERVER_MODES = (
     _server(PLAIN),
+    _server("plain, no flash attention", "--flash-attn", "off"),
     _ngram("ngram-simple"),
     _short("ngram-simple", 4, 4),
     _ngram("ngram-map-k"),

@@ -5,12 +5,13 @@ from dataclasses import replace
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Target
-from engine.memory.fit import DoesNotFitError, with_n_ctx
+from engine.memory.fit import DoesNotFitError, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.search import Found, Goal, Limits, Offload, search
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.presets.preset import Preset
+from engine.presets.quicker_attention import with_quicker_attention
 
 LEAST_N_CTX = 512
 """Least context of a slot where the usual one does not fit."""
@@ -52,7 +53,9 @@ def settled_by_goal(
         if isinstance(rules.n_ctx, int):
             return with_n_ctx(start, rules.n_ctx)
         chosen = found(LEAST_N_CTX).configuration
-    return replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
+    chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
+    cost = estimator(model, of_machine, target=target, draft=draft)
+    return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
 
 
 def _check(rules: Preset) -> None:
