@@ -6,9 +6,9 @@ from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import BATCHES, CONTEXTS, KnobError, parse_count, step_among
 from app.render import format as fmt
-from engine.configuration import FlashAttention
+from engine.configuration import Configuration, FlashAttention, KVTypeName
 from engine.memory.fit import with_n_ctx
-from engine.memory.kv_types import KV_TYPES
+from engine.memory.kv_types import KV_TYPES, is_quantized
 
 FLASH: tuple[FlashAttention, ...] = ("auto", "on", "off")
 MAX_CONTEXT, MAX_BATCH = 16 * 1024**2, 65536
@@ -73,6 +73,13 @@ def _one_tensor(setup: Setup, facts: Facts) -> str:
     return "keys and values are one tensor: K type says both" if is_one else ""
 
 
+def _with_values(configuration: Configuration, name: KVTypeName) -> Configuration:
+    """Give the values a type; packed ones take flash attention along, which they need."""
+    flash = configuration.flash_attention
+    needs_flash = flash == "off" and is_quantized(name)
+    return replace(configuration, type_v=name, flash_attention="auto" if needs_flash else flash)
+
+
 CACHE_KNOBS: tuple[Knob, ...] = (
     Knob(
         "n_ctx", "context", "Tokens of context, of all slots together. Type 8192 or 8k.",
@@ -92,9 +99,7 @@ CACHE_KNOBS: tuple[Knob, ...] = (
         "type_v", "V type", "Type of the cached values. Packed types need flash attention.",
         tuple(KV_TYPES),
         lambda setup: setup.configuration.type_v,
-        lambda setup, name: with_configuration(
-            setup, replace(setup.configuration, type_v=name)
-        ),
+        lambda setup, name: with_configuration(setup, _with_values(setup.configuration, name)),
         idle=_one_tensor,
     ),
     choice(

@@ -137,3 +137,13 @@ def test_a_knob_that_counts_changes_the_estimate(
     turned = found.turned(plan.setup, facts, 1)
     after, before = planner.plan(turned).estimate.devices, plan.estimate.devices
     assert [d.total_bytes for d in after] != [d.total_bytes for d in before]
+
+
+def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
+    plan, planner = planned(DENSE, 24, flash_attention="off")
+    facts, knob = facts_of(plan.setup, planner), knob_named("type_v")
+    assert knob.read is not None
+    packed = knob.read(plan.setup, "q8_0")
+    assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
+    wide = knob.turned(plan.setup, facts, 1)
+    assert (wide.configuration.type_v, wide.configuration.flash_attention) == ("bf16", "off")
