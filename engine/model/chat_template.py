@@ -2,12 +2,14 @@
 
 import json
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError as JinjaError
 from jinja2.exceptions import SecurityError
@@ -16,6 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import TemplateError
 from engine.requests import Message
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 TIME_LIMIT_S = 2.0
 MAX_REPEAT = 1_000_000
@@ -35,8 +39,7 @@ class ChatTemplate:
     """Renders messages to the text of a prompt.
 
     Jinja's immutable sandbox keeps the template away from Python's insides; a timer ends one that
-    loops (in a process's main thread, where kvchat's worker renders); repetition of strings is
-    bounded, so that a short template cannot fill the memory.
+    loops; repetition of strings is bounded, so that a short template cannot fill the memory.
 
     Raises:
         TemplateError: the text is not a template.
@@ -122,12 +125,14 @@ def _strftime_now(pattern: str) -> str:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TemplateError` in the block after so many seconds; main thread only.
+    """Raise `TemplateError` in the block after so many seconds.
 
-    Elsewhere signals cannot interrupt; there the watchdog of the worker is the limit.
+    A signal ends it in the main thread. Signals reach no other one: there each line looks at the
+    clock, which is slow and happens beside a reply only.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        with _time_limit_by_line(seconds):
+            yield
         return
     before: Callable[[int, FrameType | None], object] | int | None
     before = signal.signal(signal.SIGALRM, _too_slow)
@@ -139,7 +144,25 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _too_slow(_number: int, _frame: FrameType | None) -> NoReturn:
+@contextmanager
+def _time_limit_by_line(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+
+    def look(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        del frame, event, argument
+        if time.monotonic() > end:
+            _too_slow()
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _too_slow(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
     raise TemplateError(
         f"the model's chat template ran longer than {TIME_LIMIT_S:g} s: "
         "use another file of this model, or `kvchat run --raw`"

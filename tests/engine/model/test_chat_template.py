@@ -1,4 +1,6 @@
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,6 +53,12 @@ def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
     start = time.monotonic()
     with pytest.raises(TemplateError, match="ran longer than"):
         ChatTemplate(loop).render(HELLO)
+    with ThreadPoolExecutor() as pool:
+        with pytest.raises(TemplateError, match="ran longer than"):
+            pool.submit(ChatTemplate(loop).render, HELLO).result()
+        usual = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+        assert pool.submit(usual.render, HELLO).result() == usual.render(HELLO)
+        assert pool.submit(sys.gettrace).result() is None
     assert time.monotonic() - start < 5
 
 
