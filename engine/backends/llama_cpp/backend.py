@@ -16,7 +16,7 @@ from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
 from engine.backends.llama_cpp.state_layout import State
 from engine.backends.llama_cpp.state_window import Ring
 from engine.backends.llama_cpp.states import States
-from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
 from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
@@ -257,6 +257,12 @@ def _load_model(settings: ContextSettings, log: NativeLog) -> object:
     if model is None:
         raise ModelLoadError(
             f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"
+        )
+    if not has_vocabulary(model):
+        llama_cpp.llama_model_free(model)
+        raise ModelLoadError(
+            f"{path.name} has no vocabulary, so no text can be read or written with it: use a file "
+            "that was converted with its tokenizer"
         )
     return model
 

@@ -10,6 +10,12 @@ SAMPLED_TOKENS = 1024
 PIECE_BYTES = 256
 
 
+def has_vocabulary(model: object) -> bool:
+    """Whether a loaded model came with a tokenizer; llama.cpp ends the process without one."""
+    kind: int = llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model))
+    return KINDS.get(kind) != "none"
+
+
 class LlamaCppVocabulary:
     """The vocabulary of one loaded model; it lives as long as the model.
 

@@ -12,6 +12,7 @@ from engine.backends.llama_cpp.log import NativeLog, read_buffers
 from engine.backends.llama_cpp.placement import whole_model
 from engine.errors import CropUnsupportedError, ModelLoadError
 from tests.contracts.backend import BackendContract
+from tests.filled_models import filled_model
 
 TEXT = (
     "A cache keeps what was computed so that nobody has to compute it again. The keys and values "
@@ -118,6 +119,14 @@ def test_a_file_that_is_no_model_is_refused_with_the_reason(tmp_path: Path, log:
         LlamaCppBackend(settings(broken), log)
     with pytest.raises(ModelLoadError, match="does not exist"):
         LlamaCppBackend(settings(tmp_path / "none.gguf"), log)
+
+
+def test_a_model_without_a_vocabulary_is_refused_with_what_to_change(
+    tmp_path: Path, log: NativeLog
+) -> None:
+    bare = filled_model(tmp_path / "bare.gguf", "llama", **{"tokenizer.ggml.model": "none"})
+    with pytest.raises(ModelLoadError, match=r"bare\.gguf has no vocabulary.*tokenizer"):
+        LlamaCppBackend(settings(bare), log)
 
 
 def test_quantised_values_without_flash_attention_are_refused_with_the_reason(
