@@ -57,7 +57,9 @@ class Choice:
         """Give the configuration, with micro-batches of one token.
 
         Then llama.cpp computes each token as it computes it alone, so a text cannot depend on how
-        the prompt was cut into batches, and a restored one must be the same to the bit.
+        the prompt was cut into batches, and a restored one must be the same to the bit. Both ways
+        of attention are there: kvchat opens dense models of f16 on the processor without flash
+        attention, and packed values need it.
         """
         return Configuration(
             model_path=Path(self.model),
@@ -65,6 +67,7 @@ class Choice:
             n_ubatch=1,
             type_k=self.kv,
             type_v=self.kv,
+            flash_attention="off" if self.kv == "f16" else "auto",
             n_slots=N_SLOTS,
             n_threads=1,
             speculation=SpeculationSettings(lookup_pattern_min=1, suffix_min_confidence=0.2),
