@@ -17,8 +17,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import configured
-
 from engine.backends.llama_cpp.log import NativeLog
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
@@ -27,7 +25,7 @@ from engine.cache.namespace import namespace_of
 from engine.cache.settings import MIB, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
-from engine.configuration import PredictorName, SpeculationSettings
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
 from engine.load import LoadedSession, load_session
 from engine.requests import GenerationRequest
@@ -45,8 +43,8 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         n_prompt = options.tokens
-        configuration = configured(
-            options.model.resolve(),
+        configuration = Configuration(
+            model_path=options.model.resolve(),
             n_ctx=2 * n_prompt + 4096,
             n_threads=options.threads,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),

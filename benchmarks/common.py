@@ -17,10 +17,6 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.memory.fit import estimator
-from engine.memory.hardware import usable_devices
-from engine.model.architecture import read_model
-from engine.presets.quicker_attention import with_quicker_attention
 from engine.requests import GenerationRequest
 from engine.worker_client import WorkerClient
 
@@ -36,21 +32,12 @@ class Timed:
 
 
 def load(model: Path, *, cache: CacheSettings | None = None, **fields: object) -> WorkerClient:
-    """Give an engine with the model loaded as kvchat would; `fields` are of `Configuration`."""
+    """Give an engine with the model loaded; `fields` are those of `Configuration`."""
     log_path = Path(tempfile.gettempdir()) / "kvchat-benchmark.log"
     client = WorkerClient(log_path=log_path, cache=cache)
-    client.load(configured(model.resolve(), **fields))
+    client.load(Configuration(model_path=model.resolve(), **fields))  # type: ignore[arg-type]
     wait(client, Loaded)
     return client
-
-
-def configured(path: Path, **fields: object) -> Configuration:
-    """Give a configuration with the attention that kvchat would choose."""
-    model, devices = read_model(path), usable_devices()
-    configuration = Configuration(model_path=path, **fields)  # type: ignore[arg-type]
-    draft = configuration.draft and read_model(configuration.draft.model_path)
-    cost = estimator(model, devices, draft=draft)
-    return with_quicker_attention(configuration, model, devices, cost, margin_bytes=0)
 
 
 def ask(client: WorkerClient, request: GenerationRequest) -> Finished:

@@ -114,6 +114,7 @@ class Bench:
             n_threads=self._options.threads,
             type_k=self._options.kv,
             type_v=self._options.kv,
+            flash_attention=self._options.flash_attention,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
         )
         wait_for_cache(client)
@@ -168,6 +169,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kv", default="f16", help="type of keys and values")
+    parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
     parser.add_argument("--drop-all", action="store_true", help="drop_caches where allowed (root)")
     return parser.parse_args()
 

@@ -54,6 +54,8 @@ def settled_by_goal(
             return with_n_ctx(start, rules.n_ctx)
         chosen = found(LEAST_N_CTX).configuration
     chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
+    if rules.goal != Goal.SPEED:
+        return chosen
     cost = estimator(model, of_machine, target=target, draft=draft)
     return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
 

@@ -19,7 +19,6 @@ from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.presets.by_goal import settled_by_goal
 from engine.presets.preset import Preset
-from engine.presets.quicker_attention import with_quicker_attention
 
 AUTO_N_CTX = 8192
 LEAST_N_CTX = 512
@@ -43,8 +42,7 @@ def resolve(
     to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
     user names.
 
-    A preset with a goal leaves all of that to a search (`by_goal`). Flash attention `auto` becomes
-    `off` on the processor where that is quicker (`quicker_attention`).
+    A preset with a goal leaves all of that to a search (`by_goal`).
 
     Raises:
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
@@ -57,8 +55,7 @@ def resolve(
     cost = estimator(model, machine.devices, target=machine.target, draft=draft)
     margin = round(rules.margin_gib * GIB)
     settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
-    settled = _with_context(rules, settled, model, cost, margin)
-    return with_quicker_attention(settled, model, machine.devices, cost, margin)
+    return _with_context(rules, settled, model, cost, margin)
 
 
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:

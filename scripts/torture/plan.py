@@ -58,8 +58,8 @@ class Choice:
 
         Then llama.cpp computes each token as it computes it alone, so a text cannot depend on how
         the prompt was cut into batches, and a restored one must be the same to the bit. Both ways
-        of attention are there: kvchat opens dense models of f16 on the processor without flash
-        attention, and packed values need it.
+        of attention are there, with a table of scores and with flash attention, which packed
+        values need.
         """
         return Configuration(
             model_path=Path(self.model),

@@ -14,27 +14,27 @@ from engine.presets.resolve import Machine, resolve
 
 RAM = Device("CPU", "cpu", 32 * GIB, 28 * GIB)
 CARD = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
-DEFAULT = Preset(name="mine", n_ctx=8192)
+SPEED = Preset(name="mine", goal="speed", n_ctx=8192)
 
 
 def model(name: str) -> Model:
     return find_entry(name).model("Q4_K_M")
 
 
-def attention(rules: Preset = DEFAULT, name: str = "llama-3.1-8b", *devices: Device) -> str:
+def attention(rules: Preset = SPEED, name: str = "llama-3.1-8b", *devices: Device) -> str:
     return resolve(rules, model(name), Machine(devices or (RAM,))).flash_attention
 
 
 def test_a_dense_model_on_the_processor_is_opened_without_flash_attention() -> None:
     assert attention() == "off"
-    assert attention(DEFAULT, "qwen2.5-0.5b") == "off"
+    assert attention(SPEED, "qwen2.5-0.5b") == "off"
     on_card = replace_rules(n_gpu_layers=0)
     assert attention(on_card, "llama-3.1-8b", CARD, RAM) == "off"
-    assert attention(DEFAULT, "llama-3.1-8b", CARD, RAM) == "auto"
+    assert attention(SPEED, "llama-3.1-8b", CARD, RAM) == "auto"
 
 
 def replace_rules(**changes: object) -> Preset:
-    return DEFAULT.model_copy(update=changes)
+    return SPEED.model_copy(update=changes)
 
 
 @pytest.mark.parametrize("said", ["on", "off"])
@@ -43,14 +43,14 @@ def test_what_a_preset_says_is_kept(said: str) -> None:
 
 
 def test_a_quantised_cache_keeps_flash_attention() -> None:
-    assert attention(replace_rules(type_v="q8_0")) == "auto"
+    assert attention(replace_rules(type_v="q8_0")) == "on"
     assert attention(replace_rules(type_k="q8_0")) == "auto"
 
 
 @pytest.mark.parametrize("name", ["gemma-3-4b", "deepseek-v3", "qwen3-next-80b-a3b"])
 def test_windows_latent_and_recurrent_layers_are_left_to_llama_cpp(name: str) -> None:
     large = Device("CPU", "cpu", 2048 * GIB, 2000 * GIB)
-    assert attention(DEFAULT, name, large) == "auto"
+    assert attention(SPEED, name, large) == "auto"
 
 
 def test_the_table_of_scores_takes_a_small_part_of_the_memory() -> None:
@@ -67,7 +67,7 @@ def test_the_table_of_scores_takes_a_small_part_of_the_memory() -> None:
 
 
 def test_it_is_not_chosen_where_the_table_does_not_fit() -> None:
-    kept = resolve(DEFAULT, model("llama-3.1-8b"), Machine((RAM,)))
+    kept = resolve(SPEED, model("llama-3.1-8b"), Machine((RAM,)))
     need = estimate(model("llama-3.1-8b"), kept, (RAM,)).total_bytes
     for left, expected in ((MIB, "off"), (-MIB, "auto")):
         tight = Device("CPU", "cpu", 32 * GIB, need + left)
@@ -75,8 +75,14 @@ def test_it_is_not_chosen_where_the_table_does_not_fit() -> None:
         assert attention(rules, "llama-3.1-8b", tight) == expected
 
 
-def test_a_goal_on_the_processor_chooses_it_too() -> None:
+def test_only_speed_is_worth_texts_that_drafts_may_change_at_near_ties() -> None:
+    assert attention(Preset(name="mine", n_ctx=8192)) == "auto"
+    for goal in ("balanced", "quality", "context"):
+        rules = Preset(name="mine", goal=goal, n_ctx=8192, n_gpu_layers=0)
+        assert attention(rules) == "auto"
+
+
+def test_the_longest_context_has_too_large_a_table() -> None:
     rules = Preset(name="mine", goal="speed", n_gpu_layers=0)
     assert attention(rules, "qwen2.5-0.5b") == "off"
-    assert attention(rules, "llama-3.1-8b") == "auto", "of 131072 tokens the table is too large"
-    assert attention(Preset(name="mine", goal="speed"), "qwen2.5-0.5b", CARD, RAM) == "auto"
+    assert attention(rules, "llama-3.1-8b") == "auto"
