@@ -34,12 +34,13 @@ def settled_by_goal(
     """
     _check(rules)
     of_machine = _devices(rules, devices)
+    goal = Goal(rules.goal or Goal.BALANCED)
 
     def found(least: int | None) -> Found:
         return search(
             model,
             of_machine,
-            Goal(rules.goal or Goal.BALANCED),
+            goal,
             target=target,
             margin_bytes=round(rules.margin_gib * GIB),
             draft=draft,
@@ -54,7 +55,7 @@ def settled_by_goal(
             return with_n_ctx(start, rules.n_ctx)
         chosen = found(LEAST_N_CTX).configuration
     chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
-    if rules.goal != Goal.SPEED:
+    if goal is not Goal.SPEED:
         return chosen
     cost = estimator(model, of_machine, target=target, draft=draft)
     return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
