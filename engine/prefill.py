@@ -28,6 +28,8 @@ class Prefill:
 
         Where the cache can be cut at any token, the last batch is left as `Reply.unread` for the
         first round, which computes it and the pending token in one pass; `ended` must follow that.
+        Not so for a reply with a seed, which shall come out again: next time the prompt is in the
+        cache, the pending token is computed alone, and fast kernels would round it otherwise.
 
         Raises:
             DecodeAborted: it was cancelled; the sequence holds what was computed.
@@ -39,7 +41,7 @@ class Prefill:
         watch = Stopwatch()
         elapsed_s = 0.0
         for start, end in self._batches(reply, n_known - n_measured):
-            if end == n_known and self._fits_a_round(end - start):
+            if end == n_known and self._fits_the_first_round(reply, end - start):
                 reply.unread = tuple(reply.tokens[start:end])
                 break
             cancellation.check()
@@ -68,8 +70,9 @@ class Prefill:
             yield PromptProgress(stats.n_prompt - 1, stats.n_prompt - 1, stats.n_reused)
         yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
 
-    def _fits_a_round(self, n_tokens: int) -> bool:
-        return self._backend.can_slice and n_tokens < self._backend.n_batch
+    def _fits_the_first_round(self, reply: Reply, n_tokens: int) -> bool:
+        is_repeatable = reply.request.seed is not None
+        return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
         """Give start and end of each batch; one ends where other lines branch off."""

@@ -36,7 +36,8 @@ class GenerationRequest:
     """Tokens to generate at most; None is until the context is full."""
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    """Seed of the noise; None draws a fresh one."""
+    """Seed of the noise; None draws a fresh one. With a seed the first token is computed as it will
+    be when the prompt is in the cache, which takes a pass more and makes the reply repeatable."""
     past_replies: tuple[tuple[int, ...], ...] = ()
     """What the model said before, oldest first, as token ids of its vocabulary: material for drafts
     and no part of the prompt."""

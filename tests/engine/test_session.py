@@ -365,26 +365,38 @@ def cells(events: list[Event]) -> Iterator[CacheChanged]:
 def test_used_cells_are_told_each_round() -> None:
     events = run(make_session(LOOKUP), request())
     used = [event.n_used for event in cells(events)]
-    assert used[:2] == [0, len("BU" + "abcabcabc" + "EA")], "the first round reads the prompt"
+    assert used[0] == len("BU" + "abcabcabc") + 1
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
 
 
 def test_the_last_batch_of_a_prompt_gives_the_first_token_in_one_pass() -> None:
+    wanted = request("a" * 50, seed=None)
     target = FakeBackend(LETTERS, sharpness=2.0)
-    reply = finished(run(make_session(OFF, target=target), request("a" * 50)))
-    n_batches = 4
+    events = run(make_session(OFF, target=target), wanted)
+    reply, n_batches = finished(events), 4
     assert target.n_decodes == n_batches + len(reply.token_ids) - 1
+    assert [event.n_used for event in cells(events)][:2] == [48, 54]
     whole = FakeBackend(LETTERS, sharpness=2.0, can_slice=False)
-    assert finished(run(make_session(OFF, target=whole), request("a" * 50))).text == reply.text
+    assert finished(run(make_session(OFF, target=whole), wanted)).text == reply.text
     assert whole.n_decodes == n_batches + len(reply.token_ids)
+
+
+def test_a_reply_with_a_seed_computes_its_first_token_as_it_will_behind_a_kept_prompt() -> None:
+    session = make_session(OFF, target=FakeBackend(LETTERS, n_batch=64))
+    first, again = (
+        [event.n_used for event in cells(run(session, request("a" * 50)))] for _ in range(2)
+    )
+    assert first == again
+    assert first[0] == 53
 
 
 def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> None:
     n_around = len("BU") + len("EA") - 1
     for n_text in range(16 - n_around, 34 - n_around):
         target = FakeBackend(LETTERS, n_batch=16)
-        events = run(make_session(OFF, target=target), request("a" * n_text, max_tokens=1))
+        wanted = request("a" * n_text, max_tokens=1, seed=None)
+        events = run(make_session(OFF, target=target), wanted)
         n_known = n_text + n_around
         assert target.n_decodes == -(-(n_known + 1) // 16)
         assert target.n_decoded == n_known + 1
@@ -395,7 +407,7 @@ def test_a_reply_that_is_stopped_at_its_first_token_keeps_what_was_read() -> Non
     target = FakeBackend(LETTERS, n_batch=16)
     session, cancellation = make_session(OFF, target=target), Cancellation()
     events: list[Event] = []
-    for event in session.generate(request("a" * 50), cancellation):
+    for event in session.generate(request("a" * 50, seed=None), cancellation):
         events.append(event)
         if isinstance(event, PromptProgress) and event.n_done == 48:
             cancellation.cancel()
@@ -422,7 +434,8 @@ def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(
     monkeypatch.setattr("engine.speculation.cost.time", clock)
     session = make_session(OFF, target=target)
     first, second = (
-        finished(run(session, request(text * 20, max_tokens=12))).stats for text in "ab"
+        finished(run(session, request(text * 20, max_tokens=12, seed=None))).stats
+        for text in "ab"
     )
     n_prompt, n_computed = first.n_prompt, second.n_prompt - second.n_reused
     first_pass = 1 + n_prompt / 2
