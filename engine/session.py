@@ -16,7 +16,7 @@ from engine.cache.report import CacheReport
 from engine.cache.settings import CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
-from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
@@ -40,7 +40,7 @@ from engine.speculation.barred import Barred, Busy
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
-from engine.speculation.exactness import exact_rows
+from engine.speculation.exactness import Exactness
 from engine.speculation.experience import Experience
 from engine.speculation.profile import CostProfile
 from engine.speculation.roster import Roster
@@ -90,9 +90,7 @@ class Session:
         self._experience = Experience(costs)
         self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
-        self._exact_rows = 1
-        """Rows of a batch that come out as each would alone, as far as it was measured."""
-        self._is_exactness_known = False
+        self._exactness = Exactness()
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -177,7 +175,6 @@ class Session:
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
         prompt = self._prompt(request)
-        self._know_exact_rows(prompt.tokens)
         tokens = list(prompt.tokens)
         recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
         self._sequence = recalled.sequence
@@ -265,7 +262,8 @@ class Session:
 
     def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         length = drafter.length
-        draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply))
+        most_exact = self._most_exact(reply) if length else None
+        draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply, most_exact))
         draft_s = reply.watch.split()
         n_rows = len(draft) + (drafter.settings.bonus_token or not draft)
         rows = (reply.tokens[-1], *draft)[:n_rows]
@@ -277,7 +275,7 @@ class Session:
             reply.tokens,
             verification=drafter.settings.verification,
             laws=drafter.laws,
-            strict=drafter.settings.strict and n_rows > self._exact_rows,
+            strict=drafter.settings.strict and most_exact is None and n_rows > 1,
         )
         is_redecoded = verdict.is_open
         if is_redecoded:
@@ -354,27 +352,26 @@ class Session:
         row = self._sequence.decode(line[-1]).logits[0]
         return settle(verdict, draft, row, reply.sampler, line)
 
-    def _know_exact_rows(self, tokens: tuple[int, ...]) -> None:
-        """Measure once, before a reply that `strict` asks for, which batches round as plain steps.
+    def _most_exact(self, reply: Reply) -> int | None:
+        """Give the longest draft that rounds as plain steps where `strict` asks for it, else None.
 
-        The prompt is computed anew behind it.
+        What measuring takes is counted to the prompt: no round caused it.
         """
-        is_asked = self._wanted.strict and self._wanted.predictor is not PredictorName.OFF
-        if self._is_exactness_known or not is_asked or not self._backend.can_crop:
-            return
-        n_max = min(self._backend.n_rows, self._backend.n_ctx)
-        try:
-            self._exact_rows = exact_rows(self._sequence, (tokens * n_max)[:n_max], n_max)
-            self._is_exactness_known = True
-        except DecodeAborted:
-            self._sequence.crop(0)  # the prefill sees the same cancellation and ends the reply
+        is_asked = self._wanted.strict and compares(self._wanted.verification, reply.sampler)
+        if not is_asked or reply.unread or not self._backend.can_crop:
+            return None
+        n_held = len(self._sequence.tokens)
+        n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
+        tokens = (reply.tokens * n_rows)[:n_rows]
+        self._exactness.measure(self._sequence, tokens, n_rows)
+        reply.stats.prefill_s += reply.watch.split()
+        return self._exactness.most_drafted(n_held)
 
-    def _n_draft_max(self, reply: Reply) -> int:
+    def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
         """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""
         n_max = min(self._backend.n_rows - 1, self._backend.n_ctx - len(reply.tokens))
-        is_compared = compares(self._wanted.verification, reply.sampler)
-        if self._wanted.strict and is_compared and self._exact_rows > 1:
-            n_max = min(n_max, self._exact_rows - 1)
+        if most_exact is not None:
+            n_max = min(n_max, most_exact)
         if reply.request.max_tokens is not None:
             n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
         return n_max

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import get_args
 
 import numpy as np
@@ -452,3 +452,34 @@ def test_a_reply_that_is_cancelled_while_exactness_is_measured_keeps_the_session
     events = list(session.generate(request(), cancellation))
     assert finished(events).reason is FinishReason.CANCELLED
     assert len(finished(run(session, request())).token_ids) == 60
+
+
+class RoughBehindSequence(RoughSequence):
+    """Rounds as alone up to 512 tokens, and otherwise behind them."""
+
+    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        if len(self.tokens) < 512:
+            return FakeSequence.verify(self, tokens, unread=unread)
+        return super().verify(tokens, unread=unread)
+
+
+class RoughBehind(FakeBackend):
+    def open(self) -> RoughBehindSequence:
+        return RoughBehindSequence(self)
+
+
+def test_strict_keeps_the_plain_text_where_kernels_change_in_the_middle_of_a_reply() -> None:
+    n_parted = {True: 0, False: 0}
+    for seed, strict in product(range(8), (True, False)):
+        wanted = request("ab" * 225, seed=seed, sampling=GREEDY, max_tokens=200)
+        target = RoughBehind(LETTERS, n_ctx=1024, sharpness=0.6, seed=seed)
+        draft = FakeBackend(LETTERS, n_ctx=1024, sharpness=0.6, seed=seed, noise=0.05)
+        session = make_session(replace(DRAFT, strict=strict), target=target, draft=draft)
+        session.set_speculation(OFF)
+        plain = finished(run(session, wanted))
+        session.set_speculation(replace(DRAFT, strict=strict))
+        events = run(session, wanted)
+        n_parted[strict] += finished(events).token_ids != plain.token_ids
+        assert finished(events).stats.n_accepted > 20
+    assert n_parted[True] == 0
+    assert n_parted[False] > 1
