@@ -7,7 +7,8 @@ for each token of a batch of up to 63; attention with a table of scores reads th
 most layers slide a window it brought nothing.
 
 It is not the usual choice because its rows round otherwise in a batch than alone: with flash
-attention and weights that llama.cpp does not repack, drafts leave the text as it is to the bit.
+attention and weights that llama.cpp does not repack, drafts leave the text of a short chat as it is
+to the bit.
 """
 
 from dataclasses import replace

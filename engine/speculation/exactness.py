@@ -5,7 +5,8 @@ cache carries it on: on llama.cpp's repacked kernels for four rows and more a ro
 such a cache is as far from plain decoding's as the batch's own (measured on Zen 3 with Q4_K at
 commit 0c1e57098). Up to some number of rows, kernels often agree to the bit; drafts of that size
 leave the text as it is. How many depends on how much is held: the same commit splits the attention
-of one row, and of one row only, from 512 cells on (`ggml-cpu/ops.cpp`).
+of one row, and of one row only, from 512 cells on, counted in blocks of 256 (`ggml-cpu/ops.cpp`):
+behind 256 tokens no batch is exact there.
 """
 
 from collections.abc import Sequence as Tokens
