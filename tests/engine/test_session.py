@@ -434,8 +434,7 @@ def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(
     monkeypatch.setattr("engine.speculation.cost.time", clock)
     session = make_session(OFF, target=target)
     first, second = (
-        finished(run(session, request(text * 20, max_tokens=12, seed=None))).stats
-        for text in "ab"
+        finished(run(session, request(text * 20, max_tokens=12, seed=None))).stats for text in "ab"
     )
     n_prompt, n_computed = first.n_prompt, second.n_prompt - second.n_reused
     first_pass = 1 + n_prompt / 2
