@@ -30,7 +30,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
 
 
 async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=300))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=80))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "first")
