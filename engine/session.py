@@ -362,8 +362,7 @@ class Session:
             return None
         n_held = len(self._sequence.tokens)
         n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
-        tokens = (reply.tokens * n_rows)[:n_rows]
-        self._exactness.measure(self._sequence, tokens, n_rows)
+        self._exactness.measure(self._sequence, reply.tokens, n_rows)
         reply.stats.prefill_s += reply.watch.split()
         return self._exactness.most_drafted(n_held)
 

@@ -10,6 +10,7 @@ behind 256 tokens no batch is exact there.
 """
 
 from collections.abc import Sequence as Tokens
+from itertools import cycle, islice
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Exactness:
 
         Args:
             sequence: What it holds is as before afterwards.
-            tokens: Any.
+            tokens: Any, taken again and again where they are fewer than `n_rows`.
             n_rows: Most rows of a batch.
 
         Raises:
@@ -47,7 +48,8 @@ class Exactness:
         """
         held = len(sequence.tokens)
         if _depth(held) not in self._rows and n_rows <= _room(held):
-            self._rows[_depth(held)] = exact_rows(sequence, tokens, n_rows)
+            rows = tuple(islice(cycle(tokens), n_rows))
+            self._rows[_depth(held)] = exact_rows(sequence, rows, n_rows)
 
     def most_drafted(self, held: int) -> int | None:
         """Give the longest draft whose batch rounds as plain steps; None where no batch does."""

@@ -1,12 +1,9 @@
 """How many rows come out of a batch as they would alone."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from engine.backends.base import Forward
 from engine.speculation.exactness import CELLS, Exactness, exact_rows
-from tests.engine.test_session_verification import RoughBackend, RoughFromFour, RoughSequence
+from tests.engine.test_session_verification import RoughBackend, RoughBehind, RoughFromFour
 from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -39,22 +36,8 @@ def held(backend: FakeBackend, n_tokens: int) -> FakeSequence:
     return sequence
 
 
-class RoughFrom(FakeBackend):
-    """Rounds otherwise in batches behind 512 tokens and more, as llama.cpp does."""
-
-    def open(self) -> FakeSequence:
-        return RoughFromSequence(self)
-
-
-class RoughFromSequence(RoughSequence):
-    def verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
-        if len(self.tokens) < 2 * CELLS:
-            return FakeSequence.verify(self, tokens, unread=unread)
-        return super().verify(tokens, unread=unread)
-
-
 def test_exact_rows_are_measured_where_the_line_has_grown() -> None:
-    backend, exactness = RoughFrom(LETTERS, n_ctx=2048), Exactness()
+    backend, exactness = RoughBehind(LETTERS, n_ctx=2048), Exactness()
     for n_held, expected in ((3, 16), (CELLS, 16), (2 * CELLS, None), (1000, None)):
         sequence = held(backend, n_held)
         exactness.measure(sequence, TOKENS, 17)
