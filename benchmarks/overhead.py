@@ -61,10 +61,10 @@ CLOCK = [0.0, 0.0]
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the function with its time added to the model's."""
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         start, cpu_start = perf_counter(), thread_time()
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         finally:
             CLOCK[0] += perf_counter() - start
             CLOCK[1] += thread_time() - cpu_start
@@ -149,7 +149,10 @@ class RepeatingBackend:
     kv_bytes = 0
     n_batch = 2048
     n_rows = 17
+    n_sequences = 1
     can_crop = True
+    shares_cells = can_slice = can_shift = False
+    state_format = "none"
 
     def __init__(self, n_vocab: int, period: int, n_ctx: int) -> None:
         self.vocabulary = NumberVocabulary(n_vocab)
@@ -192,7 +195,8 @@ class RepeatingSequence:
     def close(self) -> None:
         self.tokens = []
 
-    def _verify(self, tokens: Sequence[int]) -> Forward:
+    def _verify(self, tokens: Sequence[int], *, unread: Sequence[int] = ()) -> Forward:
+        self.tokens.extend(unread)
         sleep(STEP_S * (1 + EXTRA_ROW * (len(tokens) - 1)))
         first = len(self.tokens) % (N_RANDOM_ROWS - len(tokens))
         rows = self._backend.random[first : first + len(tokens)].copy()

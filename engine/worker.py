@@ -8,6 +8,7 @@ the reply, writes down what it holds and ends; a time limit sees to that.
 
 import contextlib
 import faulthandler
+import gc
 import os
 import sys
 import threading
@@ -89,6 +90,7 @@ class Worker:
                 self._costs = KeptCosts(configuration, costs_path)
                 loaded = load_session(configuration, self._log, barred, self._costs.read())
                 self._session = loaded.session
+                gc.freeze()  # what lives as long as the model is not looked at in every collection
                 self._send((loaded.loaded,))
                 self._cache.open(loaded, cache)
             case Generate(request):

@@ -128,19 +128,23 @@ class Acceptance:
     def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
         """Give for each guess of a draft, by source and confidence, that all are right up to it."""
         products: list[float] = []
-        product, last, share = 1.0, None, 0.0
-        for position, (source, confidence) in enumerate(guesses):
-            key = (source, confidence, POSITION_CELLS[position])
-            if key != last:
-                last, share = key, self._kept_share(key, position)
+        product, share = 1.0, 0.0
+        last: tuple[str, float] | None = None
+        last_cell = -1
+        for position, guess in enumerate(guesses):
+            cell = POSITION_CELLS[position]
+            if cell != last_cell or guess is not last:
+                last, last_cell, share = guess, cell, self._kept_share(guess, position)
             product *= share
             products.append(product)
         return products
 
-    def _kept_share(self, key: tuple[str, float, int], position: int) -> float:
+    def _kept_share(self, guess: tuple[str, float], position: int) -> float:
+        source, confidence = guess
+        key = (source, confidence, POSITION_CELLS[position])
         share = self._shares.get(key)
         if share is None:
-            share = self._shares[key] = self.share(key[0], key[1], position)
+            share = self._shares[key] = self.share(source, confidence, position)
         return share
 
 

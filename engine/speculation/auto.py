@@ -21,6 +21,9 @@ OUTLOOK = 128
 """Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
 WELL_KNOWN = 16
 """Examined guesses of a source from which its shares are trusted beyond the credit."""
+REPLAN_EVERY = 8
+"""Rounds in which nothing was guessed or examined before the plan is looked at again: plain rounds
+change what it rests on slowly."""
 FIRST_OUTLOOK = 4096
 """Tokens over which the first trial of a source is paid for, whatever it costs."""
 
@@ -49,6 +52,9 @@ class AutoController:
         self._tokens_since_plain = 0
         self._has_caught_up = False
         self._n_caught_up = 0
+        self._likely: dict[str, int] = {}
+        """The best length of each source that was asked for since something new was learned."""
+        self._rounds_planned = 0
         self.length = 0
         self.reason = "auto: measuring the plain step first"
 
@@ -126,7 +132,12 @@ class AutoController:
         self._count(outcome)
         self._asked = []
         self._n_caught_up = 0
-        self._plan()
+        if outcome.n_pulled or outcome.examined or not self._rounds_planned:
+            self._likely.clear()
+            self._rounds_planned = REPLAN_EVERY
+            self._plan()
+        else:
+            self._rounds_planned -= 1
 
     def _time(self, outcome: RoundOutcome) -> None:
         """Learn the costs of the round and settle it with the budget.
@@ -183,9 +194,10 @@ class AutoController:
         """Say what the next round is likely to be, and why."""
         if not self._may_draft:
             self.length, self.reason = 0, "auto: one plain step, to measure what drafts save"
+            self._rounds_planned = 0
             return
         shares = self._shares([])
-        self.length = self._best(shares, n_sunk=0)
+        self.length = self._likely_length()
         if self.length:
             self._at.wakes()
             cost = self._known.curve.steps(1 + self.length) + self._steps_of(self.length)
@@ -215,13 +227,13 @@ class AutoController:
         if not source.is_known:
             return self._known.curve.plain_s is not None
         if source.is_cheap:
-            return source.is_turn or self._best(self._shares([]), n_sunk=0) > 0
+            return source.is_turn or self._likely_length() > 0
         if not self._may_draft:
             return False
         if source.is_probe_due:
             is_affordable = source.n_behind is not None or self._known.budget.allows(START)
             return is_affordable and self._affords(1)
-        return self._best(self._shares([]), n_sunk=0) > 0
+        return self._likely_length() > 0
 
     @property
     def _may_draft(self) -> bool:
@@ -250,6 +262,13 @@ class AutoController:
         following = guesses[-1] if guesses else (self._at_name, self._at.confidence)
         guesses += [following] * (MAX_DRAFT - len(guesses))
         return self._known.acceptance.products(guesses)
+
+    def _likely_length(self) -> int:
+        """Give the best length of a draft of the source that is reckoned with, not yet guessed."""
+        length = self._likely.get(self._at_name)
+        if length is None:
+            length = self._likely[self._at_name] = self._best(self._shares([]), n_sunk=0)
+        return length
 
     def _best(self, shares: Sequence[float], *, n_sunk: int) -> int:
         """Give the best length within the budget; the cost of `n_sunk` guesses is spent anyway."""

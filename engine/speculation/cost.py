@@ -37,17 +37,13 @@ class PlainStep:
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=RECENT)
+        self.seconds: float | None = None
+        """The median, None before there is a sample."""
 
     def add(self, elapsed_s: float) -> None:
         """Take the whole time of one plain round."""
         self._samples.append(elapsed_s)
-
-    @property
-    def seconds(self) -> float | None:
-        """The median, None before there is a sample."""
-        if not self._samples:
-            return None
-        return sorted(self._samples)[len(self._samples) // 2]
+        self.seconds = sorted(self._samples)[len(self._samples) // 2]
 
 
 class PromptRate:

@@ -60,6 +60,8 @@ class BatchCurve:
         """Plain steps that were measured in this run."""
         self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
         """The cost of 1 to `MAX_ROWS` rows in plain steps."""
+        self.plain_s: float | None = None
+        """Seconds of one row at the machine's present speed, None before it was measured."""
         self._draw()
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
@@ -79,13 +81,7 @@ class BatchCurve:
             self._draw()
         else:
             self._speed.append(elapsed_s / self.steps(n_rows))
-
-    @property
-    def plain_s(self) -> float | None:
-        """Seconds of one row at the machine's present speed, None before it was measured."""
-        if self._speed:
-            return median(self._speed)
-        return median(self._plain) if self._plain else None
+            self.plain_s = median(self._speed)
 
     @property
     def reach(self) -> int:
@@ -119,6 +115,7 @@ class BatchCurve:
             self._plain.clear()
             self._speed.clear()
         self._plain.append(elapsed_s)
+        self.plain_s = median(self._plain)
         self._rounds_since_plain = 0
         self._n_since_plain.clear()
         self.n_plain_samples += 1

@@ -145,7 +145,9 @@ class Drafter:
             self._has_plain_step = True
         examined = self._shadow.examine(committed)
         if self.predictor is not None:
-            self.controller.observe(replace(outcome, n_pulled=len(self.sources), examined=examined))
+            if self.sources or examined:
+                outcome = replace(outcome, n_pulled=len(self.sources), examined=examined)
+            self.controller.observe(outcome)
             self._tell(self.predictor, self.predictor.commit, committed)
 
     def _plain_step_is_due(self) -> bool:

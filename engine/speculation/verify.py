@@ -58,8 +58,12 @@ def verify_draft(
     way than in a run without a draft. `strict` leaves such rows open for `settle`; it has no
     meaning for `rejection` and `block`.
     """
+    does_compare = compares(verification, sampler)
+    if does_compare and not draft:
+        own = sampler.choose(logits[0], _recent(line, sampler), len(line))
+        return Verdict(0, 0, own.token, margins=(own.margin,))
     rows = _Rows(tuple(draft), logits, sampler, line)
-    if compares(verification, sampler):
+    if does_compare:
         return _match(rows, strict=strict)
     drawn_from = _drawn_from(draft, laws)
     return _rejection(rows, drawn_from) if verification == "rejection" else _block(rows, drawn_from)
@@ -123,7 +127,7 @@ def _match(rows: _Rows, *, strict: bool) -> Verdict:
     next_token = None
     for index in range(n_drafted + rows.has_bonus):
         own = rows.choice(index)
-        if strict and n_drafted and own.margin < NEAR_TIE:
+        if strict and own.margin < NEAR_TIE:
             return Verdict(index, index, None, True, n_near_ties=1, margins=tuple(margins))
         margins.append(own.margin)
         if index == n_drafted or own.token != rows.draft[index]:
@@ -134,7 +138,7 @@ def _match(rows: _Rows, *, strict: bool) -> Verdict:
         n_accepted=n_looked_at - (next_token is not None),
         n_examined=min(n_looked_at, n_drafted),
         next_token=next_token,
-        n_near_ties=sum(margin < NEAR_TIE for margin in margins) if n_drafted else 0,
+        n_near_ties=sum(margin < NEAR_TIE for margin in margins),
         margins=tuple(margins),
     )
 

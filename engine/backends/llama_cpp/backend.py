@@ -101,6 +101,7 @@ class LlamaCppBackend:
         apply_adapters(self._model, self._context, settings.lora_paths, log)
         llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = log.buffers(settings.owner)
+        self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._context)
         self.n_batch: int = llama_cpp.llama_n_batch(self._context)
@@ -109,10 +110,6 @@ class LlamaCppBackend:
         self.n_sequences = settings.n_sequences
         self.shares_cells = settings.kv_unified and settings.n_sequences > 1
         self._room = self._make_room()
-
-    @property
-    def kv_bytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self.buffers if buffer.kind in ("KV", "RS"))
 
     @property
     def can_crop(self) -> bool:

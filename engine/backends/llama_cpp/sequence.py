@@ -280,7 +280,7 @@ class LlamaCppSequence:
     def _read_logits(self, n_rows: int) -> Logits:
         """Give a view of llama.cpp's rows; it is made anew when they moved."""
         pointer = llama_cpp.llama_get_logits(self._room.context)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        address = ctypes.c_void_p.from_buffer(pointer).value
         if address is None:
             raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
         if address != self._logits_address:
