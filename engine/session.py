@@ -299,8 +299,9 @@ class Session:
             read_s = self._reading_s(reply, verify_s)
             verify_s -= read_s
             yield from self._prefill.ended(reply, read_s)
-        elif not draft:
-            self._plain_step.add(verify_s)
+        else:
+            switching = self._experience.curve.switching
+            self._plain_step.add(verify_s, n_rows=len(rows), switching=switching)
         finished = RoundFinished(
             n_drafted=len(drafter.sources),
             n_verified=len(draft),

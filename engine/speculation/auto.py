@@ -50,6 +50,7 @@ class AutoController:
         self._asked: list[str] = []
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
+        self._is_behind_draft = False
         self._has_caught_up = False
         self._n_caught_up = 0
         self._likely: dict[str, int] = {}
@@ -129,10 +130,11 @@ class AutoController:
         """Take the outcome of the round."""
         self._known.acceptance.add(self._source, outcome.examined)
         self._time(outcome)
+        is_new = outcome.n_pulled or outcome.examined or self._is_behind_draft
         self._count(outcome)
         self._asked = []
         self._n_caught_up = 0
-        if outcome.n_pulled or outcome.examined or not self._rounds_planned:
+        if is_new or not self._rounds_planned:
             self._likely.clear()
             self._rounds_planned = REPLAN_EVERY
             self._plan()
@@ -152,6 +154,7 @@ class AutoController:
         if plain_s is None:
             return
         n_steps = curve.steps(1 + outcome.n_drafted)
+        n_steps += self._switching if outcome.n_drafted else 0.0
         n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
         self._known.add_round(outcome.n_emitted, n_steps)
 
@@ -178,6 +181,7 @@ class AutoController:
         return charged + last.drafting.steps(outcome.n_pulled, n_missed)
 
     def _count(self, outcome: RoundOutcome) -> None:
+        self._is_behind_draft = outcome.n_drafted > 0
         self._tokens_since_plain = self._tokens_since_plain + outcome.n_emitted
         if not outcome.n_drafted:
             self._tokens_since_plain = 0
@@ -200,13 +204,13 @@ class AutoController:
         self.length = self._likely_length()
         if self.length:
             self._at.wakes()
-            cost = self._known.curve.steps(1 + self.length) + self._steps_of(self.length)
+            cost = 1.0 + self._added_steps(self.length)[-1]
             tokens = 1.0 + sum(shares[: self.length])
             self.reason = (
                 f"auto: {self.length} drafted give {tokens:.1f} tokens for {cost:.1f} steps"
             )
             return
-        cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1)
+        cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1) + self._switching
         self.reason = (
             f"off: a drafted token costs {cost:.2f} of a step and is right {shares[0]:.0%} of the "
             "time"
@@ -253,7 +257,7 @@ class AutoController:
 
         A source that costs time is only known by probes; of a cheap one the shares are known.
         """
-        cost = self._known.curve.steps(2) - 1.0
+        cost = self._known.curve.steps(2) - 1.0 + self._switching
         return not source.is_cheap or self._shares([])[0] > cost / 2
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
@@ -285,14 +289,20 @@ class AutoController:
         curve = self._known.curve
         batch = curve.all_steps
         lengths = range(1, min(n_most, curve.reach - 1) + 1)
+        plain = 1.0 - self._switching
         if n_sunk >= n_most:
-            return [batch[length] - 1.0 for length in lengths]
+            return [batch[length] - plain for length in lengths]
         first, step = self._steps_of(1), self._at.drafting.step or 0.0
         sunk = self._steps_of(n_sunk)
         return [
-            batch[length] - 1.0 + (first + step * (length - 1) - sunk if length > n_sunk else 0.0)
+            batch[length] - plain + (first + step * (length - 1) - sunk if length > n_sunk else 0.0)
             for length in lengths
         ]
+
+    @property
+    def _switching(self) -> float:
+        """What going over to drafts costs; while drafts follow one another it is paid once."""
+        return 0.0 if self._is_behind_draft else self._known.curve.switching
 
     def _affords(self, length: int) -> bool:
         return self._known.budget.allows(self._added_steps(length)[-1])

@@ -37,12 +37,20 @@ class PlainStep:
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=RECENT)
+        self._is_behind_batch = False
         self.seconds: float | None = None
         """The median, None before there is a sample."""
 
-    def add(self, elapsed_s: float) -> None:
-        """Take the whole time of one plain round."""
-        self._samples.append(elapsed_s)
+    def add(self, elapsed_s: float, *, n_rows: int = 1, switching: float = 0.0) -> None:
+        """Take the whole time of one round; only plain ones count.
+
+        One right behind a batch is longer by the share `switching` (`BatchCurve.switching`).
+        """
+        behind = switching if self._is_behind_batch else 0.0
+        self._is_behind_batch = n_rows > 1
+        if n_rows > 1:
+            return
+        self._samples.append(elapsed_s / (1.0 + behind))
         self.seconds = sorted(self._samples)[len(self._samples) // 2]
 
 

@@ -19,6 +19,8 @@ TRUSTED = 2
 """Samples that a number of rows known from an earlier run is worth."""
 STALLED = 2.0
 """Times the expected seconds from which one plain step between drafts is a stall."""
+LEAST_SWITCHES = 3
+"""Plain steps behind batches from which their median is believed."""
 MAX_ROWS = 1 + MAX_DRAFT
 
 FIRST_GUESS = 1.1
@@ -43,6 +45,10 @@ class BatchCurve:
     at most. Between measured numbers it is linear, which keeps the kinks of the machine's kernels,
     and it never falls (pool adjacent violators: Ayer et al. 1955). Beyond the largest measured
     number it is a low guess that reaches twice as far: longer drafts are tried step by step.
+
+    A plain step right behind a batch takes longer than one behind another: llama.cpp builds a new
+    graph where the number of rows changes (`llama_context::process_ubatch`, 0c1e57098). That is no
+    speed of the machine; `switching` is what it adds.
     """
 
     def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
@@ -56,6 +62,10 @@ class BatchCurve:
         }
         self._rounds_since_plain = 0
         self._n_since_plain: Counter[int] = Counter()
+        self._first_behind: float | None = None
+        self._switches: deque[float] = deque(maxlen=RECENT)
+        self.switching = 0.0
+        """Plain steps that the first plain step behind a batch takes beyond the next one."""
         self.n_plain_samples = 0
         """Plain steps that were measured in this run."""
         self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
@@ -108,6 +118,14 @@ class BatchCurve:
         return curve
 
     def _add_plain(self, elapsed_s: float) -> None:
+        if self._rounds_since_plain:
+            self._first_behind = elapsed_s
+            elapsed_s /= 1.0 + self.switching
+        elif self._first_behind is not None:
+            self._switches.append(self._first_behind / elapsed_s)
+            self._first_behind = None
+            if len(self._switches) >= LEAST_SWITCHES:
+                self.switching = max(median(self._switches) - 1.0, 0.0)
         if self._speed:
             if elapsed_s > STALLED * median(self._speed):
                 return

@@ -71,6 +71,37 @@ def test_off_says_what_a_token_costs_and_how_often_it_is_right() -> None:
     assert controller.reason.endswith("% of the time")
 
 
+def test_going_over_to_drafts_is_paid_once() -> None:
+    known = Experience()
+    controller = AutoController("s", known)
+    for _ in range(8):
+        drafted_round(controller, 1, 1, 1.3)
+        plain_round(controller, 0.013)
+        plain_round(controller)
+    assert known.curve.switching == pytest.approx(0.3)
+    guess = [DraftToken(1, 0.5)]
+    known.acceptance.add("s", [Examined(0.5, 0, is_right=n % 2 == 0) for n in range(200)])
+    known.budget.credit = 6.0
+    assert controller.n_worth_verifying(guess) == 0
+    drafted_round(controller, 1, 1, 1.3)
+    assert controller.n_worth_verifying(guess) == 1
+
+
+def test_the_credit_pays_for_going_over_to_drafts() -> None:
+    known = Experience()
+    controller = AutoController("s", known)
+    for _ in range(8):
+        drafted_round(controller, 1, 1, 1.3)
+        plain_round(controller, 0.013)
+        plain_round(controller)
+    known.budget.credit = 3.0
+    drafted_round(controller, 1, 0, 1.3)
+    first = 3.0 - known.budget.credit
+    drafted_round(controller, 1, 0, 1.3)
+    second = 3.0 - first - known.budget.credit
+    assert first - second == pytest.approx(0.3)
+
+
 def test_what_was_learned_outlives_a_reply() -> None:
     known = Experience()
     first = AutoController("s", known)

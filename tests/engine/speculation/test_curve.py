@@ -99,3 +99,26 @@ def test_what_an_earlier_run_measured_is_where_it_starts() -> None:
         curve.add(1, 0.010)
         curve.add(4, 0.015)
     assert curve.steps(4) == pytest.approx(1.5)
+
+
+def test_what_switching_costs_is_no_speed_of_the_machine() -> None:
+    curve = measured({1: 0.010, 4: 0.028}, n_samples=1)
+    for _ in range(8):
+        for n_rows, seconds in ((4, 0.028), (1, 0.012), (1, 0.010)):
+            curve.add(n_rows, seconds)
+    assert curve.switching == pytest.approx(0.2)
+    curve.add(4, 0.028)
+    for _ in range(5):
+        curve.add(1, 0.012)
+        curve.add(4, 0.028)
+    assert curve.plain_s == pytest.approx(0.010)
+    assert curve.steps(4) == pytest.approx(2.8)
+
+
+def test_one_stall_behind_a_batch_is_no_cost_of_switching() -> None:
+    curve = measured({1: 0.010, 4: 0.028})
+    for seconds in (0.010, 0.060, 0.010, 0.010, 0.010):
+        curve.add(4, 0.028)
+        curve.add(1, seconds)
+        curve.add(1, 0.010)
+    assert curve.switching == pytest.approx(0.0)
