@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Vocabulary
+from engine.errors import ContextFullError
 from engine.model.chat_template import ChatTemplate
-from engine.requests import Message
+from engine.requests import GenerationRequest, Message
 
 _MARK = "\ue0f0{}\ue0f1"
 
@@ -24,6 +25,31 @@ class _Piece:
 
     text: str
     token_ids: tuple[int, ...] = ()
+
+
+def asked_prompt(
+    request: GenerationRequest, template: ChatTemplate, vocabulary: Vocabulary, *, n_ctx: int
+) -> Prompt:
+    """Give the prompt of a request, with the reply that it goes on behind.
+
+    Raises:
+        ContextFullError: it is empty, or has more than `n_ctx` tokens.
+        TemplateError: from the template.
+    """
+    if request.raw_prompt is not None:
+        prompt = raw_prompt(request.raw_prompt, vocabulary)
+    else:
+        prompt = chat_prompt(request.messages, template, vocabulary)
+    prompt = replace(prompt, tokens=(*prompt.tokens, *request.continues))
+    n_prompt = len(prompt.tokens)
+    if n_prompt == 0:
+        raise ContextFullError("the prompt is empty: write something to answer")
+    if n_prompt > n_ctx:
+        raise ContextFullError(
+            f"the prompt has {n_prompt} tokens but the context has {n_ctx}: raise the context "
+            f"to {n_prompt + 256} or more, or shorten the chat by {n_prompt - n_ctx} tokens"
+        )
+    return prompt
 
 
 def chat_prompt(

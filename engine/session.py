@@ -9,7 +9,6 @@ invariant. Everything is told by events; nobody is called.
 import secrets
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
-from dataclasses import replace
 
 from engine.backends.base import Backend, Sequence
 from engine.cache.report import CacheReport
@@ -17,7 +16,7 @@ from engine.cache.settings import CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, SpeculationSettings
-from engine.errors import ContextFullError, DecodeAborted, IncompatiblePairError
+from engine.errors import DecodeAborted, IncompatiblePairError
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -31,7 +30,7 @@ from engine.events import (
 )
 from engine.model.chat_template import ChatTemplate
 from engine.prefill import Prefill
-from engine.prompt import Prompt, chat_prompt, raw_prompt
+from engine.prompt import asked_prompt, chat_prompt
 from engine.recall import Recall
 from engine.reply import Reply
 from engine.requests import GenerationRequest, Message
@@ -174,7 +173,9 @@ class Session:
     ) -> Iterator[Event]:
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
-        prompt = self._prompt(request)
+        prompt = asked_prompt(
+            request, self._template, self._backend.vocabulary, n_ctx=self._backend.n_ctx
+        )
         tokens = list(prompt.tokens)
         recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
         self._sequence = recalled.sequence
@@ -207,23 +208,6 @@ class Session:
         pieces = (self._backend.vocabulary.piece(token) for token in request.continues)
         text.resume(b"".join(pieces))
         return text
-
-    def _prompt(self, request: GenerationRequest) -> Prompt:
-        vocabulary = self._backend.vocabulary
-        if request.raw_prompt is not None:
-            prompt = raw_prompt(request.raw_prompt, vocabulary)
-        else:
-            prompt = chat_prompt(request.messages, self._template, vocabulary)
-        prompt = replace(prompt, tokens=(*prompt.tokens, *request.continues))
-        n_prompt, n_ctx = len(prompt.tokens), self._backend.n_ctx
-        if n_prompt == 0:
-            raise ContextFullError("the prompt is empty: write something to answer")
-        if n_prompt > n_ctx:
-            raise ContextFullError(
-                f"the prompt has {n_prompt} tokens but the context has {n_ctx}: raise the context "
-                f"to {n_prompt + 256} or more, or shorten the chat by {n_prompt - n_ctx} tokens"
-            )
-        return prompt
 
     def _stop_strings(self, request: GenerationRequest) -> tuple[str, ...]:
         return () if request.raw_prompt is not None else self._template.stop
@@ -265,18 +249,7 @@ class Session:
         most_exact = self._most_exact(reply) if length else None
         draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply, most_exact))
         draft_s = reply.watch.split()
-        n_rows = len(draft) + (drafter.settings.bonus_token or not draft)
-        rows = (reply.tokens[-1], *draft)[:n_rows]
-        forward = self._sequence.verify(rows, unread=reply.unread)
-        verdict = verify_draft(
-            draft,
-            forward.logits,
-            reply.sampler,
-            reply.tokens,
-            verification=drafter.settings.verification,
-            laws=drafter.laws,
-            strict=drafter.settings.strict and most_exact is None and n_rows > 1,
-        )
+        verdict = self._verified(reply, drafter, draft, is_exact=most_exact is not None)
         is_redecoded = verdict.is_open
         if is_redecoded:
             verdict = self._settled(reply, draft, verdict)
@@ -301,7 +274,7 @@ class Session:
             yield from self._prefill.ended(reply, read_s)
         else:
             switching = self._experience.curve.switching
-            self._plain_step.add(verify_s, n_rows=len(rows), switching=switching)
+            self._plain_step.add(verify_s, n_rows=1 + len(draft), switching=switching)
         finished = RoundFinished(
             n_drafted=len(drafter.sources),
             n_verified=len(draft),
@@ -346,6 +319,24 @@ class Session:
         is_auto = drafter.settings.controller is ControllerName.AUTO
         if outcome.verify_s is not None and not (is_auto and drafter.predictor is not None):
             self._experience.curve.add(1 + outcome.n_drafted, outcome.verify_s)
+
+    def _verified(
+        self, reply: Reply, drafter: Drafter, draft: tuple[int, ...], *, is_exact: bool
+    ) -> Verdict:
+        """Decode the pending token and the draft, with what is unread before them, and compare."""
+        settings = drafter.settings
+        n_rows = len(draft) + (settings.bonus_token or not draft)
+        rows = (reply.tokens[-1], *draft)[:n_rows]
+        forward = self._sequence.verify(rows, unread=reply.unread)
+        return verify_draft(
+            draft,
+            forward.logits,
+            reply.sampler,
+            reply.tokens,
+            verification=settings.verification,
+            laws=drafter.laws,
+            strict=settings.strict and not is_exact and n_rows > 1,
+        )
 
     def _settled(self, reply: Reply, draft: tuple[int, ...], verdict: Verdict) -> Verdict:
         line = [*reply.tokens, *draft[: verdict.n_accepted]]

@@ -480,7 +480,7 @@ def prompt_batches(
     session = make_session(speculation, target=target, costs=costs)
     events = session.generate(request(text), Cancellation())
     ready = next(event for event in events if isinstance(event, PromptReady))
-    assert list(watched.tokens) == list(session._prompt(request(text)).tokens)
+    assert tuple(watched.tokens) == session.prompt_tokens(request(text).messages)
     assert ready.n_prompt == len(watched.tokens)
     *measured, first_round = watched.verified
     assert first_round == 1
