@@ -1,6 +1,7 @@
 """How many to draft, decided by the gain that measured costs and shares promise."""
 
 from collections.abc import Sequence
+from math import inf
 
 from engine.configuration import MAX_DRAFT
 from engine.speculation.asking import N_SHADOW, N_TRIAL, Asked
@@ -204,17 +205,21 @@ class AutoController:
         self.length = self._likely_length()
         if self.length:
             self._at.wakes()
-            cost = 1.0 + self._added_steps(self.length)[-1]
-            tokens = 1.0 + sum(shares[: self.length])
-            self.reason = (
-                f"auto: {self.length} drafted give {tokens:.1f} tokens for {cost:.1f} steps"
-            )
+            self.reason = f"auto: {self._outcome(shares, self.length)}"
+            return
+        length = self._best(shares, n_sunk=0, credit=inf)
+        if length:
+            self.reason = f"off: {self._outcome(shares, length)}, but too many were wrong lately"
             return
         cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1) + self._switching
         self.reason = (
             f"off: a drafted token costs {cost:.2f} of a step and is right {shares[0]:.0%} of the "
             "time"
         )
+
+    def _outcome(self, shares: Sequence[float], length: int) -> str:
+        tokens, steps = 1.0 + sum(shares[:length]), 1.0 + self._added_steps(length)[-1]
+        return f"{length} drafted give {tokens:.1f} tokens for {steps:.1f} steps"
 
     # --- what is known ---
 
@@ -274,13 +279,16 @@ class AutoController:
             length = self._likely[self._at_name] = self._best(self._shares([]), n_sunk=0)
         return length
 
-    def _best(self, shares: Sequence[float], *, n_sunk: int) -> int:
-        """Give the best length within the budget; the cost of `n_sunk` guesses is spent anyway."""
+    def _best(self, shares: Sequence[float], *, n_sunk: int, credit: float | None = None) -> int:
+        """Give the best length within the budget, or within another credit.
+
+        The cost of `n_sunk` guesses is spent anyway.
+        """
         return best_length(
             shares,
             self._added_steps(len(shares), n_sunk),
             rate=self._known.tokens_per_step,
-            credit=self._known.budget.credit,
+            credit=self._known.budget.credit if credit is None else credit,
             is_known=self._known.acceptance.n_seen(self._at_name) >= WELL_KNOWN,
         )
 

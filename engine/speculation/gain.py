@@ -7,7 +7,7 @@ RESERVE = 2
 less, a few refuted drafts end speculation where it pays, until the credit has grown again."""
 
 
-SURE = 0.7
+SURE = 0.9
 """Share of the expected tokens that has to pay for a draft which the credit does not cover."""
 
 

@@ -102,6 +102,18 @@ def test_the_credit_pays_for_going_over_to_drafts() -> None:
     assert first - second == pytest.approx(0.3)
 
 
+def test_off_for_want_of_credit_says_so() -> None:
+    known = Experience()
+    controller = AutoController("s", known)
+    plain_round(controller)
+    drafted_round(controller, 1, 1, 1.6)
+    known.budget.credit = -20.0
+    drafted_round(controller, 1, 1, 1.6)
+    assert controller.length == 0
+    assert controller.reason.startswith("off: ")
+    assert controller.reason.endswith("steps, but too many were wrong lately")
+
+
 def test_what_was_learned_outlives_a_reply() -> None:
     known = Experience()
     first = AutoController("s", known)

@@ -33,3 +33,15 @@ def test_no_more_is_risked_than_there_is_credit() -> None:
     assert best_length(products(0.99), steps, rate=1.0, credit=2.6) == 3
     assert best_length(products(0.99), steps, rate=1.0, credit=0.4) == 0
     assert best_length(products(0.99), steps, rate=1.0, credit=0.6) == 1
+
+
+def test_without_credit_a_well_known_source_drafts_where_it_pays_clearly() -> None:
+    shares, added = (0.98, 0.96, 0.94, 0.92), (0.95, 1.9, 2.5, 3.0)
+    assert best_length(shares, added, rate=1.0, credit=0.0) == 0
+    assert best_length(shares, added, rate=1.0, credit=0.0, is_known=True) == 4
+
+
+def test_without_credit_no_source_drafts_where_it_hardly_pays() -> None:
+    shares, added = (0.9, 0.81), (0.85, 1.65)
+    assert best_length(shares, added, rate=1.0, credit=9.0) > 0
+    assert best_length(shares, added, rate=1.0, credit=0.0, is_known=True) == 0
