@@ -202,7 +202,7 @@ class AutoController:
             self._rounds_planned = 0
             return
         shares = self._shares([])
-        self.length = self._likely_length()
+        self.length = self._likely[self._at_name] = self._best(shares, n_sunk=0)
         if self.length:
             self._at.wakes()
             self.reason = f"auto: {self._outcome(shares, self.length)}"

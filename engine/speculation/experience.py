@@ -52,10 +52,8 @@ class Experience:
         Machines become slower for a while and their batches with them; a step that is `CHANGED`
         times as long or as short was measured on what is another machine.
         """
-        if self._known is None or self.curve.n_plain_samples < CHECKED_AT:
-            return
         plain_s = self.curve.plain_s
-        if plain_s is None:
+        if self._known is None or plain_s is None or self.curve.n_plain_samples < CHECKED_AT:
             return
         known_s, self._known = self._known.plain_s, None
         if not 1 / CHANGED <= plain_s / known_s <= CHANGED:
