@@ -7,6 +7,7 @@ from textual.screen import Screen
 
 from app.chat.controller import ChatController
 from app.chat.making_room import RoomMaker
+from app.screens.hand_back import hand_back
 from app.services import Services
 from app.store.errors import StoreError
 from engine.configuration import Configuration
@@ -221,9 +222,9 @@ class ChatDialogs(Screen[None]):
         try:
             configuration = self.services.configure(path)
         except EngineError as error:
-            self.app.call_from_thread(self.report, error)
+            hand_back(self, self.report, error)
             return
-        self.app.call_from_thread(self.load, configuration)
+        hand_back(self, self.load, configuration)
 
     def load(self, configuration: Configuration | None) -> None:
         """Load a configuration; None stays with what is there."""
@@ -238,7 +239,7 @@ class ChatDialogs(Screen[None]):
         except EngineError:
             # The load itself tells what is wrong with the file; the panel shows a dash.
             planned = None
-        self.app.call_from_thread(self.controller.meters.planned, planned)
+        hand_back(self, self.controller.meters.planned, planned)
 
     def report(self, error: EngineError) -> None:
         """Show an error as a notice."""

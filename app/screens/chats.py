@@ -22,6 +22,7 @@ from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat_export import ChatExport
 from app.screens.chat_rows import ChatRow, chat_row, detail, hit_row
+from app.screens.hand_back import hand_back
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
@@ -191,14 +192,13 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             sizes = self._store.sizes()
         except StoreError as error:
-            self.app.call_from_thread(self._report, error)
+            hand_back(self, self._report, error)
             return
-        self.app.call_from_thread(self._take_sizes, sizes)
+        hand_back(self, self._take_sizes, sizes)
 
     def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
         self._sizes = sizes
-        if self.is_attached:
-            self._paint()
+        self._paint()
 
     def on_option_list_option_highlighted(self) -> None:
         chat = self._highlighted()
@@ -252,12 +252,12 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             hits = self._store.search(text, MAX_HITS)
         except StoreError as error:
-            self.app.call_from_thread(self._report, error)
+            hand_back(self, self._report, error)
             return
-        self.app.call_from_thread(self._take_hits, text, hits)
+        hand_back(self, self._take_hits, text, hits)
 
     def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
-        if self.is_attached and self.query_one(SearchBox).value == text:
+        if self.query_one(SearchBox).value == text:
             self._hits = hits
             self._paint()
             self._list.highlighted = 0 if hits else None

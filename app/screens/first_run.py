@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.screens.ask import AskLine
+from app.screens.hand_back import hand_back
 from engine.errors import EngineError
 
 Install = Callable[[Callable[[str], None]], Path]
@@ -66,13 +67,12 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     @work(thread=True, exclusive=True)
     def _install_in_thread(self) -> None:
-        call = self.app.call_from_thread
         try:
-            path = self._install(lambda text: call(self._say, text))
+            path = self._install(lambda text: hand_back(self, self._say, text))
         except EngineError as error:
-            call(self._failed, f"{error.title}: {error}")
+            hand_back(self, self._failed, f"{error.title}: {error}")
             return
-        call(self.dismiss, path)
+        hand_back(self, self.dismiss, path)
 
     def _failed(self, text: str) -> None:
         self._is_installing = False

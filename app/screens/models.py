@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from app.render import format as fmt
 from app.render.sanitize import visible
+from app.screens.hand_back import hand_back
 from engine.model.library import LibraryScan, ModelEntry
 
 TELL_EVERY_S = 0.2
@@ -61,7 +62,7 @@ class ModelsScreen(ModalScreen[Path | None]):
     @work(thread=True, exclusive=True)
     def _find(self) -> None:
         entries = self._scan()
-        self.app.call_from_thread(self._show, entries)
+        hand_back(self, self._show, entries)
 
     def _show(self, entries: Sequence[ModelEntry]) -> None:
         if self._telling is not None:

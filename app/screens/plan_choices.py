@@ -6,7 +6,6 @@ from pathlib import Path
 
 from textual import work
 from textual.screen import Screen
-from textual.worker import get_current_worker
 
 from app import locations
 from app.planning.asked import Asked, setup_of_preset
@@ -18,6 +17,7 @@ from app.planning.knobs_files import with_adapter, with_draft, with_projector
 from app.planning.memo import RememberingPlanner
 from app.planning.offers import bench_of
 from app.planning.plan import Plan, Setup
+from app.screens.hand_back import hand_back
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.events import BufferSize
@@ -109,16 +109,13 @@ class PlanChoices(Screen[Configuration | None]):
     @work(thread=True, exclusive=True, group="read")
     def _read(self, make: Callable[[], Setup]) -> None:
         """Read headers and ask for devices away from the screen."""
-        worker = get_current_worker()
         try:
             setup = make()
             self.planner.estimator(setup)
         except EngineError as error:
-            if not worker.is_cancelled:
-                self.app.call_from_thread(self.report, error)
+            hand_back(self, self.report, error)
             return
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(self.change, setup)
+        hand_back(self, self.change, setup)
 
     # --- machine and goal ---
 
@@ -159,15 +156,12 @@ class PlanChoices(Screen[Configuration | None]):
     @work(thread=True, exclusive=True, group="search")
     def _search(self, setup: Setup, goal: Goal) -> None:
         """Search away from the screen."""
-        worker = get_current_worker()
         try:
             searched = search_setup(setup, goal, self.planner)
         except EngineError as error:
-            if not worker.is_cancelled:
-                self.app.call_from_thread(self.report, error)
+            hand_back(self, self.report, error)
             return
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(self._take_found, setup, searched)
+        hand_back(self, self._take_found, setup, searched)
 
     def _take_found(self, asked: Setup, searched: Searched) -> None:
         # The knobs may have been turned while it searched.

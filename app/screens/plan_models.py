@@ -20,6 +20,7 @@ from app.planning.offers import (
 from app.render import format as fmt
 from app.render.lines import Line, Run
 from app.render.plan_offers import LEGEND, offer_line
+from app.screens.hand_back import hand_back
 from app.screens.plan_pick import PickScreen, Row
 from app.widgets.tab_strip import TabStrip
 from engine.model.library import ModelEntry
@@ -117,17 +118,14 @@ class PlanModelsScreen(PickScreen[str]):
         worker = get_current_worker()
         found: list[Offer] = []
         for offer in offers():
-            if worker.is_cancelled or not self.is_attached:
+            if worker.is_cancelled:
                 return
             found.append(offer)
             if len(found) % BATCH == 0:
-                self.app.call_from_thread(self._show, list(found), f"{note} · reading …")
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(self._show, found, f"{len(found)} models {note}")
+                hand_back(self, self._show, list(found), f"{note} · reading …")
+        hand_back(self, self._show, found, f"{len(found)} models {note}")
 
     def _show(self, offers: list[Offer], note: str) -> None:
-        if not self.is_attached:
-            return
         now = str(self._now)
         rows = [
             Row(

@@ -7,7 +7,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
-from textual.worker import get_current_worker
 
 from app.planning.comparison import compare
 from app.planning.knob import facts_of
@@ -29,6 +28,7 @@ from app.render.plan import (
 from app.render.plan_compare import comparison_lines
 from app.render.plan_effects import advice_line, effect_lines
 from app.render.plan_goal import goal_lines
+from app.screens.hand_back import hand_back, is_open
 from app.screens.plan_actions import PlanActions
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_knobs import PlanKnobs
@@ -179,8 +179,7 @@ class PlannerScreen(PlanActions):
         steps = work(plan)
 
         def step() -> None:
-            is_done = next(steps, self) is self
-            if is_done or self.setup is not plan.setup or not self.is_attached:
+            if not is_open(self) or self.setup is not plan.setup or next(steps, self) is self:
                 return
             self._idle_timer = self.set_timer(0.001, step)
 
@@ -212,14 +211,12 @@ class PlannerScreen(PlanActions):
 
     @work(thread=True, exclusive=True, group="measure")
     def _measure(self, plan: Plan) -> None:
-        worker = get_current_worker()
         note, measured = "", plan
         try:
             measured = measured_plan(plan, self._dry_run)
         except EngineError as error:
             note = str(error)
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(self._take_measured, plan, measured, note)
+        hand_back(self, self._take_measured, plan, measured, note)
 
     def _take_measured(self, plan: Plan, measured: Plan, note: str) -> None:
         # The knobs may have been turned while llama.cpp was asked.

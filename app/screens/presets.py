@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
-from textual.worker import get_current_worker
 
 from app import locations
 from app.planning.asked import Asked, setup_of_preset
@@ -22,6 +21,7 @@ from app.render.plan import verdict_line
 from app.render.plan_preset import preset_lines
 from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
+from app.screens.hand_back import hand_back
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_title import PlanTitle
@@ -147,14 +147,12 @@ class PresetsScreen(Screen[Configuration | None]):
     @work(thread=True, exclusive=True, group="resolve")
     def _resolve(self, entry: PresetEntry) -> None:
         """Find out what a preset comes to, away from the screen."""
-        worker = get_current_worker()
         outcome: Plan | str
         try:
             outcome = self._plan_of(entry)
         except EngineError as error:
             outcome = str(error)
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(self._resolved, entry, outcome)
+        hand_back(self, self._resolved, entry, outcome)
 
     def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
         self._outcomes[entry.path] = outcome
@@ -244,14 +242,12 @@ class PresetsScreen(Screen[Configuration | None]):
     def _plan_then(
         self, entry: PresetEntry, model: Path | None, use: Callable[[Plan], None]
     ) -> None:
-        worker = get_current_worker()
         try:
             plan = self._plan_of(entry, model)
         except EngineError as error:
-            self.app.call_from_thread(self.report, error)
+            hand_back(self, self.report, error)
             return
-        if not worker.is_cancelled and self.is_attached:
-            self.app.call_from_thread(use, plan)
+        hand_back(self, use, plan)
 
     # --- files ---
 
