@@ -34,9 +34,12 @@ class Source:
 
     step: float = 0.0005
     catch_up: float = 0.0
+    fixed: float = 0.0
+    """Of asking, whether anything is guessed or not."""
 
 
-LOOKUP = Source()
+LOOKUP = Source(step=0.0015, fixed=0.02)
+"""Suffixes of a 135M model's line on two processor cores, measured: asking costs, not guessing."""
 SMALL_DRAFT = Source(step=0.08, catch_up=0.01)
 LARGE_DRAFT = Source(step=0.30, catch_up=0.05)
 
@@ -118,12 +121,12 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
     played, shadow, n_behind = Played(), Shadow(), 0
     while played.n_tokens < n_tokens:
         truth = _truth(world, played.n_tokens)
-        guesses = _pulled(world, controller, played.n_tokens)
+        guesses, was_asked = _pulled(world, controller, played.n_tokens)
         n_drafted = controller.n_worth_verifying(guesses)
         shadow.follow(guesses, is_verified=n_drafted > 0)
         n_accepted = _leading(truth[:n_drafted])
         n_emitted = n_accepted + 1
-        drafting = world.source.step * len(guesses)
+        drafting = world.source.step * len(guesses) + world.source.fixed * was_asked
         if guesses:
             drafting += world.source.catch_up * min(n_behind, RESTART)
         n_behind = n_emitted if guesses else n_behind + n_emitted
@@ -142,7 +145,7 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
                 n_accepted=n_accepted,
                 n_emitted=n_emitted,
                 n_pulled=len(guesses),
-                draft_s=world.clock(drafting) if guesses else 0.0,
+                draft_s=world.clock(drafting) if was_asked else 0.0,
                 verify_s=world.clock(verifying) if len(played.lengths) > 1 else None,
                 examined=shadow.examine(line),
             )
@@ -163,7 +166,8 @@ def best_steady(curve: Curve, share: float, source: Source) -> float:
     for length in range(1, MAX_DRAFT + 1):
         tokens = (1.0 - share ** (length + 1)) / (1.0 - share)
         catch_up = source.catch_up * tokens
-        speeds.append(tokens / (world.verify_steps(1 + length) + source.step * length + catch_up))
+        drafting = source.fixed + source.step * length + catch_up
+        speeds.append(tokens / (world.verify_steps(1 + length) + drafting))
     return max(speeds)
 
 
@@ -173,7 +177,7 @@ def expected_speed(played: Played, curve: Curve, share: float, source: Source) -
     for length in played.lengths:
         emitted = (1.0 - share ** (length + 1)) / (1.0 - share)
         tokens += emitted
-        steps += world.verify_steps(1 + length) + source.step * max(length, 4)
+        steps += world.verify_steps(1 + length) + source.fixed + source.step * max(length, 4)
         steps += source.catch_up * emitted
     return tokens / steps
 
@@ -195,14 +199,17 @@ def _truth(world: World, place: int) -> list[bool]:
     ]
 
 
-def _pulled(world: World, controller: Controller, place: int) -> list[DraftToken]:
+def _pulled(world: World, controller: Controller, place: int) -> tuple[list[DraftToken], bool]:
+    """Give the guesses of a round, and whether any were asked for."""
     guesses: list[DraftToken] = []
-    if world.rng.random() >= world.proposes:
-        return guesses
-    while len(guesses) < MAX_DRAFT and controller.wants_another(guesses):
+    is_silent = world.rng.random() >= world.proposes
+    was_asked = controller.wants_another(guesses)
+    while was_asked and not is_silent and len(guesses) < MAX_DRAFT:
         share = world.text(world.rng, place + len(guesses)) if world.tells else 0.8
         guesses.append(DraftToken(1, share))
-    return guesses
+        if not controller.wants_another(guesses):
+            break
+    return guesses, was_asked
 
 
 def _leading(truth: list[bool]) -> int:

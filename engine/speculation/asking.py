@@ -47,6 +47,16 @@ class Asked:
         return self.is_known and self.drafting.steps(N_SHADOW, 0) <= CHEAP
 
     @property
+    def n_to_probe(self) -> int:
+        """Guesses that a probe asks for: a few where they cost little, to learn how little.
+
+        One guess alone would count all of a source's fixed cost as its step, and a source that is
+        cheap as dear; then it would hardly be asked again.
+        """
+        step = self.drafting.step or 0.0
+        return N_TRIAL if step <= CHEAP and not self.drafting.is_split else 1
+
+    @property
     def is_turn(self) -> bool:
         """Whether a cheap source is asked though it is off: so rarely that it hardly costs."""
         if self.tokens_since_won <= WON_FOR:

@@ -82,9 +82,9 @@ class AutoController:
             return len(pulled) < self._n_wanted
         if not source.is_known:
             return len(pulled) < N_TRIAL
-        if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
-            return False
         if source.is_probe_due:
+            return len(pulled) < source.n_to_probe
+        if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
             return False
         return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
 

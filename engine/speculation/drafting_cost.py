@@ -57,15 +57,23 @@ class DraftingCost:
         if n_behind > CAUGHT_UP:
             rest = n_steps - (self._fixed + (self.step or 0.0) * n_pulled)
             self._catch_ups.append((n_behind, max(rest, 0.0)))
-            return
+            if rest > 0:
+                return
+        # One that caught up and took less than a draft is taken to cost says that this is too much.
         self._drafts.append((n_pulled, n_steps))
-        self.step = max(_slope(self._drafts), 0.0)
+        self.step = max(_slope(self._drafts, self.silence), 0.0)
         left = median(steps - self.step * pulled for pulled, steps in self._drafts)
         self._fixed = max(left, 0.0)
 
     def add_silent(self, n_steps: float) -> None:
         """Take the time of a source that was asked and had nothing to say."""
         self._silent.append(n_steps)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether drafts of unlike lengths were timed, which tell the step from the fixed part."""
+        lengths = [n_pulled for n_pulled, _ in self._drafts]
+        return bool(lengths) and _are_unlike(min(lengths), max(lengths))
 
     @property
     def silence(self) -> float:
@@ -89,16 +97,21 @@ class DraftingCost:
         return CATCH_UP_SHARE * (self.step or 0.0)
 
 
-def _slope(points: Sequence[tuple[int, float]]) -> float:
-    """Give the median slope of all pairs of unlike lengths; without any, the mean of a guess.
+def _slope(drafts: Sequence[tuple[int, float]], silence: float) -> float:
+    """Give the median slope of all pairs of unlike lengths.
 
-    Lengths are unlike from a half more on: nearer ones tell more of the clock than of the step.
+    Without any it is the mean of a guess, less what asking takes where nothing is guessed.
     """
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])
-        for left, right in combinations(points, 2)
-        if UNLIKE * min(left[0], right[0]) <= max(left[0], right[0])
+        for left, right in combinations(sorted(drafts), 2)
+        if _are_unlike(left[0], right[0])
     ]
     if slopes:
         return median(slopes)
-    return median(steps / n_pulled for n_pulled, steps in points)
+    return median(max(n_steps - silence, 0.0) / n_pulled for n_pulled, n_steps in drafts)
+
+
+def _are_unlike(shorter: int, longer: int) -> bool:
+    """Tell lengths apart from a half more on: nearer ones tell more of the clock than the step."""
+    return UNLIKE * shorter <= longer

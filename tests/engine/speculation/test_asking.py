@@ -1,6 +1,14 @@
 """When a source is asked for its first guess."""
 
-from engine.speculation.asking import CHEAP, N_SHADOW, PROBE_EVERY, SHADOW_LOSS, WON_FOR, Asked
+from engine.speculation.asking import (
+    CHEAP,
+    N_SHADOW,
+    N_TRIAL,
+    PROBE_EVERY,
+    SHADOW_LOSS,
+    WON_FOR,
+    Asked,
+)
 from engine.speculation.drafting_cost import DraftingCost, KnownCost
 
 FIRST, LAST = PROBE_EVERY
@@ -98,3 +106,19 @@ def test_what_a_source_missed_is_counted_from_its_first_guess_on() -> None:
     assert source.n_behind == 7
     source.end_round(2, was_asked=True)
     assert source.n_behind == 2
+
+
+def test_a_probe_asks_for_a_few_guesses_where_they_may_be_cheap() -> None:
+    source = asked(None)
+    source.drafting.add(1, 1, 0.9 * CHEAP)
+    assert not source.is_cheap
+    assert source.n_to_probe == N_TRIAL
+    source.drafting.add(N_TRIAL, 1, 0.95 * CHEAP)
+    assert source.n_to_probe == 1
+    assert source.is_cheap
+
+
+def test_a_probe_of_a_dear_source_is_one_guess() -> None:
+    source = asked(None)
+    source.drafting.add(1, 1, 2 * CHEAP)
+    assert source.n_to_probe == 1

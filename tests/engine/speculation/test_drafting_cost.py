@@ -98,3 +98,32 @@ def test_catching_up_costs_by_the_token_as_it_was_measured() -> None:
     assert cost.catch_up(100) == pytest.approx(100 * CATCH_UP_SHARE * 0.2)
     cost.add(1, 50, 0.2 + 50 * 0.03)
     assert cost.catch_up(100) == pytest.approx(3.0)
+
+
+def test_what_asking_costs_is_not_taken_for_the_cost_of_a_guess() -> None:
+    cost = DraftingCost()
+    cost.add_silent(0.015)
+    cost.add(1, 1, 0.02)
+    assert cost.steps(1, 1) == pytest.approx(0.02)
+    assert cost.steps(4, 1) == pytest.approx(0.035)
+
+
+def test_a_draft_behind_a_pause_that_took_less_than_one_without_corrects_it() -> None:
+    cost = DraftingCost()
+    cost.add(1, 1, 0.2)
+    for _ in range(2):
+        cost.add(1, 50, 0.02)
+    assert cost.steps(1, 1) == pytest.approx(0.02)
+    assert cost.catch_up(100) == 0.0
+
+
+def test_lengths_that_are_alike_do_not_split_the_step_from_the_fixed_part() -> None:
+    cost = DraftingCost()
+    assert not cost.is_split
+    cost.add(1, 1, 0.02)
+    assert not cost.is_split
+    cost.add(1, 1, 0.03)
+    assert not cost.is_split
+    cost.add(2, 1, 0.03)
+    assert cost.is_split
+    assert DraftingCost(KNOWN).is_split
