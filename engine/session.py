@@ -245,6 +245,7 @@ class Session:
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 
     def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
+        handing_s = reply.watch.split()
         length = drafter.length
         most_exact = self._most_exact(reply) if length else None
         draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply, most_exact))
@@ -287,7 +288,7 @@ class Session:
             reason=drafter.reason,
             draft_s=draft_s,
             verify_s=verify_s,
-            elapsed_s=draft_s + verify_s,
+            elapsed_s=handing_s + draft_s + verify_s,
             plain_step_s=self._plain_step.seconds,
             verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
             sources=drafter.sources,

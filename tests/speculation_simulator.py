@@ -38,7 +38,7 @@ class Source:
     """Of asking, whether anything is guessed or not."""
 
 
-LOOKUP = Source(step=0.0015, fixed=0.02)
+LOOKUP = Source(step=0.0015, fixed=0.015)
 """Suffixes of a 135M model's line on two processor cores, measured: asking costs, not guessing."""
 SMALL_DRAFT = Source(step=0.08, catch_up=0.01)
 LARGE_DRAFT = Source(step=0.30, catch_up=0.05)

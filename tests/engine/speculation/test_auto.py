@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 
 from engine.speculation.acceptance import Examined
-from engine.speculation.asking import PROBE_EVERY
+from engine.speculation.asking import N_TRIAL, PROBE_EVERY
 from engine.speculation.auto import OUTLOOK, AutoController
 from engine.speculation.budget import START
 from engine.speculation.controller import Controller, RoundOutcome
@@ -182,6 +182,21 @@ def test_a_source_that_is_off_is_asked_again_behind_a_pause() -> None:
             asked.append(place)
         plain_round(controller)
     assert asked[0] == PROBE_EVERY[0]
+
+
+@pytest.mark.parametrize(("step", "n_probed"), [(0.03, N_TRIAL), (0.3, 1)])
+def test_a_probe_of_a_source_whose_guesses_were_timed_alone_asks_for_as_many_as_it_may_cost(
+    step: float, n_probed: int
+) -> None:
+    controller, known = knowing(None, share=0.01)
+    known.drafting["s"].add(1, 1, step)
+    for _ in range(PROBE_EVERY[0]):
+        controller.wants_source("s")
+        plain_round(controller)
+    guesses: list[DraftToken] = []
+    while controller.wants_another(guesses):
+        guesses.append(DraftToken(1, 0.8))
+    assert len(guesses) == n_probed
 
 
 def test_all_is_caught_up_with_where_better_drafts_win_more_than_that_costs() -> None:

@@ -55,10 +55,12 @@ def test_on_text_that_copies_by_turns_it_beats_every_fixed_length_or_nearly(
     curve: Curve, every: int
 ) -> None:
     make = partial(World, curve, switching(0.1, 0.92, every), proposes=0.9, noise=0.05)
-    best = best_fixed(partial(make, seed=101), N_TOKENS)
-    played = play_auto(make(seed=102), N_TOKENS)
-    assert played.speed >= 0.97 * best
-    assert played.worst_stretch(300) >= 0.95
+    shares = []
+    for seed in SEEDS:
+        played = play_auto(make(seed=seed), N_TOKENS)
+        shares.append(played.speed / best_fixed(partial(make, seed=seed), N_TOKENS))
+        assert played.worst_stretch(300) >= 0.95
+    assert mean(shares) >= 0.96
 
 
 def test_copied_passages_are_met_again_faster_than_they_were_learned() -> None:
