@@ -71,6 +71,15 @@ class _Misses:
         return 1.0 - min(miss, MOST_MISSES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What the shares of a source and confidence share: their cell, its count, the mean around."""
+
+    cell: Cell
+    count: _Count
+    mean: float
+
+
 NONE = _Count()
 NO_MISSES = _Misses()
 
@@ -91,11 +100,13 @@ class Acceptance:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
         self._misses: dict[str, _Misses] = {}
-        self._shares: dict[tuple[str, float, int], float] = {}
+        self._commons: dict[tuple[str, float], _Common] = {}
+        self._shares: dict[tuple[tuple[str, float], int], float] = {}
 
     def add(self, source: str, outcomes: Sequence[Examined]) -> None:
         """Count what one round examined; a guess may name a source of its own."""
         if outcomes:
+            self._commons.clear()
             self._shares.clear()
         are_recent = dict(self._recent)
         for outcome in outcomes:
@@ -114,16 +125,7 @@ class Acceptance:
 
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
-        recent = self._recent.get(source, FIRST_MEAN)
-        mean = self._misses.get(source, NO_MISSES).share(confidence)
-        get = self._counts.get
-        counts = [get(cell, NONE) for cell in _cells(source, recent, confidence, position)]
-        for wider, narrower in pairwise(counts):
-            # What is left of a cell without the one in it, which may have been forgotten less.
-            n_right = max(wider.n_right - narrower.n_right, 0.0)
-            n_seen = max(wider.n_seen - narrower.n_seen, n_right)
-            mean = (n_right + STRENGTH * mean) / (n_seen + STRENGTH)
-        return (counts[-1].n_right + STRENGTH * mean) / (counts[-1].n_seen + STRENGTH)
+        return self._share_at(self._common(source, confidence), POSITION_CELLS[position])
 
     def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
         """Give for each guess of a draft, by source and confidence, that all are right up to it."""
@@ -134,18 +136,46 @@ class Acceptance:
         for position, guess in enumerate(guesses):
             cell = POSITION_CELLS[position]
             if cell != last_cell or guess is not last:
-                last, last_cell, share = guess, cell, self._kept_share(guess, position)
+                last, last_cell, share = guess, cell, self._kept_share(guess, cell)
             product *= share
             products.append(product)
         return products
 
-    def _kept_share(self, guess: tuple[str, float], position: int) -> float:
-        source, confidence = guess
-        key = (source, confidence, POSITION_CELLS[position])
+    def _kept_share(self, guess: tuple[str, float], place: int) -> float:
+        key = (guess, place)
         share = self._shares.get(key)
         if share is None:
-            share = self._shares[key] = self.share(source, confidence, position)
+            common = self._commons.get(guess)
+            if common is None:
+                common = self._commons[guess] = self._common(*guess)
+            share = self._shares[key] = self._share_at(common, place)
         return share
+
+    def _common(self, source: str, confidence: float) -> _Common:
+        """Give what the shares at all positions have in common."""
+        recent = self._recent.get(source, FIRST_MEAN)
+        mean = self._misses.get(source, NO_MISSES).share(confidence)
+        cells = _cells(source, recent, confidence, 0)
+        counts = [self._counts.get(cell, NONE) for cell in cells[:-1]]
+        for wider, narrower in pairwise(counts):
+            mean = _rest(wider, narrower, mean)
+        return _Common(cells[-2], counts[-1], mean)
+
+    def _share_at(self, common: _Common, place: int) -> float:
+        source, is_copied, bucket, _ = common.cell
+        count = self._counts.get((source, is_copied, bucket, place), NONE)
+        mean = _rest(common.count, count, common.mean)
+        return (count.n_right + STRENGTH * mean) / (count.n_seen + STRENGTH)
+
+
+def _rest(wider: _Count, narrower: _Count, mean: float) -> float:
+    """Shrink to a mean what is left of a cell without one in it.
+
+    The one in it may have been forgotten less.
+    """
+    n_right = max(wider.n_right - narrower.n_right, 0.0)
+    n_seen = max(wider.n_seen - narrower.n_seen, n_right)
+    return (n_right + STRENGTH * mean) / (n_seen + STRENGTH)
 
 
 def _cells(source: str, recent: float, confidence: float, position: int) -> tuple[Cell, ...]:

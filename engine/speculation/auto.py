@@ -23,8 +23,8 @@ OUTLOOK = 128
 WELL_KNOWN = 16
 """Examined guesses of a source from which its shares are trusted beyond the credit."""
 REPLAN_EVERY = 8
-"""Rounds in which nothing was guessed or examined before the plan is looked at again: plain rounds
-change what it rests on slowly."""
+"""Plain rounds before it is said again what is likely to come: they change what that rests on
+slowly, and whether a round drafts is decided by its own guesses."""
 FIRST_OUTLOOK = 4096
 """Tokens over which the first trial of a source is paid for, whatever it costs."""
 
@@ -131,12 +131,13 @@ class AutoController:
         """Take the outcome of the round."""
         self._known.acceptance.add(self._source, outcome.examined)
         self._time(outcome)
-        is_new = outcome.n_pulled or outcome.examined or self._is_behind_draft
+        is_due = outcome.n_drafted or self._is_behind_draft or not self._rounds_planned
+        if is_due or outcome.n_pulled or outcome.examined:
+            self._likely.clear()
         self._count(outcome)
         self._asked = []
         self._n_caught_up = 0
-        if is_new or not self._rounds_planned:
-            self._likely.clear()
+        if is_due:
             self._rounds_planned = REPLAN_EVERY
             self._plan()
         else:

@@ -7,6 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 RECENT = 8
+SETTLED_EVERY = 4
+"""Drafts behind which the costs are worked out again once `RECENT` were timed."""
 UNLIKE = 1.5
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
@@ -35,6 +37,7 @@ class DraftingCost:
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._silent: deque[float] = deque(maxlen=RECENT)
+        self._n_timed = 0
         self._fixed = 0.0
         self.step: float | None = None
         """Plain steps that one more guess takes, None before one was timed."""
@@ -61,6 +64,11 @@ class DraftingCost:
                 return
         # One that caught up and took less than a draft is taken to cost says that this is too much.
         self._drafts.append((n_pulled, n_steps))
+        self._n_timed += 1
+        if self._n_timed <= RECENT or self._n_timed % SETTLED_EVERY == 0:
+            self._settle()
+
+    def _settle(self) -> None:
         self.step = max(_slope(self._drafts, self.silence), 0.0)
         left = median(steps - self.step * pulled for pulled, steps in self._drafts)
         self._fixed = max(left, 0.0)
