@@ -125,7 +125,7 @@ class Acceptance:
 
     def share(self, source: str, confidence: float, position: int) -> float:
         """Give the share of right guesses to expect at this confidence and position."""
-        return self._share_at(self._common(source, confidence), POSITION_CELLS[position])
+        return self._kept_share((source, confidence), POSITION_CELLS[position])
 
     def products(self, guesses: Sequence[tuple[str, float]]) -> list[float]:
         """Give for each guess of a draft, by source and confidence, that all are right up to it."""

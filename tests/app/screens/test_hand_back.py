@@ -54,7 +54,7 @@ class Told(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         yield Static("")
 
-    @work(thread=True, exclusive=True, exit_on_error=True)
+    @work(thread=True, exclusive=True)
     def tell(self, text: str) -> None:
         self.gate.wait()
         hand_back(self, self._take, text)

@@ -25,6 +25,8 @@ from tests.speculation_simulator import (
 )
 
 SEEDS = (101, 102)
+MANY_SEEDS = range(101, 109)
+"""One line scatters by 0.015 about its mean, so a bound near that mean takes several."""
 N_TOKENS = 3000
 CURVES = {"cpu": TWO_CORES, "gpu": GPU, "kink": KINK}
 
@@ -56,11 +58,11 @@ def test_on_text_that_copies_by_turns_it_beats_every_fixed_length_or_nearly(
 ) -> None:
     make = partial(World, curve, switching(0.1, 0.92, every), proposes=0.9, noise=0.05)
     shares = []
-    for seed in SEEDS:
+    for seed in MANY_SEEDS:
         played = play_auto(make(seed=seed), N_TOKENS)
         shares.append(played.speed / best_fixed(partial(make, seed=seed), N_TOKENS))
         assert played.worst_stretch(300) >= 0.95
-    assert mean(shares) >= 0.96
+    assert mean(shares) >= 0.97
 
 
 def test_copied_passages_are_met_again_faster_than_they_were_learned() -> None:
