@@ -13,12 +13,14 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.chat.controller import ChatController
 from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
 from app.render.gauges import GraphSymbols
+from app.render.sanitize import visible
 from app.screens.chat import ChatScreen
 from app.services import Services
 from app.themes import load_themes, nearest_theme, theme_variable_defaults
@@ -40,7 +42,8 @@ class KvchatApp(App[None]):
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Help", id="app-help", tooltip="All keys, and what the words mean"),
-        Binding("ctrl+q", "quit", "Quit", id="app-quit", tooltip="Save and leave"),
+        # First of all keys, since a dialog hands no key on to the application.
+        Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
     ]
     PAUSE_GC_ON_SCROLL = True
 
@@ -72,13 +75,31 @@ class KvchatApp(App[None]):
 
     def _begin(self, chat: ChatScreen) -> None:
         for notice in self._notices:
-            self.notify(notice, severity="warning", markup=False)
+            self.notify(notice, severity="warning")
         if self._configuration is not None:
             chat.load(self._configuration)
         elif self._model is not None:
             chat.open_model(self._model)
         else:
             chat.welcome()
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,  # noqa: ARG002  Textual's own name
+    ) -> None:
+        """Show a notice letter by letter: it may hold titles, paths and texts of anybody."""
+        super().notify(
+            visible(message),
+            title=visible(title),
+            severity=severity,
+            timeout=timeout,
+            markup=False,
+        )
 
     def on_unmount(self) -> None:
         self.controller.close()
@@ -110,16 +131,16 @@ class KvchatApp(App[None]):
         try:
             self.services.save_theme(name)
         except EngineError as error:
-            self.notify(str(error), title=error.title, severity="warning", markup=False)
+            self.notify(str(error), title=error.title, severity="warning")
 
     def save_picture(self) -> None:
         """Write the screen to an SVG file in the current folder."""
         try:
             path = self.save_screenshot()
         except OSError as error:
-            self.notify(f"The picture cannot be written: {error}", severity="error", markup=False)
+            self.notify(f"The picture cannot be written: {error}", severity="error")
         else:
-            self.notify(f"Saved {path}", markup=False)
+            self.notify(f"Saved {path}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from chat_commands(self, screen)

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from textual.content import Content
+
 from app.chat.controller import ChatController
 from app.chat.entries import Speaker
 from app.chat.snapshot import Phase
@@ -85,7 +87,7 @@ class ChatAsking(ChatDialogs):
         self._waits = what if reason is not None else None
         if reason is not None:
             begins = "sent" if what == "text" else "goes on"
-            self.composer.border_title = f"{begins} when {reason} · esc takes it back"
+            self.composer.border_title = Content(f"{begins} when {reason} · esc takes it back")
         return self._waits is not None
 
     def _what_is_awaited(self) -> str | None:

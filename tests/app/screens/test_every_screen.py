@@ -1,0 +1,172 @@
+"""What every screen and dialog keeps: the keys that leave it."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import ModalScreen, Screen
+
+import app.screens
+from app.application import KvchatApp
+from app.chat.making_room import Choices
+from app.compare.choices import Choice
+from app.compare.side import plain_side
+from app.live_keys import key_sections
+from app.planning.plan import Planner, Setup
+from app.screens.ask import AskLine, AskYes
+from app.screens.cache import CacheScreen
+from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
+from app.screens.chats import ChatsScreen
+from app.screens.compare import CompareScreen
+from app.screens.compare_sides import SidesScreen
+from app.screens.context_full import ContextFullScreen
+from app.screens.export import ExportScreen
+from app.screens.first_run import FirstRunScreen
+from app.screens.help import HelpScreen
+from app.screens.models import ModelsScreen
+from app.screens.plan_cards import CardsScreen
+from app.screens.plan_goal import GoalScreen
+from app.screens.plan_models import PlanModelsScreen
+from app.screens.planner import PlannerScreen
+from app.screens.presets import PresetsScreen
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.model.library import ModelEntry
+from engine.requests import GenerationRequest, Message
+from tests.app.screens.plan_host import SilentDryRun
+from tests.fakes_app import WIDE, make_app, ready, wait_until
+
+AnyScreen = Screen[Any]
+
+
+class Sources:
+    """What screens are made of: the application, a real model file, and a text from anywhere."""
+
+    def __init__(self, application: KvchatApp, model: Path, folder: Path, text: str) -> None:
+        self.app = application
+        self.controller = application.controller
+        self.configuration = Configuration(model, 2048)
+        self.folder = folder
+        self.text = text
+        self.file = Path("/") / (text or "x")
+
+    def entries(self) -> tuple[ModelEntry, ...]:
+        return (
+            ModelEntry(self.file, self.text, self.text, self.text, 8192, 1, None),
+            ModelEntry(self.file, self.text, None, None, None, 1, self.text),
+        )
+
+    def install(self, tell: Callable[[str], None]) -> Path:
+        tell(self.text)
+        return self.file
+
+    def configured(self) -> Configuration:
+        return replace(self.configuration, model_path=self.file)
+
+
+def compare(sources: Sources) -> AnyScreen:
+    request = GenerationRequest((Message("user", sources.text or "x"),), seed=1)
+    folder = sources.folder
+    return CompareScreen(sources.controller, request, sources.text, presets_dir=folder)
+
+
+def export(sources: Sources) -> AnyScreen:
+    plan = Planner().plan(Setup(sources.configuration, "llama-server"))
+    return ExportScreen(plan, sources.text)
+
+
+def settings(sources: Sources) -> AnyScreen:
+    return ChatSettingsScreen(ChatSettings(sources.text, SamplingSettings(), SpeculationSettings()))
+
+
+def planner(sources: Sources) -> AnyScreen:
+    return PlannerScreen(
+        sources.file, sources.configured(), dry_run=SilentDryRun(), presets_dir=sources.folder
+    )
+
+
+SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
+    "AskLine": lambda s: AskLine(s.text, s.text),
+    "AskYes": lambda s: AskYes(s.text),
+    "CacheScreen": lambda s: CacheScreen(s.controller),
+    "CardsScreen": lambda s: CardsScreen(s.text),
+    "ChatSettingsScreen": settings,
+    "ChatsScreen": lambda s: ChatsScreen(s.controller),
+    "CompareScreen": compare,
+    "ContextFullScreen": lambda s: ContextFullScreen(
+        s.text, Choices(64, 2, can_branch=True, can_take_back=True)
+    ),
+    "ExportScreen": export,
+    "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None),
+    "GoalScreen": lambda _: GoalScreen(),
+    "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
+    "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
+    "PlanModelsScreen": lambda s: PlanModelsScreen(s.entries, (s.file,), None, s.file),
+    "PlannerScreen": planner,
+    "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
+    "SidesScreen": lambda s: SidesScreen(
+        [Choice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
+    ),
+}
+
+
+def leaves(kind: type[AnyScreen]) -> Iterator[type[AnyScreen]]:
+    below = [each for each in kind.__subclasses__() if each.__module__.startswith("app.")]
+    for each in below:
+        yield from leaves(each)
+    if not below and kind.__module__.startswith("app."):
+        yield kind
+
+
+def test_no_screen_is_forgotten_here() -> None:
+    for module in pkgutil.iter_modules(app.screens.__path__):
+        importlib.import_module(f"app.screens.{module.name}")
+    names = {leaf.__name__ for base in (Screen, ModalScreen) for leaf in leaves(base)}
+    assert names - {"ChatScreen"} == set(SCREENS)
+
+
+async def test_ctrl_q_leaves_from_every_screen_and_dialog(
+    tmp_path: Path, starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, _ = make_app(tmp_path)
+    left: list[str] = []
+    async with application.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        sources = Sources(application, starter_path, tmp_path, "x")
+        for name in ("ChatScreen", "CommandPalette", *SCREENS):
+            monkeypatch.setattr(application, "exit", partial(left.append, name))
+            await show(pilot, name, sources)
+            await pilot.press("ctrl+q")
+            await wait_until(pilot, lambda: left)
+            assert left == [name]
+            left.clear()
+            if application.screen is not chat:
+                application.pop_screen()
+
+
+async def test_esc_closes_every_screen_but_the_chat(tmp_path: Path, starter_path: Path) -> None:
+    application, _ = make_app(tmp_path)
+    async with application.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        sources = Sources(application, starter_path, tmp_path, "x")
+        for name in ("CommandPalette", *SCREENS):
+            await show(pilot, name, sources)
+            assert application.screen is not chat
+            await pilot.press("escape")
+            if name == "CompareScreen":  # it stops what runs first
+                await wait_until(pilot, lambda: not chat.controller.is_lent)
+                await pilot.press("escape")
+            await wait_until(pilot, lambda: application.screen is chat)
+
+
+async def show(pilot: Pilot[None], name: str, sources: Sources) -> None:
+    if name in SCREENS:
+        sources.app.push_screen(SCREENS[name](sources))
+    elif name == "CommandPalette":
+        sources.app.action_command_palette()
+    await pilot.pause()
