@@ -11,7 +11,7 @@ from engine.memory.search import Found, Goal, search
 MEANINGS = {
     Goal.CONTEXT: "the most tokens, then the finest cache",
     Goal.QUALITY: "the finest cache, then the most tokens",
-    Goal.SPEED: "everything on the GPU, a draft model if there is one",
+    Goal.SPEED: "a draft model if there is one, then the finest cache, then fast layers",
     Goal.BALANCED: "32k tokens, a fine cache, and speed, weighed",
 }
 BESIDE = (TermKind.PROJECTOR, TermKind.ADAPTERS)

@@ -20,7 +20,10 @@ class GoalScreen(PickScreen[Goal]):
             Row(goal, str(goal), lambda _, goal=goal: _line(goal))  # type: ignore[misc]  # a default
             for goal in Goal
         ]
-        note = "context, KV types, layers, experts and batches; other knobs stay"
+        note = (
+            "Chooses context, KV types, layers, experts and batches; other knobs stay.\n"
+            "Layers leave the GPU only where they must, or where it hardly costs speed."
+        )
         self.show_all(rows, note=note)
 
 

@@ -1,5 +1,6 @@
 """What else fits beside a found configuration, each better in something."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
@@ -24,22 +25,36 @@ class Alternative:
 def alternatives(space: Space, model: Model, best: Choice) -> tuple[Alternative, ...]:
     """Give what one other knob would make of a choice: cache type, draft, place of the layers."""
     knobs, steps = best
-    found = [*_other_pairs(space, knobs, steps), *_other_draft(space, knobs)]
+    found = [*_other_pairs(space, model, knobs, steps), *_other_draft(space, knobs)]
     farther = _farther(space, model, knobs, steps)
     if farther is not None:
         found.append(farther)
     return tuple(_alternative(space, *choice) for choice in found if choice[1] != best)
 
 
-def _other_pairs(space: Space, knobs: Knobs, steps: int) -> list[tuple[str, Choice]]:
-    """Give finer caches with less context, and coarser ones with more."""
-    others = (replace(knobs, pair=pair) for pair in range(len(space.pairs)) if pair != knobs.pair)
-    found = []
-    for other in others:
+def _other_pairs(
+    space: Space, model: Model, knobs: Knobs, steps: int
+) -> Iterator[tuple[str, Choice]]:
+    """Give finer caches with less context or slower layers, and coarser ones with more context."""
+    for pair in range(len(space.pairs)):
+        other, label = replace(knobs, pair=pair), f"{pair_label(space.pairs[pair])} cache"
         reached = space.largest(other)
-        if reached is not None and (other.pair < knobs.pair or reached > steps):
-            found.append((f"{pair_label(space.pairs[other.pair])} cache", (other, reached)))
-    return found
+        if reached is not None and (pair < knobs.pair or (pair > knobs.pair and reached > steps)):
+            yield label, (other, reached)
+        if pair < knobs.pair and (reached or 0) < steps:
+            slower = _at_context(space, other, steps)
+            if slower is not None:
+                where = describe_placement(space, model, slower[0].placement)
+                yield f"{label}, {where}", slower
+
+
+def _at_context(space: Space, knobs: Knobs, steps: int) -> Choice | None:
+    """Give a choice at the fastest placement from its own on where a context fits."""
+    index = space.first_fitting(knobs, steps, (knobs.placement, len(space.placements) - 1))
+    if index is None:
+        return None
+    placed = replace(knobs, placement=index)
+    return placed, space.largest(placed) or steps
 
 
 def _other_draft(space: Space, knobs: Knobs) -> list[tuple[str, Choice]]:
@@ -54,12 +69,10 @@ def _other_draft(space: Space, knobs: Knobs) -> list[tuple[str, Choice]]:
 def _farther(space: Space, model: Model, knobs: Knobs, steps: int) -> tuple[str, Choice] | None:
     """Give the fastest placement where twice the context fits, or all of it."""
     wanted = min(2 * steps, space.most)
-    places = (0, len(space.placements) - 1)
-    index = space.first_fitting(knobs, wanted, places) if wanted > steps else None
-    if index is None:
+    found = _at_context(space, replace(knobs, placement=0), wanted) if wanted > steps else None
+    if found is None:
         return None
-    other = replace(knobs, placement=index)
-    return describe_placement(space, model, index), (other, space.largest(other) or wanted)
+    return describe_placement(space, model, found[0].placement), found
 
 
 def _alternative(space: Space, label: str, choice: Choice) -> Alternative:

@@ -89,7 +89,11 @@ def _farthest(
     places: Places | None,
     value: Callable[[Choice], Rank],
 ) -> Choice | None:
-    """Give the best of the choices at the largest context that any of them reaches."""
+    """Give the best of the choices at the largest context that any of them reaches in the places.
+
+    At that context a finer cache may lie a little farther down than the places, as long as it is
+    hardly slower than the fastest that reaches it.
+    """
     if places is None:
         return None
     reached = space.least - 1
@@ -97,13 +101,22 @@ def _farthest(
         reached = max(reached, _reach(space, knobs, places, reached + 1))
     if reached < space.least:
         return None
-    fitting = {knobs: space.first_fitting(knobs, reached, places) for knobs in choices}
+    fitting = {knobs: _place_for(space, knobs, reached, places) for knobs in choices}
     found = {knobs: index for knobs, index in fitting.items() if index is not None}
     last = last_as_fast(space, min(found.values()))
     return max(
         ((replace(k, placement=index), reached) for k, index in found.items() if index <= last),
         key=value,
     )
+
+
+def _place_for(space: Space, knobs: Knobs, steps: int, places: Places) -> int | None:
+    """Give the fastest placement at which a context fits: one of the places, else a slower one."""
+    found = space.first_fitting(knobs, steps, places)
+    end = len(space.placements) - 1
+    if found is None and places[1] < end:
+        found = space.first_fitting(knobs, steps, (places[1] + 1, end))
+    return found
 
 
 def _reach(space: Space, knobs: Knobs, places: Places, low: int) -> int:

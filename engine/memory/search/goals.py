@@ -30,16 +30,18 @@ BALANCED_N_CTX = 32768
 class Goal(StrEnum):
     """What is to be best.
 
-    All but `balanced` first take the fastest placement of the layers that fits the least context,
-    or one that is hardly slower; `quality` does so with the finest cache that fits anywhere.
+    All but `balanced` choose among the placements of the layers that are hardly slower than the
+    fastest that fits the least context; `quality` does so with the finest cache that fits anywhere.
+    Among what is equal, larger micro-batches and then faster placements come first.
     """
 
     CONTEXT = "context"
-    """Most tokens, then the finest cache."""
+    """Most tokens, then the finest cache whose placement is hardly slower than need be for them."""
     QUALITY = "quality"
-    """The finest cache, then most tokens."""
+    """The finest cache, then the largest micro-batch, then most tokens."""
     SPEED = "speed"
-    """A draft model if one is given, then the finest cache, then most tokens."""
+    """A draft model if one is given, then the finest cache, the largest micro-batch, the fastest
+    placement, and then most tokens."""
     BALANCED = "balanced"
     """Tokens up to 32,768 against speed and fineness, by the weights of `score`."""
 

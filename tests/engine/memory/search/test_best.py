@@ -70,15 +70,18 @@ def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
         if offload is Offload.ANY:
             largest_batch = max(knobs.n_ubatch for knobs, _ in fitting)
             fitting = [(k, steps) for k, steps in fitting if k.n_ubatch == largest_batch]
-    if offload is Offload.ANY and goal is not Goal.SPEED:
-        farthest = max(steps for _, steps in fitting)
-        fastest = min(knobs.placement for knobs, steps in fitting if steps == farthest)
-    else:
-        fastest = min(knobs.placement for knobs, _ in fitting)
-    if goal is not Goal.BALANCED:
-        last = last_as_fast(space, fastest)
-        fitting = [(k, steps) for k, steps in fitting if fastest <= k.placement <= last]
-    return max(fitting, key=lambda choice: rank(space, goal, *choice))
+    is_free = goal is Goal.BALANCED or (offload is Offload.ANY and goal is not Goal.SPEED)
+    near = fitting if is_free else as_fast(space, fitting)
+    if goal is Goal.CONTEXT or (goal is Goal.QUALITY and is_free):
+        farthest = max(steps for _, steps in near)
+        near = as_fast(space, [choice for choice in fitting if choice[1] == farthest])
+    return max(near, key=lambda choice: rank(space, goal, *choice))
+
+
+def as_fast(space: Space, choices: list[Choice]) -> list[Choice]:
+    """The choices that are hardly slower than the fastest of them."""
+    last = last_as_fast(space, min(knobs.placement for knobs, _ in choices))
+    return [choice for choice in choices if choice[0].placement <= last]
 
 
 def check(space: Space) -> None:
