@@ -144,6 +144,13 @@ class RoundFinished:
     elapsed_s: float
     plain_step_s: float | None
     """Measured time of one plain step, None before there is one."""
+    plain_spread: float | None = None
+    """How far eight of ten plain steps were from that, as a share of it: what is noise here."""
+    saved_s: float | None = None
+    """What drafts saved in this reply so far, against plain steps; negative is a loss, None where
+    no draft was verified or nothing could be compared."""
+    saved_error_s: float | None = None
+    """How far `saved_s` may be off, either way; None where it is."""
     verdicts: tuple[bool, ...] = ()
     """For each verified token whether it was accepted."""
     sources: tuple[str, ...] = ()
@@ -244,13 +251,20 @@ class GenerationStats:
     """From the end of the prefill to the last token."""
     decode_tps: float | None = None
     plain_step_s: float | None = None
+    plain_spread: float | None = None
+    """How far eight of ten plain steps were from `plain_step_s`, as a share of it."""
     saved_s: float | None = None
-    """Emitted tokens times the plain step, less the time they took; negative is a loss."""
+    """Time that the rounds with a draft saved against plain steps, less what was spent on guesses
+    that no batch held; negative is a loss, None where no draft was verified or nothing could be
+    compared."""
+    saved_error_s: float | None = None
+    """How far `saved_s` may be off, either way, as the machine is noisy and drafts were few; None
+    where it is. What does not exceed it is no gain and no loss."""
     tokens_per_round: float | None = None
     """Emitted tokens over passes through the model."""
     speedup: float | None = None
-    """Time of the same tokens by plain steps, as measured in this session, over the time that they
-    took; None where nothing was drafted or no plain step was measured."""
+    """Decoding time and `saved_s` over decoding time: never more than `tokens_per_round`. None
+    where `saved_s` is, and as much in doubt as that."""
     predictor: str | None = None
     """Who drafted at the end of the reply, None where no round was begun."""
     controller: str | None = None

@@ -85,11 +85,14 @@ class Session:
         self._recall = Recall(backend)
         self._sequence: Sequence = self._recall.sequence
         self._roster = Roster(backend, draft_backend, barred)
-        self._plain_step = PlainStep()
         self._experience = Experience(costs)
         self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
         self._exactness = Exactness()
+
+    @property
+    def _plain_step(self) -> PlainStep:
+        return self._experience.curve.plain
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ class Session:
             self._roster.give_up(old.settings, old.fault)
         engaged = self._roster.engage(settings, reply.request, reply.sampler, self._plain_step)
         drafter = Drafter(engaged.predictor, settings, self._experience)
-        drafter.reset(reply.tokens, has_plain_step=self._plain_step.seconds is not None)
+        drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
         reply.stats.predictor = settings.title_of(engaged.name)
         reply.stats.controller = settings.controller.value
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
@@ -273,9 +276,16 @@ class Session:
             read_s = self._reading_s(reply, verify_s)
             verify_s -= read_s
             yield from self._prefill.ended(reply, read_s)
-        else:
-            switching = self._experience.curve.switching
-            self._plain_step.add(verify_s, n_rows=1 + len(draft), switching=switching)
+        elapsed_s = handing_s + draft_s + verify_s
+        saved, step = reply.stats.saved, self._plain_step
+        saved.add(
+            step,
+            n_verified=len(draft),
+            n_emitted=len(committed),
+            draft_s=draft_s,
+            elapsed_s=elapsed_s,
+            switching=self._experience.curve.switching,
+        )
         finished = RoundFinished(
             n_drafted=len(drafter.sources),
             n_verified=len(draft),
@@ -288,8 +298,11 @@ class Session:
             reason=drafter.reason,
             draft_s=draft_s,
             verify_s=verify_s,
-            elapsed_s=handing_s + draft_s + verify_s,
-            plain_step_s=self._plain_step.seconds,
+            elapsed_s=elapsed_s,
+            plain_step_s=step.seconds,
+            plain_spread=step.spread,
+            saved_s=saved.seconds,
+            saved_error_s=saved.error_s,
             verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
             sources=drafter.sources,
             n_near_ties=verdict.n_near_ties,
@@ -394,7 +407,7 @@ class Session:
             token_ids=reply.generated,
             vocabulary_id=self._backend.vocabulary.identifier,
             seed=reply.sampler.seed,
-            stats=reply.stats.summary(self._plain_step.seconds),
+            stats=reply.stats.summary(self._plain_step),
             n_used=len(self._sequence.tokens),
             n_cells=self._backend.n_ctx,
         )

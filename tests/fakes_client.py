@@ -297,6 +297,7 @@ def _finished(
         decode_tps=74.2,
         plain_step_s=PLAIN_STEP_S,
         saved_s=n_tokens * PLAIN_STEP_S - n_rounds * 0.018,
+        saved_error_s=0.01,
         predictor="lookup",
         controller="fixed",
     )

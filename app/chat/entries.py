@@ -101,13 +101,20 @@ def _figures(stats: dict[str, object]) -> list[str]:
     figures: list[str] = []
     if isinstance(n := stats.get("n_emitted"), int):
         figures.append(f"{fmt.count(n)} tokens")
-    if isinstance(tps := stats.get("decode_tps"), int | float):
-        figures.append(f"{fmt.rate(tps)} tok/s")
+    tps, spread = _number(stats, "decode_tps"), _number(stats, "plain_spread")
+    if tps is not None:
+        figures.append(fmt.speed(tps, spread))
     n_verified, n_accepted = stats.get("n_verified"), stats.get("n_accepted")
     if isinstance(n_verified, int) and isinstance(n_accepted, int) and n_verified:
-        figures.append(f"accept {fmt.percent(n_accepted / n_verified)}")
-    if isinstance(speedup := stats.get("speedup"), int | float):
-        figures.append(fmt.factor(speedup))
-    if isinstance(first := stats.get("first_token_s"), int | float):
+        figures.append(f"accept {fmt.acceptance(n_accepted, n_verified)}")
+    gained = (_number(stats, name) for name in ("speedup", "saved_s", "saved_error_s"))
+    if (speedup := fmt.measured_speedup(*gained)) is not None:
+        figures.append(speedup)
+    if (first := _number(stats, "first_token_s")) is not None:
         figures.append(f"first token {fmt.seconds(first)}")
     return figures
+
+
+def _number(stats: dict[str, object], name: str) -> float | None:
+    value = stats.get(name)
+    return float(value) if isinstance(value, int | float) else None

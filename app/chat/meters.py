@@ -220,7 +220,11 @@ class Meters:
         last = self._unsettled[-1]
         self._unsettled.clear()
         self._now = replace(
-            self._now, reply=reply, next_length=last.next_length, reason=last.reason
+            self._now,
+            reply=reply,
+            next_length=last.next_length,
+            reason=last.reason,
+            plain_spread=last.plain_spread,
         )
 
     def _speculation_changed(self, event: SpeculationChanged) -> None:

@@ -49,6 +49,8 @@ class CockpitSnapshot:
     verdicts: tuple[bool, ...] = ()
     decode_tps: float | None = None
     """Over the last two seconds while a reply runs, over all of it afterwards."""
+    plain_spread: float | None = None
+    """How far plain steps are from one another, as a share: the noise of the machine."""
     tps_history: tuple[float | None, ...] = ()
     first_token_s: float | None = None
     prefill: PromptProgress | None = None

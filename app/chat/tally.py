@@ -2,10 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import hypot
 
 from app.render.format import share
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
-from engine.speculation.stats import added_positions, added_sources, positions_of, sources_of
+from engine.speculation.stats import (
+    added_positions,
+    added_sources,
+    most_saved_s,
+    positions_of,
+    sources_of,
+    speedup_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,9 @@ class Tally:
     by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
     decode_s: float = 0.0
     saved_s: float | None = None
-    """Seconds against plain decoding; None before a plain step was measured."""
+    """Seconds that drafts saved against plain steps; None where nothing could be compared."""
+    saved_error_s: float | None = None
+    """How far that may be off, either way."""
     by_position: tuple[PositionCounts, ...] = ()
     """From the first place of a draft to the last that was examined."""
 
@@ -42,16 +52,10 @@ class Tally:
     @property
     def speedup(self) -> float | None:
         """Time that plain decoding would have taken, over the time that it took."""
-        if self.saved_s is None or self.decode_s <= 0:
-            return None
-        return (self.decode_s + self.saved_s) / self.decode_s
+        return None if self.saved_s is None else speedup_of(self.saved_s, self.decode_s)
 
     def with_round(self, event: RoundFinished) -> "Tally":
-        """These counts and one round more."""
-        saved_s = self.saved_s
-        if event.plain_step_s is not None:
-            gained = event.n_emitted * event.plain_step_s - event.elapsed_s
-            saved_s = (saved_s or 0.0) + gained
+        """These counts and one round more of the same reply."""
         return Tally(
             n_rounds=self.n_rounds + 1,
             n_drafted=self.n_drafted + event.n_drafted,
@@ -61,11 +65,12 @@ class Tally:
             by_source=added_sources(self.by_source, sources_of(event)),
             by_position=added_positions(self.by_position, positions_of(event)),
             decode_s=self.decode_s + event.elapsed_s,
-            saved_s=saved_s,
+            saved_s=event.saved_s,
+            saved_error_s=event.saved_error_s,
         )
 
     def __add__(self, other: "Tally") -> "Tally":
-        both = [s for s in (self.saved_s, other.saved_s) if s is not None]
+        saved_s, saved_error_s = added_savings(self, other)
         return Tally(
             n_rounds=self.n_rounds + other.n_rounds,
             n_drafted=self.n_drafted + other.n_drafted,
@@ -75,8 +80,28 @@ class Tally:
             by_source=added_sources(self.by_source, other.by_source),
             by_position=added_positions(self.by_position, other.by_position),
             decode_s=self.decode_s + other.decode_s,
-            saved_s=sum(both) if both else None,
+            saved_s=saved_s,
+            saved_error_s=saved_error_s,
         )
+
+
+def added_savings(
+    one: Tally | GenerationStats, other: Tally | GenerationStats
+) -> tuple[float | None, float | None]:
+    """What two replies saved together, and how far that may be off.
+
+    One without a figure adds nothing: it drafted nothing, or too little to compare.
+    """
+    both = (one, other)
+    saved = [each.saved_s for each in both if each.saved_s is not None]
+    if not saved:
+        return None, None
+    most_s = most_saved_s(
+        one.n_emitted + other.n_emitted,
+        one.n_rounds + other.n_rounds,
+        one.decode_s + other.decode_s,
+    )
+    return min(sum(saved), most_s), hypot(*(each.saved_error_s or 0.0 for each in both))
 
 
 def tally_of(stats: GenerationStats) -> Tally:
@@ -91,4 +116,5 @@ def tally_of(stats: GenerationStats) -> Tally:
         by_position=stats.by_position,
         decode_s=stats.decode_s,
         saved_s=stats.saved_s,
+        saved_error_s=stats.saved_error_s,
     )

@@ -3,6 +3,15 @@
 NO_VALUE = "\N{EN DASH}"
 """Stands where there is no number yet."""
 
+ROUGH = "~"
+"""Stands before a figure that the noise of the machine blurs."""
+NOISY = 0.1
+"""Spread of plain steps from which speeds are told as rough."""
+ROUGH_GAIN = 0.25
+"""Share of a gain that is noise, from which it is told as rough."""
+MANY = 20
+"""Tokens from which a share of them is told in per cents."""
+
 _KIB = 1024
 _GROUPED_LIMIT = 10_000
 
@@ -100,6 +109,44 @@ def gain(value: float | None) -> str:
         return f"{value:+.2f} s" if abs(value) < 1 else f"{value:+.1f} s"
     minutes = value / 60
     return f"{minutes:+.1f} min" if abs(minutes) < 60 else f"{minutes / 60:+.1f} h"
+
+
+def measured_gain(saved_s: float | None, error_s: float | None) -> str:
+    """What drafts saved: a dash where it may be noise, `~` where noise is a good part of it."""
+    mark = gain_mark(saved_s, error_s)
+    return NO_VALUE if mark is None else mark + gain(saved_s)
+
+
+def measured_speedup(
+    speedup: float | None, saved_s: float | None, error_s: float | None
+) -> str | None:
+    """A speed-up such as `1.6x` or `~1.6x`; None where the time that it rests on may be noise."""
+    mark = gain_mark(saved_s, error_s)
+    return None if mark is None or speedup is None else mark + factor(speedup)
+
+
+def acceptance(n_accepted: int, n_verified: int) -> str:
+    """A share of validated tokens: `3/4` while they are few, `67%` from `MANY` on."""
+    if n_verified < MANY:
+        return f"{n_accepted}/{n_verified}" if n_verified else NO_VALUE
+    return percent(n_accepted / n_verified)
+
+
+def gain_mark(saved_s: float | None, error_s: float | None) -> str | None:
+    """What stands before a gain that may be off by `error_s`; None where it is no figure at all."""
+    if saved_s is None or error_s is None or abs(saved_s) <= error_s:
+        return None
+    return ROUGH if error_s > ROUGH_GAIN * abs(saved_s) else ""
+
+
+def speed(tps: float | None, spread: float | None) -> str:
+    """A decode speed: `74 tok/s`, `~74 tok/s` where plain steps differ by `NOISY` and more."""
+    return f"{ROUGH if is_noisy(spread) else ''}{rate(tps)} tok/s"
+
+
+def is_noisy(spread: float | None) -> bool:
+    """Whether plain steps differ so much that a speed says little."""
+    return spread is not None and spread >= NOISY
 
 
 def rate(value: float | None) -> str:

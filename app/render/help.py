@@ -48,7 +48,10 @@ GLOSSARY = (
              "and how often they are right, and risks no more than a small budget."),
     ("coupled", "How drafts are checked at a temperature above 0: the noise of a token depends on "
                 "seed and place only, so the text is the same with and without speculation."),
-    ("time saved", "Against the plain speed measured in the same run; a dash before there is one."),
+    ("time saved", "By the rounds with a draft, against plain steps measured around them; a dash "
+                   "where nothing was drafted, or where it may be the noise of the machine."),
+    ("~ and noisy", "The machine is not quiet: ±35% says that eight of ten plain steps were within "
+                    "35 % of what was expected; ~ marks the figures that this blurs."),
     ("by position", "How often the first, second, third token of a draft is right, of the drafts "
                     "that were right up to there."),
     ("steps", "The chart's unit: the time of one token alone. Bars are measured, dashes guessed; "

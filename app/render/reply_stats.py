@@ -34,7 +34,7 @@ def _made_by(message: StoredMessage) -> str:
 def _speed(stats: GenerationStats) -> str:
     text = f"{fmt.count(stats.n_emitted)} tokens in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
-        text += f", {fmt.rate(stats.decode_tps)} tok/s"
+        text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"
     if stats.first_token_s is not None:
         text += f", the first after {fmt.seconds(stats.first_token_s)}"
     return text
@@ -62,13 +62,19 @@ def _counts(stats: GenerationStats) -> str:
 
 
 def _saved(stats: GenerationStats) -> str:
-    if stats.speedup is None or stats.plain_step_s is None or stats.saved_s is None:
+    """What drafts saved, and how far that may be off; nothing where an older kvchat did not say."""
+    saved_s, error_s, plain_s = stats.saved_s, stats.saved_error_s, stats.plain_step_s
+    if saved_s is None or error_s is None or plain_s is None:
         return ""
-    what = "saved" if stats.saved_s >= 0 else "lost"
-    return (
-        f"{fmt.factor(stats.speedup)} of plain steps, {1000 * stats.plain_step_s:.1f} ms each: "
-        f"{fmt.seconds(abs(stats.saved_s))} {what}"
-    )
+    against = f"plain steps of {1000 * plain_s:.1f} ms"
+    if fmt.is_noisy(stats.plain_spread):
+        against += f", which differ by {fmt.percent(stats.plain_spread)}"
+    speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
+    if speedup is None:
+        return f"no clear gain or loss beside {against}: within {fmt.seconds(error_s)} of noise"
+    what = "saved" if saved_s > 0 else "lost"
+    off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
+    return f"{speedup} of {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
 
 
 def _by_source(stats: GenerationStats) -> str:
@@ -89,4 +95,4 @@ def _by_position(stats: GenerationStats) -> str:
 
 
 def _rate(part: int, whole: int) -> str:
-    return f"{fmt.percent(part / whole)} of {fmt.count(whole)}"
+    return f"{fmt.percent(fmt.share(part, whole))} of {fmt.count(whole)}"

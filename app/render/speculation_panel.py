@@ -12,7 +12,7 @@ from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of
 from app.render.panel_rows import LABEL_WIDTH, columns, labelled, row
 from app.render.shares import position_shares, source_shares
 
-REASON_CELLS = 75
+REASON_CELLS = 85
 """Cells of the longest usual reason, for which lines are kept free."""
 
 
@@ -172,11 +172,11 @@ def _tokens_per_round(tally: Tally) -> str:
 
 
 def _saved(tally: Tally) -> str:
-    return fmt.gain(tally.saved_s if tally.n_verified else None)
+    return fmt.measured_gain(tally.saved_s, tally.saved_error_s)
 
 
 def _saved_style(tally: Tally) -> str:
-    if tally.saved_s is None or not tally.n_verified:
+    if tally.saved_s is None or fmt.gain_mark(tally.saved_s, tally.saved_error_s) is None:
         return ""
     return "good" if tally.saved_s >= 0 else "bad"
 

@@ -49,11 +49,11 @@ def _figures(snapshot: CockpitSnapshot) -> list[str]:
     tally = snapshot.reply
     parts = [_context(snapshot), _slots(snapshot), _prefill(snapshot)]
     if snapshot.decode_tps is not None:
-        parts.append(f"{fmt.rate(snapshot.decode_tps)} tok/s")
+        parts.append(fmt.speed(snapshot.decode_tps, snapshot.plain_spread))
     if tally.n_verified:
-        if tally.speedup is not None:
-            parts.append(fmt.factor(tally.speedup))
-        parts.append(f"accept {fmt.percent(tally.acceptance_rate)}")
+        speedup = fmt.measured_speedup(tally.speedup, tally.saved_s, tally.saved_error_s)
+        parts.append(speedup or "")
+        parts.append(f"accept {fmt.acceptance(tally.n_accepted, tally.n_verified)}")
     return [part for part in parts if part]
 
 

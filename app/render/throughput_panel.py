@@ -3,7 +3,7 @@
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render import format as fmt
 from app.render.gauges import GraphSymbols, bar, history
-from app.render.lines import Line, Run, clipped, spread
+from app.render.lines import Line, Run, clipped, spread, width_of
 from app.render.panel_rows import LABEL_WIDTH, row
 
 
@@ -17,17 +17,24 @@ def throughput_lines(
         width: Cells inside the frame.
         symbols: Which characters to draw with.
     """
-    speed = Run(f"{fmt.rate(snapshot.decode_tps)} tok/s" if snapshot.decode_tps else fmt.NO_VALUE)
+    speed = row("decode", *_speed(snapshot))
+    room = max(width - width_of(speed) - 2, 0)
     lines = [
-        spread(
-            row("decode", Run(speed.text, "strong")),
-            history(snapshot.tps_history, max(width - LABEL_WIDTH - 12, 0), symbols),
-            width,
-        ),
+        spread(speed, history(snapshot.tps_history, room, symbols), width),
         row("first token", fmt.seconds(snapshot.first_token_s)),
         _prefill(snapshot, width, symbols),
     ]
     return [clipped(runs, width) for runs in lines]
+
+
+def _speed(snapshot: CockpitSnapshot) -> list[Run]:
+    """Tokens a second, and how far plain steps differ where the machine is noisy."""
+    if not snapshot.decode_tps:
+        return [Run(fmt.NO_VALUE)]
+    runs = [Run(f"{fmt.rate(snapshot.decode_tps)} tok/s", "strong")]
+    if fmt.is_noisy(snapshot.plain_spread):
+        runs.append(Run(f" noisy \N{PLUS-MINUS SIGN}{fmt.percent(snapshot.plain_spread)}", "warn"))
+    return runs
 
 
 def _prefill(snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols) -> Line:

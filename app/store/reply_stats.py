@@ -12,8 +12,8 @@ COUNTS = (
 )  # fmt: skip
 """What every kvchat kept."""
 TIMES = (
-    "prefill_s", "first_token_s", "decode_s", "decode_tps", "plain_step_s", "saved_s",
-    "tokens_per_round", "speedup",
+    "prefill_s", "first_token_s", "decode_s", "decode_tps", "plain_step_s", "plain_spread",
+    "saved_s", "saved_error_s", "tokens_per_round", "speedup",
 )  # fmt: skip
 OF_SOURCE = tuple(field.name for field in fields(SourceCounts))
 OF_POSITION = tuple(field.name for field in fields(PositionCounts))
@@ -48,7 +48,9 @@ def stats_of(message: StoredMessage) -> GenerationStats | None:
         decode_s=times["decode_s"] or 0.0,
         decode_tps=times["decode_tps"],
         plain_step_s=times["plain_step_s"],
+        plain_spread=times["plain_spread"],
         saved_s=times["saved_s"],
+        saved_error_s=times["saved_error_s"],
         tokens_per_round=times["tokens_per_round"],
         speedup=times["speedup"],
         predictor=message.predictor,

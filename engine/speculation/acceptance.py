@@ -100,6 +100,7 @@ class Acceptance:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
         self._misses: dict[str, _Misses] = {}
+        self._tried: dict[str, tuple[int, int]] = {}
         self._commons: dict[tuple[str, float], _Common] = {}
         self._shares: dict[tuple[tuple[str, float], int], float] = {}
 
@@ -114,10 +115,16 @@ class Acceptance:
             recent = are_recent.get(name, FIRST_MEAN)
             for cell in _cells(name, recent, outcome.confidence, outcome.position):
                 self._counts.setdefault(cell, _Count()).add(is_right=outcome.is_right)
+            n_right, n_seen = self.tried(name)
+            self._tried[name] = n_right + outcome.is_right, n_seen + 1
             misses = self._misses.setdefault(name, _Misses())
             misses.add(outcome.confidence, is_right=outcome.is_right)
             before = self._recent.get(name, FIRST_MEAN)
             self._recent[name] = before + RECENT_WEIGHT * (outcome.is_right - before)
+
+    def tried(self, source: str) -> tuple[int, int]:
+        """Give how many guesses of a source were right, and of how many that were examined."""
+        return self._tried.get(source, (0, 0))
 
     def n_seen(self, source: str) -> float:
         """Give how many guesses of a source were examined, old ones counting less."""

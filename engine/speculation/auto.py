@@ -213,14 +213,15 @@ class AutoController:
             self.reason = f"off: {self._outcome(shares, length)}, but too many were wrong lately"
             return
         cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1) + self._switching
+        n_right, n_tried = self._known.acceptance.tried(self._at_name)
         self.reason = (
-            f"off: a drafted token costs {cost:.2f} of a step and is right {shares[0]:.0%} of the "
-            "time"
+            f"off: a drafted token costs {cost:.2f} of a step, taken as {shares[0]:.0%} right "
+            f"({n_right:,} of {n_tried:,} were)"
         )
 
     def _outcome(self, shares: Sequence[float], length: int) -> str:
         tokens, steps = 1.0 + sum(shares[:length]), 1.0 + self._added_steps(length)[-1]
-        return f"{length} drafted give {tokens:.1f} tokens for {steps:.1f} steps"
+        return f"{length} drafted should give {tokens:.1f} tokens for {steps:.1f} steps"
 
     # --- what is known ---
 
@@ -254,7 +255,7 @@ class AutoController:
         least, most = PLAIN_EVERY
         won = self._known.tokens_per_step - 1.0
         every = min(max(least, won / PLAIN_LOSS), most)
-        if curve.n_plain_samples < LEAST_PLAIN:
+        if curve.plain.n_measured < LEAST_PLAIN:
             every = least / 3
         return self._tokens_since_plain < every
 

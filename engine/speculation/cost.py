@@ -1,9 +1,20 @@
-"""What rounds cost, measured; the only clocks of the engine are here."""
+"""What rounds and prompts cost, measured."""
 
 import time
 from collections import deque
+from math import ceil
+from statistics import median
 
 RECENT = 15
+RECENT_PLAIN = 5
+"""Plain steps that the speed of this moment rests on: few, since others use the machine too."""
+RECENT_INFERRED = 7
+"""The same of batches; a median of seven forgives three stalled ones."""
+STALLED = 2.0
+"""Times the expected seconds from which one plain step between drafts is a stall."""
+MOST_STEPS = 0.8
+"""Share of the plain steps that lie within `PlainStep.spread`."""
+LEAST_MISSES = 2
 
 
 class Stopwatch:
@@ -29,29 +40,53 @@ class Stopwatch:
 
 
 class PlainStep:
-    """The time of one plain step: the median of the last `RECENT` measured ones.
+    """The time of one plain step at the machine's present speed: of screen, lateness and `auto`.
 
-    A median is not moved by a stalled step. The first step behind a prefill is left out by the
-    caller, because it pays for memory that later ones find warm.
+    It is the median of the last few plain steps. While drafts follow one another there are none,
+    and batches whose cost in plain steps is known tell the speed; then one plain step that is far
+    slower than they said is a stall, and two in a row are the machine. The first step behind a
+    prefill is left out by the caller, because it pays for memory that later ones find warm.
     """
 
     def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=RECENT)
-        self._is_behind_batch = False
+        self._measured: deque[float] = deque(maxlen=RECENT_PLAIN)
+        self._inferred: deque[float] = deque(maxlen=RECENT_INFERRED)
+        self._misses: deque[float] = deque(maxlen=RECENT)
+        self._was_refused = False
         self.seconds: float | None = None
-        """The median, None before there is a sample."""
+        """None before one was measured."""
+        self.spread: float | None = None
+        """How far eight of ten plain steps were from what was taken for one, as a share of it; None
+        before `LEAST_MISSES` could be compared."""
+        self.n_measured = 0
 
-    def add(self, elapsed_s: float, *, n_rows: int = 1, switching: float = 0.0) -> None:
-        """Take the whole time of one round; only plain ones count.
+    def add(self, elapsed_s: float) -> bool:
+        """Take the time of a plain round; False for a stall, which changes nothing."""
+        self._compare(elapsed_s)
+        if self._inferred:
+            is_slow = elapsed_s > STALLED * median(self._inferred)
+            self._was_refused = is_slow and not self._was_refused
+            if self._was_refused:
+                return False
+            # The plain steps from before many drafts say nothing of the machine's speed by now.
+            self._measured.clear()
+            self._inferred.clear()
+        self._measured.append(elapsed_s)
+        self.seconds = median(self._measured)
+        self.n_measured += 1
+        return True
 
-        One right behind a batch is longer by the share `switching` (`BatchCurve.switching`).
-        """
-        behind = switching if self._is_behind_batch else 0.0
-        self._is_behind_batch = n_rows > 1
-        if n_rows > 1:
+    def infer(self, elapsed_s: float) -> None:
+        """Take what a batch of known cost says that a plain step takes by now."""
+        self._inferred.append(elapsed_s)
+        self.seconds = median(self._inferred)
+
+    def _compare(self, elapsed_s: float) -> None:
+        if self.seconds is None:
             return
-        self._samples.append(elapsed_s / (1.0 + behind))
-        self.seconds = sorted(self._samples)[len(self._samples) // 2]
+        self._misses.append(abs(elapsed_s / self.seconds - 1.0))
+        if len(self._misses) >= LEAST_MISSES:
+            self.spread = sorted(self._misses)[ceil(MOST_STEPS * len(self._misses)) - 1]
 
 
 class PromptRate:

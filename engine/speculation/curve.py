@@ -6,19 +6,16 @@ from itertools import pairwise
 from statistics import median
 
 from engine.configuration import MAX_DRAFT
+from engine.speculation.cost import PlainStep
 
 RECENT = 7
 """Samples of a number of rows that count; a median of seven forgives three stalled ones."""
-RECENT_PLAIN = 5
-"""Plain steps that the speed of this moment rests on: few, since others use the machine too."""
 NEAR = 12
 """Rounds behind a plain step in which it still tells the speed of this moment."""
 PER_PLAIN = 3
 """Ratios of a number of rows to one plain step: fewer than decide a median, should it mislead."""
 TRUSTED = 2
 """Samples that a number of rows known from an earlier run is worth."""
-STALLED = 2.0
-"""Times the expected seconds from which one plain step between drafts is a stall."""
 LEAST_SWITCHES = 3
 """Plain steps behind batches from which their median is believed."""
 MAX_ROWS = 1 + MAX_DRAFT
@@ -51,10 +48,11 @@ class BatchCurve:
     speed of the machine; `switching` is what it adds.
     """
 
-    def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
+    def __init__(
+        self, known: Iterable[tuple[int, float]] = (), plain: PlainStep | None = None
+    ) -> None:
         """Start from points of an earlier run, rows and plain steps, or from nothing."""
-        self._plain: deque[float] = deque(maxlen=RECENT_PLAIN)
-        self._speed: deque[float] = deque(maxlen=RECENT)
+        self.plain = PlainStep() if plain is None else plain
         self._ratios: dict[int, deque[float]] = {
             n_rows: deque([steps] * TRUSTED, maxlen=RECENT)
             for n_rows, steps in sorted(known)
@@ -66,12 +64,8 @@ class BatchCurve:
         self._switches: deque[float] = deque(maxlen=RECENT)
         self.switching = 0.0
         """Plain steps that the first plain step behind a batch takes beyond the next one."""
-        self.n_plain_samples = 0
-        """Plain steps that were measured in this run."""
         self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
         """The cost of 1 to `MAX_ROWS` rows in plain steps."""
-        self.plain_s: float | None = None
-        """Seconds of one row at the machine's present speed, None before it was measured."""
         self._draw()
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
@@ -90,13 +84,17 @@ class BatchCurve:
             ratios.append(elapsed_s / plain_s)
             self._draw()
         else:
-            self._speed.append(elapsed_s / self.steps(n_rows))
-            self.plain_s = median(self._speed)
+            self.plain.infer(elapsed_s / self.steps(n_rows))
+
+    @property
+    def plain_s(self) -> float | None:
+        """Seconds of one row at the machine's present speed, None before it was measured."""
+        return self.plain.seconds
 
     @property
     def reach(self) -> int:
         """The most rows that may be tried: twice the most that were measured."""
-        if not self._plain:
+        if not self.plain.n_measured:
             return 0
         return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
@@ -106,16 +104,13 @@ class BatchCurve:
 
     def measured(self) -> Points:
         """Give the measured points, rows and plain steps, one row first."""
-        if not self._plain and not self._ratios:
+        if not self.plain.n_measured and not self._ratios:
             return ()
         return tuple((n_rows, self.steps(n_rows)) for n_rows in (1, *sorted(self._ratios)))
 
     def afresh(self) -> "BatchCurve":
         """Give a curve that knows the plain step and nothing else."""
-        curve = BatchCurve()
-        for elapsed_s in self._plain:
-            curve.add(1, elapsed_s)
-        return curve
+        return BatchCurve(plain=self.plain)
 
     def _add_plain(self, elapsed_s: float) -> None:
         if self._rounds_since_plain:
@@ -126,17 +121,9 @@ class BatchCurve:
             self._first_behind = None
             if len(self._switches) >= LEAST_SWITCHES:
                 self.switching = max(median(self._switches) - 1.0, 0.0)
-        if self._speed:
-            if elapsed_s > STALLED * median(self._speed):
-                return
-            # The plain steps from before many drafts say nothing of the machine's speed by now.
-            self._plain.clear()
-            self._speed.clear()
-        self._plain.append(elapsed_s)
-        self.plain_s = median(self._plain)
-        self._rounds_since_plain = 0
-        self._n_since_plain.clear()
-        self.n_plain_samples += 1
+        if self.plain.add(elapsed_s):
+            self._rounds_since_plain = 0
+            self._n_since_plain.clear()
 
     def _draw(self) -> None:
         points: list[tuple[int, float]] = [(1, 1.0)]

@@ -15,14 +15,16 @@ from engine.speculation.shadow import Shadow
 
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4
+LEAST_PLAIN_STEPS = 3
+"""Plain steps of a session from which it is known how much they differ."""
 
 
 class Drafter:
     """Pulls guesses from the predictor as long as the controller wants another.
 
-    A plain round is forced early in a reply and every `PLAIN_STEP_EVERY` tokens while drafting, so
-    that the plain step, to which speculation is compared, stays measured; the automatic rule plans
-    its own. It changes no text.
+    Plain rounds are forced early in a session, and one every `PLAIN_STEP_EVERY` tokens while
+    drafting, so that the plain step, to which speculation is compared, stays measured; the
+    automatic rule plans its own. It changes no text.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Drafter:
             self._join(predictor)
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
-        self._has_plain_step = False
+        self._n_plain_steps = 0
 
     @property
     def source(self) -> str | None:
@@ -71,9 +73,9 @@ class Drafter:
         """Why the controller chose its length."""
         return self.controller.reason if self.predictor is not None else "speculation is off"
 
-    def reset(self, line: Tokens[int], *, has_plain_step: bool) -> None:
+    def reset(self, line: Tokens[int], *, n_plain_steps: int) -> None:
         """Start a reply on a line of tokens; a predictor that fails at it is switched off."""
-        self._has_plain_step = has_plain_step
+        self._n_plain_steps = n_plain_steps
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
         if self.predictor is not None:
@@ -142,7 +144,7 @@ class Drafter:
             self._tokens_since_plain += outcome.n_emitted
         elif outcome.verify_s is not None:
             self._tokens_since_plain = 0
-            self._has_plain_step = True
+            self._n_plain_steps += 1
         examined = self._shadow.examine(committed)
         if self.predictor is not None:
             if self.sources or examined:
@@ -155,7 +157,8 @@ class Drafter:
             return False
         if self._tokens_since_plain >= PLAIN_STEP_EVERY:
             return True
-        return not self._has_plain_step and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP
+        is_unknown = self._n_plain_steps < LEAST_PLAIN_STEPS
+        return is_unknown and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP
 
 
 def _join(predictor: object, controller: Controller) -> bool:

@@ -53,7 +53,7 @@ class Experience:
         times as long or as short was measured on what is another machine.
         """
         plain_s = self.curve.plain_s
-        if self._known is None or plain_s is None or self.curve.n_plain_samples < CHECKED_AT:
+        if self._known is None or plain_s is None or self.curve.plain.n_measured < CHECKED_AT:
             return
         known_s, self._known = self._known.plain_s, None
         if not 1 / CHANGED <= plain_s / known_s <= CHANGED:

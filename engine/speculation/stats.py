@@ -3,8 +3,86 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import hypot
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
+from engine.speculation.cost import PlainStep
+
+
+class TimeSaved:
+    """What the drafts of a reply saved against plain steps, and how far that may be off.
+
+    A round that verified a draft is compared with the plain steps that its tokens would have taken.
+    Any other one lost what it spent on guesses and, right behind a batch, on switching back; that
+    it was slow itself is the machine's doing and no draft's. Rounds before the plain step and its
+    spread are known are not counted.
+
+    Rounds between two plain steps share an error of the plain step, those of different stretches do
+    not. No round decides alone: what the one that won or lost most did is a part of the error.
+    """
+
+    def __init__(self) -> None:
+        self._n_rounds = self._n_emitted = self._n_counted = 0
+        self._decode_s = self._won_s = self._most_s = 0.0
+        self._error_s = self._stretch_error_s = 0.0
+        self._is_behind_draft = False
+
+    @property
+    def seconds(self) -> float | None:
+        """Negative is a loss; None where no verified draft could be compared."""
+        if not self._n_counted:
+            return None
+        return min(self._won_s, most_saved_s(self._n_emitted, self._n_rounds, self._decode_s))
+
+    @property
+    def error_s(self) -> float | None:
+        """How far it may be off, either way; None where it is."""
+        if not self._n_counted:
+            return None
+        return hypot(self._error_s, self._stretch_error_s) + self._most_s
+
+    def add(
+        self,
+        step: PlainStep,
+        *,
+        n_verified: int,
+        n_emitted: int,
+        draft_s: float,
+        elapsed_s: float,
+        switching: float = 0.0,
+    ) -> None:
+        """Take a round.
+
+        Args:
+            step: the plain step as it is known by now.
+            n_verified: drafted tokens in the batch, 0 of a plain round.
+            n_emitted: tokens that it gave.
+            draft_s: time of guessing, whether anything was guessed or not.
+            elapsed_s: time of the whole round.
+            switching: share that a plain step right behind a batch takes longer.
+        """
+        self._n_rounds += 1
+        self._n_emitted += n_emitted
+        self._decode_s += elapsed_s
+        was_behind_draft, self._is_behind_draft = self._is_behind_draft, n_verified > 0
+        if not n_verified:
+            self._error_s = hypot(self._error_s, self._stretch_error_s)
+            self._stretch_error_s = 0.0
+        if step.seconds is None or step.spread is None:
+            return
+        if not n_verified:
+            self._won_s -= draft_s + (switching * step.seconds if was_behind_draft else 0.0)
+            return
+        plain_s = n_emitted * step.seconds
+        self._n_counted += 1
+        self._won_s += plain_s - elapsed_s
+        self._most_s = max(self._most_s, abs(plain_s - elapsed_s))
+        self._stretch_error_s += plain_s * step.spread
+
+
+def most_saved_s(n_emitted: int, n_rounds: int, decode_s: float) -> float:
+    """Give what can have been saved at most: no batch is faster than a plain step is."""
+    return (n_emitted / n_rounds - 1.0) * decode_s if n_rounds else 0.0
 
 
 @dataclass(slots=True)
@@ -31,6 +109,7 @@ class ReplyStats:
     """Examined and accepted tokens of each place."""
     predictor: str | None = None
     controller: str | None = None
+    saved: TimeSaved = field(default_factory=TimeSaved)
 
     def add(self, finished: RoundFinished) -> None:
         """Count one round."""
@@ -46,10 +125,10 @@ class ReplyStats:
         count_sources(self.by_source, finished)
         count_positions(self.by_position, finished)
 
-    def summary(self, plain_step_s: float | None) -> GenerationStats:
+    def summary(self, step: PlainStep) -> GenerationStats:
         """Give the figures as they stand; rates are None where nothing was measured."""
         tps = self.emitted / self.decode_s if self.decode_s > 0 and self.emitted else None
-        saved = None if plain_step_s is None else self.emitted * plain_step_s - self.decode_s
+        saved_s = self.saved.seconds
         return GenerationStats(
             n_prompt=self.n_prompt,
             n_reused=self.n_reused,
@@ -67,18 +146,20 @@ class ReplyStats:
             first_token_s=self.first_token_s,
             decode_s=self.decode_s,
             decode_tps=tps,
-            plain_step_s=plain_step_s,
-            saved_s=saved,
+            plain_step_s=step.seconds,
+            plain_spread=step.spread,
+            saved_s=saved_s,
+            saved_error_s=self.saved.error_s,
             tokens_per_round=self.emitted / self.rounds if self.rounds else None,
-            speedup=self._speedup(plain_step_s),
+            speedup=None if saved_s is None else speedup_of(saved_s, self.decode_s),
             predictor=self.predictor,
             controller=self.controller,
         )
 
-    def _speedup(self, plain_step_s: float | None) -> float | None:
-        if plain_step_s is None or not self.drafted or self.decode_s <= 0:
-            return None
-        return self.emitted * plain_step_s / self.decode_s
+
+def speedup_of(saved_s: float, decode_s: float) -> float | None:
+    """Give the time that plain decoding would have taken over the time that it took."""
+    return 1.0 + saved_s / decode_s if decode_s > 0 else None
 
 
 def count_sources(by_source: dict[str, list[int]], finished: RoundFinished) -> None:

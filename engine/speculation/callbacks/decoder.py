@@ -23,7 +23,7 @@ from engine.speculation.callbacks.events import (
 )
 from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.cost import PlainStep, Stopwatch
+from engine.speculation.cost import Stopwatch
 from engine.speculation.drafter import Drafter
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.guarded import GuardedPredictor
@@ -57,7 +57,6 @@ class CallbackDecoder:
         self._n_vocab = n_vocab
         self._settings = settings
         self._is_end = is_end
-        self._plain_step = PlainStep()
         self._experience = Experience()
         self.statistics = StatisticsSummary()
         """Sums over all calls since the last reset."""
@@ -107,11 +106,12 @@ class CallbackDecoder:
         yield DecodingComplete(tuple(line[n_prompt:]), reason, self.statistics)
 
     def _drafter(self, predictor: CallbackPredictor, line: Tokens[int]) -> Drafter:
+        plain = self._experience.curve.plain
         guarded = GuardedPredictor(
-            predictor, name=predictor.name, n_vocab=self._n_vocab, plain_step=self._plain_step
+            predictor, name=predictor.name, n_vocab=self._n_vocab, plain_step=plain
         )
         drafter = Drafter(guarded, self._settings, self._experience)
-        drafter.reset(line, has_plain_step=self._plain_step.seconds is not None)
+        drafter.reset(line, n_plain_steps=plain.n_measured)
         return drafter
 
     def _round(
@@ -140,8 +140,8 @@ class CallbackDecoder:
             ),
             committed,
         )
-        if not draft:
-            self._plain_step.add(draft_s + verify_s)
+        if not (is_automatic and drafter.predictor is not None):
+            self._experience.curve.add(1 + len(draft), verify_s)
         self.statistics += StatisticsSummary(
             n_rounds=1,
             n_forwards=n_forwards,

@@ -37,11 +37,14 @@ class StatisticsSummary:
 
     @property
     def speed_up(self) -> float | None:
-        """Time of as many plain rounds over the time taken; None without a plain round."""
-        elapsed_s = self.draft_s + self.verify_s
-        if not self.n_plain or elapsed_s <= 0.0:
+        """Time of as many plain rounds over the time taken; None without drafts or plain rounds.
+
+        Never more than `tokens_per_round`: no batch is faster than a plain round is.
+        """
+        elapsed_s, per_round = self.draft_s + self.verify_s, self.tokens_per_round
+        if not self.n_plain or not self.n_drafted or elapsed_s <= 0.0 or per_round is None:
             return None
-        return self.n_emitted * (self.plain_s / self.n_plain) / elapsed_s
+        return min(self.n_emitted * (self.plain_s / self.n_plain) / elapsed_s, per_round)
 
     def formatted(self) -> str:
         """Give the statistics as lines to show."""
@@ -55,7 +58,11 @@ class StatisticsSummary:
                 f"{self.n_refuted} refuted" + (f" ({rate:.0%} right)" if rate is not None else ""),
                 f"time        {self.draft_s:.3f} s drafting, {self.verify_s:.3f} s verifying",
                 "speed-up    "
-                + (f"{speed_up:.2f}" if speed_up is not None else "unknown: no plain round yet"),
+                + (
+                    f"{speed_up:.2f}"
+                    if speed_up is not None
+                    else "unknown: it takes drafts and plain rounds"
+                ),
             )
         )
 

@@ -1,3 +1,5 @@
+import pytest
+
 from app.chat.entries import reply_note
 from app.chat.history import MAX_TITLE_CHARS, title_of
 from app.store.records import StoredMessage
@@ -10,10 +12,27 @@ def reply(reason: str | None, stats: dict[str, object] | None = None) -> StoredM
 def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
     stats: dict[str, object] = {
         "n_emitted": 1412, "decode_tps": 74.2, "n_verified": 100, "n_accepted": 71,
-        "first_token_s": 0.31, "speedup": 1.42,
+        "first_token_s": 0.31, "speedup": 1.42, "saved_s": 8.0, "saved_error_s": 0.5,
     }  # fmt: skip
     note = reply_note(reply("cancelled", stats))
     assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · 1.4x · first token 0.31 s"
+
+
+@pytest.mark.parametrize(
+    ("more", "figures"),
+    [
+        ({"plain_spread": 0.35}, "~74 tok/s · accept 1/1"),
+        ({"speedup": 0.68, "saved_s": -4.0, "saved_error_s": 4.5}, "74 tok/s · accept 1/1"),
+        ({"speedup": 0.68, "saved_s": -4.0}, "74 tok/s · accept 1/1"),
+        ({"speedup": 1.2, "saved_s": 4.0, "saved_error_s": 1.5}, "74 tok/s · accept 1/1 · ~1.2x"),
+    ],
+    ids=["noisy", "within the noise", "kept by an older kvchat", "rough"],
+)
+def test_a_figure_that_noise_blurs_says_so_and_one_that_may_be_noise_is_left_out(
+    more: dict[str, object], figures: str
+) -> None:
+    stats: dict[str, object] = {"decode_tps": 74.2, "n_verified": 1, "n_accepted": 1, **more}
+    assert reply_note(reply("end", stats)) == figures
 
 
 def test_a_reply_that_ended_by_itself_needs_no_word() -> None:

@@ -1,3 +1,7 @@
+from dataclasses import replace
+
+import pytest
+
 from app.chat.joined_stats import joined_stats
 from engine.events import GenerationStats, PositionCounts, SourceCounts
 
@@ -5,12 +9,14 @@ FIRST = GenerationStats(
     n_prompt=100, n_reused=0, n_rounds=4, n_drafted=6, n_verified=6, n_examined=5, n_accepted=4,
     n_emitted=8, by_source={"lookup": SourceCounts(6, 6, 5, 4, 3)},
     by_position=(PositionCounts(3, 2), PositionCounts(2, 2)), prefill_s=1.0, first_token_s=1.1,
-    decode_s=2.0, decode_tps=4.0, plain_step_s=0.3, saved_s=0.4, tokens_per_round=2.0, speedup=1.2,
+    decode_s=2.0, decode_tps=4.0, plain_step_s=0.3, saved_s=0.4,
+    saved_error_s=0.03, tokens_per_round=2.0, speedup=1.2,
 )  # fmt: skip
 SECOND = GenerationStats(
     n_prompt=108, n_reused=108, n_rounds=2, n_emitted=2, by_source={"draft": SourceCounts(1, 1)},
     by_position=(PositionCounts(1, 0),), prefill_s=0.1, first_token_s=0.2, decode_s=1.0,
-    decode_tps=2.0, plain_step_s=0.5, saved_s=-0.1, tokens_per_round=1.0, speedup=0.9,
+    decode_tps=2.0, plain_step_s=0.5, saved_s=-0.1,
+    saved_error_s=0.04, tokens_per_round=1.0, speedup=0.9,
 )  # fmt: skip
 
 
@@ -20,10 +26,9 @@ def test_counts_and_times_are_sums_and_speeds_those_of_the_sums() -> None:
     assert (whole.prefill_s, whole.decode_s) == (1.1, 3.0)
     assert whole.decode_tps == 10 / 3.0
     assert whole.tokens_per_round == 10 / 6
-    assert whole.speedup is not None
-    assert abs(whole.speedup - (1.2 * 2.0 + 0.9 * 1.0) / 3.0) < 1e-12
-    assert whole.saved_s is not None
-    assert abs(whole.saved_s - 0.3) < 1e-12
+    assert whole.saved_s == pytest.approx(0.3)
+    assert whole.saved_error_s == pytest.approx(0.05)
+    assert whole.speedup == pytest.approx((1.2 * 2.0 + 0.9 * 1.0) / 3.0)
 
 
 def test_the_wait_is_that_of_the_first_part_and_the_prompt_that_of_the_second() -> None:
@@ -41,6 +46,15 @@ def test_sources_and_positions_are_added_one_by_one() -> None:
     assert whole.by_position == (PositionCounts(4, 2), PositionCounts(2, 2))
 
 
-def test_a_part_without_a_measured_speedup_leaves_the_whole_without_one() -> None:
-    assert joined_stats(FIRST, GenerationStats(n_emitted=1, decode_s=1.0)).speedup is None
-    assert joined_stats(FIRST, GenerationStats()).saved_s is None
+def test_a_part_that_drafted_nothing_changes_nothing_of_what_was_saved() -> None:
+    whole = joined_stats(FIRST, GenerationStats(n_rounds=1, n_emitted=1, decode_s=1.0))
+    assert (whole.saved_s, whole.saved_error_s) == (0.4, 0.03)
+    assert whole.speedup == pytest.approx(3.4 / 3.0)
+    assert joined_stats(GenerationStats(), GenerationStats()).saved_s is None
+
+
+def test_the_whole_saved_no_more_than_its_rounds_can_have() -> None:
+    quick = replace(FIRST, decode_s=10.0, saved_s=9.0)
+    slow = GenerationStats(n_rounds=96, n_emitted=96, decode_s=10.0)
+    whole = joined_stats(quick, slow)
+    assert whole.speedup == pytest.approx(104 / 100)

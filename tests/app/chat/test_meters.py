@@ -27,13 +27,15 @@ from tests.fakes_client import CONFIGURATION, loaded
 
 
 def a_round(
-    *, verdicts: tuple[bool, ...] = (True, False), plain_step_s: float | None = 0.01
+    *, verdicts: tuple[bool, ...] = (True, False), saved_s: float | None = None
 ) -> RoundFinished:
     n_accepted = sum(verdicts)
     return RoundFinished(
         n_drafted=3, n_verified=len(verdicts), n_examined=len(verdicts), n_accepted=n_accepted,
         n_emitted=n_accepted + 1, source="lookup", length=3, next_length=4, reason="up",
-        draft_s=0.0, verify_s=0.01, elapsed_s=0.012, plain_step_s=plain_step_s, verdicts=verdicts,
+        draft_s=0.0, verify_s=0.01, elapsed_s=0.012, plain_step_s=0.01,
+        plain_spread=0.2, saved_s=saved_s,
+        saved_error_s=None if saved_s is None else 0.3, verdicts=verdicts,
     )  # fmt: skip
 
 
@@ -89,11 +91,29 @@ def test_counts_are_added_up_and_kept_apart(meters: Meters) -> None:
     assert reply.by_source["lookup"].n_rounds == 2
 
 
-def test_time_is_saved_only_against_a_measured_plain_step(meters: Meters) -> None:
-    meters.feed(a_round(plain_step_s=None))
-    assert meters.snapshot().reply.saved_s is None
+def test_what_was_saved_is_what_the_engine_said_of_the_reply_so_far(meters: Meters) -> None:
     meters.feed(a_round())
-    assert meters.snapshot().reply.saved_s == pytest.approx(2 * 0.01 - 0.012)
+    assert meters.snapshot().reply.saved_s is None
+    meters.feed(a_round(saved_s=0.5))
+    meters.feed(a_round(saved_s=0.4))
+    shown = meters.snapshot()
+    assert (shown.reply.saved_s, shown.reply.saved_error_s) == (0.4, 0.3)
+    assert shown.plain_spread == 0.2
+
+
+def test_a_reply_that_drafted_nothing_changes_nothing_of_what_the_session_saved(
+    meters: Meters,
+) -> None:
+    drafted = GenerationStats(
+        n_rounds=5, n_emitted=15, n_verified=10, n_accepted=10, decode_s=5.0, saved_s=1.5,
+        saved_error_s=0.3,
+    )  # fmt: skip
+    plain = GenerationStats(n_rounds=48, n_emitted=48, decode_s=30.0)
+    for stats in (plain, drafted, plain):
+        meters.asked()
+        meters.feed(Finished(FinishReason.END, "", (), "v", 1, stats))
+    session = meters.snapshot().session
+    assert (session.saved_s, session.saved_error_s) == (1.5, 0.3)
 
 
 def test_the_session_adds_replies_and_the_running_one(meters: Meters) -> None:

@@ -33,9 +33,9 @@ BUSY = CockpitSnapshot(
     next_length=4,
     reason="up: 5 of 5 accepted",
     reply=Tally(
-        100, 200, 180, 120, 230, {"lookup": SourceCounts(200, 180, 150, 120, 90)}, 3.0, 1.4
+        100, 200, 180, 120, 230, {"lookup": SourceCounts(200, 180, 150, 120, 90)}, 3.0, 1.4, 0.1
     ),
-    session=Tally(1000, 2000, 1800, 1200, 2300, {}, 30.0, 14.0),
+    session=Tally(1000, 2000, 1800, 1200, 2300, {}, 30.0, 14.0, 0.3),
     verdicts=(True, False) * 30,
     acceptance_history=(0.2, None, 0.9),
     tps_history=(70.0, 80.0),
@@ -60,7 +60,7 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
     assert all(width_of(line) <= width for line in render(snapshot, width))  # type: ignore[operator]
 
 
-OFF_REASON = "off: a drafted token costs 0.31 of a step and is right 22 % of the time"
+OFF_REASON = "off: a drafted token costs 0.31 of a step, taken as 22% right (1,204 of 5,391 were)"
 CURVE = (1.0, 1.6, 1.8, 2.0, 2.3, *(3.0 + 0.1 * i for i in range(12)))
 COSTS = CostsMeasured(((1, 1.0), (2, 1.6), (5, 2.3)), 0.01, CURVE)
 FULL = replace(
@@ -119,11 +119,24 @@ def test_sources_and_places_have_shares_and_the_best_source_comes_first() -> Non
     assert styles["suffix"] == "source-suffix"
 
 
-def test_a_loss_of_time_has_its_sign_and_another_colour() -> None:
-    losing = replace(BUSY, reply=replace(BUSY.reply, saved_s=-0.42))
+@pytest.mark.parametrize(
+    ("error_s", "shown", "style"),
+    [(0.02, "-0.42 s", "bad"), (0.2, "~-0.42 s", "bad"), (0.5, NO_VALUE, ""), (None, NO_VALUE, "")],
+    ids=["clear", "rough", "noise", "unknown"],
+)
+def test_a_loss_of_time_has_its_sign_and_colour_unless_it_may_be_noise(
+    error_s: float | None, shown: str, style: str
+) -> None:
+    losing = replace(BUSY, reply=replace(BUSY.reply, saved_s=-0.42, saved_error_s=error_s))
     row = next(r for r in speculation_lines(losing, 44) if "time saved" in plain(r))
-    assert "-0.42 s" in plain(row)
-    assert [run.style for run in row if "0.42" in run.text] == ["bad"]
+    assert [(run.text.strip(), run.style) for run in row[1:2]] == [(shown, style)]
+
+
+def test_a_noisy_machine_is_said_beside_the_speed_and_marks_it() -> None:
+    noisy = replace(BUSY, plain_spread=0.35)
+    assert "decode       74 tok/s noisy ±35%" in text(throughput_lines(noisy, 36))
+    assert "noisy" not in text(throughput_lines(replace(BUSY, plain_spread=0.04), 36))
+    assert " · ~74 tok/s · " in plain(status_line(noisy, 100))
 
 
 def test_a_rule_that_measures_no_batches_says_which_one_does() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, replace
 
+import pytest
+
 from app.render.reply_stats import reply_stats_text
 from app.store.records import StoredMessage
 from engine.events import GenerationStats
@@ -33,15 +35,36 @@ def test_every_figure_of_a_reply_is_there() -> None:
         "9 tokens in 0.50 s, 18 tok/s, the first after 0.25 s",
         "prompt of 20 tokens, read in 0.20 s",
         "drafted 12, verified 9, examined 7, accepted 5, refuted 4; 4 rounds of 2.25 tokens",
-        "1.8x of plain steps, 100.0 ms each: 0.40 s saved",
+        "1.8x of plain steps of 100.0 ms: 0.40 s ± 0.05 s saved",
         "accepted by source: draft 33% of 3 · lookup 67% of 6",
         "accepted by place: 1 75% of 4 · 2 67% of 3",
     ]
 
 
-def test_a_loss_is_called_one() -> None:
-    text = reply_stats_text(message(replace(MEASURED, speedup=0.8, saved_s=-0.1))) or ""
-    assert "0.80x of plain steps, 100.0 ms each: 0.10 s lost" in text
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {"speedup": 0.8, "saved_s": -0.1},
+            "~0.80x of plain steps of 100.0 ms: 0.10 s ± 0.05 s lost",
+        ),
+        (
+            {"speedup": 0.94, "saved_s": -0.03, "plain_spread": 0.35},
+            "no clear gain or loss beside plain steps of 100.0 ms, which differ by 35%: "
+            "within 0.05 s of noise",
+        ),
+    ],
+    ids=["a loss", "noise"],
+)
+def test_a_loss_is_called_one_unless_it_may_be_noise(changed: dict[str, float], line: str) -> None:
+    text = reply_stats_text(message(replace(MEASURED, **changed))) or ""  # type: ignore[arg-type]
+    assert line in text.splitlines()
+
+
+def test_a_gain_that_an_older_kvchat_kept_without_its_error_has_no_line() -> None:
+    text = reply_stats_text(message(replace(MEASURED, saved_error_s=None))) or ""
+    assert "plain steps" not in text
+    assert "drafted 12" in text
 
 
 def test_a_plain_reply_has_no_line_about_drafts() -> None:

@@ -195,7 +195,7 @@ def test_15_tokens_are_those_that_came_out() -> None:
     stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
     stats.add(finished(4, 4, n_emitted=4))  # the reply ended: no token behind the draft
     stats.add(finished(4, 2, n_emitted=3))
-    summary = stats.summary(0.25)
+    summary = stats.summary(PlainStep())
     assert (summary.n_emitted, summary.n_rounds) == (7, 2)
     assert summary.decode_tps == 7.0
 
@@ -228,9 +228,10 @@ def test_18_what_a_step_costs_is_measured_and_so_is_what_was_saved() -> None:
         step.add(seconds)
     assert step.seconds == 0.1
     stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
-    stats.add(finished(4, 4, n_emitted=5))
-    assert stats.summary(None).saved_s is None
-    assert stats.summary(0.2).saved_s == pytest.approx(5 * 0.2 - 0.5)
+    for _ in range(2):
+        stats.saved.add(step, n_verified=4, n_emitted=5, draft_s=0.0, elapsed_s=0.3)
+    assert stats.summary(step).saved_s == pytest.approx(2 * (5 * 0.1 - 0.3))
+    assert ReplyStats(1, 0, 0.0).summary(step).saved_s is None
 
 
 def test_19_a_draft_model_is_named_in_the_words_of_today() -> None:

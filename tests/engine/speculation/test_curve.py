@@ -90,6 +90,15 @@ def test_a_stall_in_the_plain_step_between_drafts_is_not_taken_for_the_speed() -
     assert curve.plain_s == pytest.approx(0.010)
 
 
+def test_plain_steps_that_stay_slow_behind_drafts_are_the_machine() -> None:
+    curve = measured({1: 0.010, 2: 0.015, 3: 0.02, 4: 0.025, 6: 0.035})
+    for _ in range(20):
+        curve.add(4, 0.025)
+    for _ in range(5):
+        curve.add(1, 0.025)
+    assert curve.plain_s == pytest.approx(0.025)
+
+
 def test_what_an_earlier_run_measured_is_where_it_starts() -> None:
     curve = BatchCurve(((1, 1.0), (4, 2.8), (17, 9.0)))
     curve.add(1, 0.010)

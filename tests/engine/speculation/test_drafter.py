@@ -51,7 +51,7 @@ def plain_round(drafter: Drafter) -> None:
 def test_nobody_is_asked_without_leave_of_the_controller() -> None:
     source = Asking()
     drafter = Drafter(source, AUTO)
-    drafter.reset([1, 2], has_plain_step=False)
+    drafter.reset([1, 2], n_plain_steps=0)
     assert drafter.draft(8) == ()
     assert source.n_asked == 0
     plain_round(drafter)
@@ -63,7 +63,7 @@ def test_sources_behind_one_predictor_ask_for_themselves() -> None:
     source = Asking()
     inner = CombinedPredictor([source], min_confidence=0.1)
     drafter = Drafter(inner, AUTO)
-    drafter.reset([1, 2], has_plain_step=False)
+    drafter.reset([1, 2], n_plain_steps=0)
     assert drafter.draft(8) == ()
     assert source.n_asked == 0
     plain_round(drafter)
@@ -79,7 +79,7 @@ def test_leave_is_asked_once_a_round_and_for_the_source_that_guesses(
     monkeypatch.setattr(AutoController, "wants_source", lambda _, name: names.append(name))
     for predictor in (Asking(), CombinedPredictor([Asking()], min_confidence=0.1)):
         drafter = Drafter(predictor, AUTO)
-        drafter.reset([1, 2], has_plain_step=False)
+        drafter.reset([1, 2], n_plain_steps=0)
         drafter.draft(8)
     assert names == ["asking", "asking"]
 
@@ -87,7 +87,7 @@ def test_leave_is_asked_once_a_round_and_for_the_source_that_guesses(
 def test_a_rule_of_one_length_asks_everybody_and_affords_everything() -> None:
     source = Asking()
     drafter = Drafter(CombinedPredictor([source], min_confidence=0.1), FIXED)
-    drafter.reset([1, 2], has_plain_step=False)
+    drafter.reset([1, 2], n_plain_steps=0)
     assert len(drafter.draft(8)) == 2
     assert source.affords(1_000_000)
 
@@ -95,14 +95,14 @@ def test_a_rule_of_one_length_asks_everybody_and_affords_everything() -> None:
 def test_the_automatic_rule_says_whether_a_source_may_catch_up() -> None:
     source = Asking()
     drafter = Drafter(CombinedPredictor([source], min_confidence=0.1), AUTO)
-    drafter.reset([1, 2], has_plain_step=False)
+    drafter.reset([1, 2], n_plain_steps=0)
     assert not source.affords(1_000_000)
 
 
 def test_what_a_silent_source_took_is_learned_as_silence() -> None:
     source, known = Asking(is_silent=True), Experience()
     drafter = Drafter(source, AUTO, known)
-    drafter.reset([1, 2], has_plain_step=False)
+    drafter.reset([1, 2], n_plain_steps=0)
     plain_round(drafter)
     for _ in range(3):
         assert drafter.draft(8) == ()

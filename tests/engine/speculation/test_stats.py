@@ -1,8 +1,11 @@
 """The counts of a reply: by source, by place, and none derived from another."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
+from engine.speculation.cost import PlainStep
 from engine.speculation.stats import ReplyStats, sources_of
 
 
@@ -29,11 +32,33 @@ def played(
     )
 
 
-def summed(*rounds: RoundFinished, plain_step_s: float | None = None) -> GenerationStats:
-    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
+def summed(
+    *rounds: RoundFinished, step: PlainStep | None = None, switching: float = 0.0
+) -> GenerationStats:
+    """Give the statistics of a reply of these rounds, timed against a plain step."""
+    stats, step = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0), step or PlainStep()
     for each in rounds:
+        stats.saved.add(
+            step,
+            n_verified=each.n_verified,
+            n_emitted=each.n_emitted,
+            draft_s=each.draft_s,
+            elapsed_s=each.elapsed_s,
+            switching=switching,
+        )
         stats.add(each)
-    return stats.summary(plain_step_s)
+    return stats.summary(step)
+
+
+def plain_step(*seconds: float) -> PlainStep:
+    step = PlainStep()
+    for each in seconds or (0.1, 0.1, 0.1):
+        step.add(each)
+    return step
+
+
+QUIET = plain_step()
+NOISY = plain_step(0.1, 0.06, 0.15, 0.1, 0.05, 0.16, 0.1)
 
 
 def test_each_token_counts_under_its_own_source() -> None:
@@ -75,16 +100,73 @@ def test_acceptance_is_counted_by_place_up_to_the_first_miss() -> None:
     )
 
 
-def test_speed_up_is_against_the_plain_step() -> None:
-    rounds = (played("aaa", n_accepted=3, elapsed_s=0.2), played("", elapsed_s=0.1))
-    stats = summed(*rounds, plain_step_s=0.1)
-    assert stats.speedup == pytest.approx(5 * 0.1 / 0.3)
-    assert stats.tokens_per_round == 2.5
-    assert summed(*rounds).speedup is None
+def test_only_rounds_with_a_draft_are_compared_with_plain_steps() -> None:
+    drafted = played("aaa", n_accepted=3, elapsed_s=0.2)
+    slow = played("", elapsed_s=5.0)
+    stats = summed(drafted, slow, drafted, step=QUIET)
+    assert stats.saved_s == pytest.approx(2 * (4 * 0.1 - 0.2))
+    assert stats.speedup == pytest.approx((5.4 + 0.4) / 5.4)
+    assert stats.tokens_per_round == 3.0
 
 
-def test_a_reply_without_drafts_has_no_speed_up() -> None:
-    assert summed(played("", elapsed_s=0.1), plain_step_s=0.1).speedup is None
+def test_guesses_that_no_batch_held_and_switching_back_are_charged() -> None:
+    vain = replace(played("aa", n_verified=0, elapsed_s=0.13), draft_s=0.03)
+    drafted = played("aaa", n_accepted=3, elapsed_s=0.2)
+    stats = summed(drafted, vain, vain, drafted, step=QUIET, switching=0.2)
+    assert stats.saved_s == pytest.approx(2 * 0.2 - 2 * 0.03 - 0.2 * 0.1)
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        (),
+        (played("", elapsed_s=0.3),) * 9,
+        (played("aa", n_verified=0, elapsed_s=0.3),) * 9,
+    ],
+    ids=["no round", "no draft", "no draft verified"],
+)
+def test_where_nothing_was_verified_nothing_was_saved_or_lost(
+    rounds: tuple[RoundFinished, ...],
+) -> None:
+    stats = summed(*rounds, step=QUIET)
+    assert (stats.saved_s, stats.saved_error_s, stats.speedup) == (None, None, None)
+
+
+@pytest.mark.parametrize("step", [PlainStep(), plain_step(0.1), plain_step(0.1, 0.1)])
+def test_nothing_is_compared_with_a_plain_step_of_unknown_spread(step: PlainStep) -> None:
+    stats = summed(*[played("aaa", n_accepted=3, elapsed_s=0.2)] * 9, step=step)
+    assert (stats.saved_s, stats.speedup) == (None, None)
+
+
+@pytest.mark.parametrize("n_accepted", [0, 1])
+@pytest.mark.parametrize("elapsed_s", [0.01, 0.15, 4.0])
+def test_one_draft_alone_is_no_gain_and_no_loss(n_accepted: int, elapsed_s: float) -> None:
+    plain = [played("", elapsed_s=0.5)] * 48
+    stats = summed(*plain, played("a", n_accepted=n_accepted, elapsed_s=elapsed_s), step=NOISY)
+    assert stats.saved_s is not None
+    assert stats.saved_error_s is not None
+    assert abs(stats.saved_s) <= stats.saved_error_s
+
+
+def test_many_drafts_on_a_quiet_machine_are_beyond_doubt_and_on_a_noisy_one_are_not() -> None:
+    rounds = [played("a", n_accepted=1, elapsed_s=0.18)] * 50
+    quiet, noisy = summed(*rounds, step=QUIET), summed(*rounds, step=NOISY)
+    assert quiet.saved_s == noisy.saved_s == pytest.approx(1.0)
+    assert (quiet.saved_error_s or 0.0) < 0.05
+    assert (noisy.saved_error_s or 0.0) > 1.0
+
+
+def test_plain_steps_on_the_way_make_a_gain_surer() -> None:
+    drafted, plain = played("a", n_accepted=1, elapsed_s=0.18), played("", elapsed_s=0.1)
+    alone, between = summed(*[drafted] * 50, step=NOISY), summed(*[drafted, plain] * 50, step=NOISY)
+    assert (between.saved_error_s or 0.0) < (alone.saved_error_s or 0.0) / 3
+
+
+def test_a_speed_up_is_never_beyond_the_tokens_a_round() -> None:
+    rounds = [*[played("", elapsed_s=0.01)] * 10, *[played("a", n_accepted=1, elapsed_s=0.01)] * 5]
+    stats = summed(*rounds, step=QUIET)
+    assert stats.tokens_per_round == pytest.approx(20 / 15)
+    assert stats.speedup == pytest.approx(20 / 15)
     assert summed().tokens_per_round is None
 
 
