@@ -26,7 +26,10 @@ class EngineClient(Protocol):
         ...
 
     def load(self, configuration: Configuration) -> None:
-        """Start the engine on a model, ending the one before; answered by `Loaded` or a failure."""
+        """Start the engine on a model, ending the one before; answered by `Loaded` or a failure.
+
+        No event of what was before comes from here on.
+        """
         ...
 
     def generate(self, request: GenerationRequest) -> None:
@@ -34,11 +37,14 @@ class EngineClient(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the running reply within 0.3 s; it finishes with `FinishReason.CANCELLED`."""
+        """End the running reply within 0.3 s; it finishes with `FinishReason.CANCELLED`.
+
+        A load that is under way is given up; it ends with `Failed`, and no model is loaded then.
+        """
         ...
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Switch predictor and controller, in the middle of a reply too."""
+        """Switch predictor and controller, in the middle of a reply or of a load too."""
         ...
 
     def prefetch(self, messages: Sequence[Message]) -> None:
@@ -61,6 +67,18 @@ class EngineClient(Protocol):
         """Resident memory of the engine's process, None while there is none."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """The engine is closed and nothing of it runs any more."""
+        ...
+
+    def begin_close(self) -> None:
+        """Begin to end the engine without waiting: `has_ended` tells when it is over.
+
+        What it holds is written to disk before, which takes some seconds at most.
+        """
+        ...
+
     def close(self) -> None:
-        """End the engine and its process; what it holds is written to disk before."""
+        """End the engine and its process, and wait for that."""
         ...

@@ -313,9 +313,10 @@ class WorkerStopped:
     message: str
     """What happened and what to do."""
     exit_code: int | None
-    log_tail: str = ""
+    """None where it could not be started."""
     will_restart: bool = False
-    """True while the client restarts it by itself (the fallback without extra buffer types)."""
+    """True while the client starts it again by itself: once without extra buffer types where it
+    crashed while loading, and after it hung."""
 
 
 Event = (

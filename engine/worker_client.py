@@ -2,9 +2,10 @@
 
 The process is started by exec in a session of its own, with its output going to a log. A thread of
 the client starts it and reads it, so that the caller's own priority is not inherited and no event
-waits for the screen. A process that dies becomes a `WorkerStopped` event; one that dies while
-loading is tried again without extra buffer types, and that is remembered; one that hangs is started
-again, without the predictor that made it hang.
+waits for the screen. Loads are numbered: what a process says counts as long as no other load was
+asked for. A process that dies becomes a `WorkerStopped` event; one that crashes while loading is
+tried again without extra buffer types, and where that helps it is remembered; one that hangs is
+started again, without the predictor that made it hang.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -48,13 +49,44 @@ from engine.worker_protocol import (
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
 
-LOG_TAIL_BYTES = 4000
 SAVE_LIMIT_S = 5.0
 POLL_S = 1.0
+LOAD_CRASH = "llama.cpp crashed while loading"
+LOADING_STOPPED = Failed(
+    "Loading was stopped", "no model is loaded now: load one to go on", fatal=True
+)
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "
     "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One try to open a configuration, in a process of its own."""
+
+    number: int
+    """Which load it belongs to; what a process says counts while no other was asked for."""
+    load: Load
+    is_fallback: bool = False
+    """Whether it goes without the extra buffer types that were asked for."""
+
+    def without_extra_buffers(self) -> "_Attempt":
+        """The same configuration, without extra buffer types."""
+        configuration = replace(self.load.configuration, use_extra_buffers=False)
+        return replace(self, load=replace(self.load, configuration=configuration), is_fallback=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """One process of the engine, from its start to its end."""
+
+    attempt: _Attempt
+    popen: "subprocess.Popen[bytes]"
+    connection: "Connection[Command, Answer]"
+    watched: psutil.Process | None = None
+    end_by: float | None = None
+    """When it is killed, on the monotonic clock; None until it is told to end."""
 
 
 class WorkerClient:
@@ -83,17 +115,18 @@ class WorkerClient:
         self._command = tuple(command)
         self._silence_limit_s = silence_limit_s
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._jobs: SimpleQueue[Load | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Command, Answer] | None = None
-        self._watched: psutil.Process | None = None
+        self._changed = threading.Condition()
+        """Guards what follows; nobody writes to the pipe while holding it."""
+        self._number = 0
+        """Of the load that was asked for last; stopping it and closing count too."""
+        self._asked: _Attempt | None = None
+        """What the thread starts next."""
+        self._process: _Process | None = None
         self._is_busy = False
         self._is_loaded = False
         self._is_closed = False
-        self._heard_at = 0.0
-        self._end_by: float | None = None
-        """When a process that was told to end is killed."""
+        self._sending = threading.RLock()
+        """Guards the pipe, and the settings that the engine was told last."""
         self._speculation = SpeculationSettings()
         self._thread = threading.Thread(target=self._serve, name="engine-client", daemon=True)
         self._thread.start()
@@ -104,15 +137,17 @@ class WorkerClient:
 
     @property
     def is_alive(self) -> bool:
-        return self._is_loaded and self._process is not None and self._process.poll() is None
+        process = self._process
+        return self._is_loaded and process is not None and process.popen.poll() is None
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def load(self, configuration: Configuration) -> None:
-        self._is_busy = True
-        self._is_loaded = False
-        self._speculation = configuration.speculation
-        ending = self._process
-        self._jobs.put(Load(configuration, costs_path=self._costs_path, cache=self._cache))
-        self._end_process(ending)
+        with self._sending:
+            self._speculation = configuration.speculation
+        self._turn_to(Load(configuration, costs_path=self._costs_path, cache=self._cache))
 
     def generate(self, request: GenerationRequest) -> None:
         if self._is_busy:
@@ -126,11 +161,16 @@ class WorkerClient:
             )
 
     def stop(self) -> None:
-        self._send(Stop())
+        if self._is_busy and not self._is_loaded:
+            self._turn_to(None)
+            self._events.put(LOADING_STOPPED)
+        else:
+            self._send(Stop())
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        self._speculation = settings
-        self._send(SetSpeculation(settings))
+        with self._sending:
+            self._speculation = settings
+            self._send(SetSpeculation(settings))
 
     def prefetch(self, messages: Sequence[Message]) -> None:
         self._send(Prefetch(tuple(messages)))
@@ -151,49 +191,78 @@ class WorkerClient:
         return events
 
     def process_memory_bytes(self) -> int | None:
-        watched = self._watched
-        if watched is None:
+        process = self._process
+        if process is None or process.watched is None:
             return None
         try:
-            return int(watched.memory_info().rss)
+            return int(process.watched.memory_info().rss)
         except psutil.Error:
             return None
 
-    def close(self) -> None:
+    def begin_close(self) -> None:
         self._is_closed = True
-        self._jobs.put(None)
-        self._end_process(self._process)
+        self._turn_to(None)
+
+    def close(self) -> None:
+        self.begin_close()
         self._thread.join(timeout=SAVE_LIMIT_S + 5.0)
+
+    def _turn_to(self, job: Load | None) -> None:
+        """Let go of what was loaded or asked for, of its events too; then load this, if any."""
+        with self._changed:
+            self._number += 1
+            self._asked = None if job is None else _Attempt(self._number, job)
+            self._is_busy, self._is_loaded = job is not None, False
+            self.poll()
+            ending = self._process
+            self._changed.notify()
+        if ending is not None:
+            self._end(ending)
 
     def _serve(self) -> None:
         """Start a process for each configuration and read it until it ends; the client's thread."""
         while True:
-            job = self._jobs.get()
-            while job is not None:
-                job = self._serve_one(job)
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked is not None or self._is_closed)
+                attempt, self._asked = self._asked, None
             if self._is_closed:
                 return
+            while attempt is not None and self._counts(attempt):
+                attempt = self._serve_one(attempt)
 
-    def _serve_one(self, job: Load) -> Load | None:
-        """Run one process to its end; gives what to load instead, if there is something."""
-        remembered = job.configuration.use_extra_buffers and self._memory.extra_buffers_crash
-        if remembered:
-            job = replace(job, configuration=replace(job.configuration, use_extra_buffers=False))
+    def _counts(self, attempt: _Attempt) -> bool:
+        """Tell whether nothing else was asked for since."""
+        return attempt.number == self._number
+
+    def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
+        """Run one process to its end; gives what to try next, if there is something."""
+        if attempt.load.configuration.use_extra_buffers and self._memory.extra_buffers_crash:
+            attempt = attempt.without_extra_buffers()
         try:
-            process, connection = self._start()
+            process = self._start(attempt)
         except OSError as error:
-            self._stopped("The engine could not be started", f"{error}: check the installation", 1)
+            self._stopped(
+                attempt, "The engine could not be started", f"{error}: check the installation", None
+            )
             return None
-        self._send(job)
-        hang = self._read_until_end(process, connection, is_fallback=remembered)
-        return self._after_end(process, job, hang)
+        with self._changed:
+            self._process = process
+            counts = self._counts(attempt)
+        if counts:
+            self._write(process, attempt.load)
+        else:
+            self._end(process)
+        hang = self._read_until_end(process)
+        exit_code = process.popen.wait()
+        self._forget(process)
+        return self._after_end(attempt, exit_code, hang)
 
-    def _start(self) -> "tuple[subprocess.Popen[bytes], Connection[Command, Answer]]":
-        ours, theirs = socket.socketpair()
+    def _start(self, attempt: _Attempt) -> _Process:
         self._log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with theirs, self._log_path.open("ab") as log:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, self._log_path.open("ab") as log:
             os.chmod(self._log_path, 0o600)  # noqa: PTH101  a chat's text can be in a crash report
-            process = subprocess.Popen(
+            popen = subprocess.Popen(
                 [*self._command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -201,135 +270,144 @@ class WorkerClient:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        connection: Connection[Command, Answer] = Connection(ours.detach())
-        with self._lock:
-            self._process, self._connection, self._end_by = process, connection, None
+            process = _Process(attempt, popen, Connection(ours.detach()))
         with contextlib.suppress(psutil.Error):
-            self._watched = psutil.Process(process.pid)
-        return process, connection
+            process.watched = psutil.Process(popen.pid)
+        return process
 
-    def _read_until_end(
-        self,
-        process: "subprocess.Popen[bytes]",
-        connection: "Connection[Command, Answer]",
-        *,
-        is_fallback: bool,
-    ) -> Hang | None:
+    def _read_until_end(self, process: _Process) -> Hang | None:
         """Pass events on until the pipe closes; tells how the process hung if it was killed."""
-        self._heard_at = time.monotonic()
+        heard_at = time.monotonic()
         while True:
-            if self._end_by is not None and time.monotonic() > self._end_by:
-                process.kill()
+            if process.end_by is not None and time.monotonic() > process.end_by:
+                process.popen.kill()
             try:
-                if connection.poll(POLL_S):
-                    answer = connection.recv()
-                    self._take(answer, is_fallback=is_fallback)
-                    self._heard_at = time.monotonic()
-                    if (hang := self._hang_told_by(answer)) is not None:
-                        process.kill()
+                if process.connection.poll(POLL_S):
+                    answer = process.connection.recv()
+                    heard_at = time.monotonic()
+                    if (hang := self._take(answer, process)) is not None:
+                        process.popen.kill()
                         return hang
                     continue
             except (EOFError, OSError):
                 return None
-            if time.monotonic() - self._heard_at > self._silence_limit_s:
-                process.kill()
+            if time.monotonic() - heard_at > self._silence_limit_s:
+                process.popen.kill()
                 return hang_in_silence(self._speculation, self._silence_limit_s)
-            self._send(Ping())
+            self._ping(process)
 
-    def _hang_told_by(self, answer: Answer) -> Hang | None:
-        return hang_of(answer.busy, self._silence_limit_s) if isinstance(answer, Pong) else None
-
-    def _take(self, answer: Answer, *, is_fallback: bool) -> None:
-        if not isinstance(answer, tuple) or self._end_by is not None:
-            return
+    def _take(self, answer: Answer, process: _Process) -> Hang | None:
+        """Pass events on; gives the hang of which a sign of life tells, if it does."""
+        if isinstance(answer, Pong):
+            return hang_of(answer.busy, self._silence_limit_s)
         for event in answer:
-            if isinstance(event, Loaded | Finished | Failed):
-                self._is_busy = False
-            if isinstance(event, Loaded):
-                self._is_loaded = True
-                notes = (*event.notes, FALLBACK_NOTE) if is_fallback else event.notes
-                self._events.put(replace(event, notes=notes))
-            else:
-                self._events.put(event)
+            told = self._as_set(event, process) if isinstance(event, Loaded) else event
+            self._tell(process.attempt, told)
+        return None
 
-    def _after_end(
-        self,
-        process: "subprocess.Popen[bytes]",
-        job: Load,
-        hang: Hang | None,
-    ) -> Load | None:
-        exit_code = process.wait()
-        was_loaded, self._is_loaded = self._is_loaded, False
-        self._forget_process()
-        if self._is_closed or not self._jobs.empty():
-            return None
-        if hang is not None:
-            self._stopped(
-                "The engine stopped answering",
-                f"{hang.message}; the engine is restarted" if was_loaded else hang.message,
-                exit_code,
-                will_restart=was_loaded,
-            )
-            return self._again(job, hang) if was_loaded else None
-        if not was_loaded and is_native_crash(exit_code) and job.configuration.use_extra_buffers:
+    def _as_set(self, loaded: Loaded, process: _Process) -> Loaded:
+        """Switch a new engine to what was set while it loaded; gives what is loaded now."""
+        if process.attempt.is_fallback:
             self._memory.remember_crash()
-            self._stopped(
-                "llama.cpp crashed while loading",
-                f"{describe_exit(exit_code)}; trying again without extra buffer types",
-                exit_code,
-                will_restart=True,
-            )
-            return job
+            loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
+        with self._sending:
+            speculation = self._speculation
+            if speculation == loaded.configuration.speculation:
+                return loaded
+            self._write(process, SetSpeculation(speculation))
+        return replace(loaded, configuration=replace(loaded.configuration, speculation=speculation))
+
+    def _after_end(self, attempt: _Attempt, exit_code: int, hang: Hang | None) -> _Attempt | None:
+        """Tell why a process ended; gives what to try next, if there is something."""
+        was_loaded = self._is_loaded
+        if hang is not None:
+            said = f"{hang.message}; the engine is restarted" if was_loaded else hang.message
+            title = "The engine stopped answering"
+            self._stopped(attempt, title, said, exit_code, will_restart=was_loaded)
+            return self._again(attempt, hang) if was_loaded else None
+        why = describe_exit(exit_code)
+        crashed = not was_loaded and is_native_crash(exit_code)
+        if crashed and attempt.load.configuration.use_extra_buffers:
+            said = f"{why}; trying again without extra buffer types"
+            self._stopped(attempt, LOAD_CRASH, said, exit_code, will_restart=True)
+            return attempt.without_extra_buffers()
+        if crashed:
+            said = f"{why}. Choose another model or other settings; the log is {self._log_path}"
+            self._stopped(attempt, LOAD_CRASH, said, exit_code)
+            return None
         self._stopped(
+            attempt,
             "The engine stopped",
-            f"{describe_exit(exit_code)}. Your chat is saved. Restart the engine to go on; "
-            f"the log is {self._log_path}",
+            f"{why}. Your chat is saved. Restart the engine to go on; the log is {self._log_path}",
             exit_code,
         )
         return None
 
-    def _again(self, job: Load, hang: Hang) -> Load:
+    def _again(self, attempt: _Attempt, hang: Hang) -> _Attempt:
         """Give what to load in the place of a hung process: as it was set last, without culprit."""
+        job = attempt.load
         configuration = replace(job.configuration, speculation=self._speculation)
-        return Load(configuration, hang.barred or job.barred, job.costs_path, job.cache)
+        job = replace(job, configuration=configuration, barred=hang.barred or job.barred)
+        return replace(attempt, load=job)
 
     def _stopped(
-        self, title: str, message: str, exit_code: int, *, will_restart: bool = False
+        self,
+        attempt: _Attempt,
+        title: str,
+        message: str,
+        exit_code: int | None,
+        *,
+        will_restart: bool = False,
     ) -> None:
-        self._is_busy = will_restart
-        self._events.put(WorkerStopped(title, message, exit_code, self._log_tail(), will_restart))
+        self._tell(attempt, WorkerStopped(title, message, exit_code, will_restart))
 
-    def _log_tail(self) -> str:
-        try:
-            with self._log_path.open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
-                return log.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+    def _tell(self, attempt: _Attempt, event: Event) -> None:
+        """Pass an event on, unless something else was asked for since."""
+        with self._changed:
+            if not self._counts(attempt):
+                return
+            match event:
+                case Loaded():
+                    self._is_busy, self._is_loaded = False, True
+                case Finished() | Failed():
+                    self._is_busy = False
+                case WorkerStopped(will_restart=will_restart):
+                    self._is_busy, self._is_loaded = will_restart, False
+                case _:
+                    pass
+            self._events.put(event)
 
     def _send(self, command: Command) -> bool:
-        with self._lock:
-            if self._connection is None:
-                return False
+        process = self._process
+        if process is None or process.end_by is not None:
+            return False
+        return self._write(process, command)
+
+    def _write(self, process: _Process, command: Command) -> bool:
+        with self._sending:
             try:
-                self._connection.send(command)
+                process.connection.send(command)
             except (OSError, ValueError):
                 return False
             return True
 
-    def _forget_process(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = self._process = self._watched = None
+    def _ping(self, process: _Process) -> None:
+        """Ask for a sign of life, if nobody waits to write: who waits has asked for one too."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self._write(process, Ping())
+            finally:
+                self._sending.release()
 
-    def _end_process(self, process: "subprocess.Popen[bytes] | None") -> None:
+    def _forget(self, process: _Process) -> None:
+        with self._changed:
+            self._process = None
+        with self._sending:
+            process.connection.close()
+
+    def _end(self, process: _Process) -> None:
         """Let a process write down what it holds, and end; it is killed when that takes long."""
-        if process is None or process is not self._process:
-            return
-        self._end_by = time.monotonic() + SAVE_LIMIT_S
-        if not self._send(Close()):
-            with self._lock:
-                if self._process is not None:
-                    self._process.kill()
+        if process.end_by is None:
+            process.end_by = time.monotonic() + SAVE_LIMIT_S
+            if not self._write(process, Close()):
+                process.popen.kill()

@@ -157,6 +157,13 @@ class ScriptedClient:
     def process_memory_bytes(self) -> int | None:
         return 312 * MIB if self._is_alive else None
 
+    @property
+    def has_ended(self) -> bool:
+        return self.is_closed
+
+    def begin_close(self) -> None:
+        self.close()
+
     def close(self) -> None:
         self.is_closed = True
         self._running = None

@@ -312,13 +312,14 @@ def test_the_engine_ends_when_its_front_end_is_killed(
     script = f"""
         import time
         from pathlib import Path
+        import psutil
         from engine.configuration import Configuration
         from engine.worker_client import WorkerClient
         client = WorkerClient(log_path=Path({str(tmp_path / "engine.log")!r}))
         client.load(Configuration(model_path=Path({str(configuration.model_path)!r}), n_ctx=512))
         while not client.is_alive:
             time.sleep(0.05)
-        print(client._process.pid, flush=True)
+        print(psutil.Process().children()[0].pid, flush=True)
         time.sleep(60)
     """
     front_end = subprocess.Popen(

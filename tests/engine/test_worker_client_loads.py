@@ -1,0 +1,264 @@
+"""Loading, switching and leaving, beside a process that only plays the engine's part."""
+
+import json
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import engine.worker_client
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.events import Event, Failed, Loaded, WorkerStopped
+from engine.requests import Message
+from engine.worker_client import FALLBACK_NOTE, WorkerClient
+
+WAIT_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+PLAYED = f"""
+    import json, os, signal, sys, time
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+    sys.path.insert(0, {str(ROOT)!r})
+    from engine.events import Failed
+    from engine.worker_protocol import Close, Load, Ping, Pong
+    from tests.fakes_client import loaded
+
+    connection, folder, name = Connection(int(sys.argv[2])), Path(sys.argv[1]), ""
+
+    def gate(name):
+        while not (folder / name).exists():
+            time.sleep(0.005)
+
+    def note(*facts):
+        with (folder / "journal").open("a") as journal:
+            journal.write(json.dumps([os.getpid(), *facts]) + "\\n")
+
+    while True:
+        command = connection.recv()
+        match command:
+            case Load(configuration):
+                name = configuration.model_path.stem
+                note("Load", name, configuration.use_extra_buffers)
+                if "crash" in name and ("always" in name or configuration.use_extra_buffers):
+                    os.kill(os.getpid(), signal.SIGABRT)
+                if "gated" in name:
+                    gate("open")
+                if "never" not in name:
+                    connection.send((loaded(configuration),))
+                while "deaf" in name:
+                    time.sleep(1)
+            case Close():
+                note("Close", name)
+                if "talks" in name:
+                    connection.send((Failed("late", name),))
+                if "saves" in name:
+                    gate("saved")
+                os._exit(0)
+            case Ping():
+                connection.send(Pong())
+            case _:
+                note(type(command).__name__, name)
+"""
+
+Journal = list[list[object]]
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClient]:
+    monkeypatch.setattr(engine.worker_client, "POLL_S", 0.05)
+    client = make_client(tmp_path)
+    yield client
+    client.close()
+
+
+def make_client(folder: Path, silence_limit_s: float = WAIT_S) -> WorkerClient:
+    script = folder / "played.py"
+    script.write_text(textwrap.dedent(PLAYED))
+    return WorkerClient(
+        log_path=folder / "engine.log",
+        memory_path=folder / "build.json",
+        command=(sys.executable, str(script), str(folder)),
+        silence_limit_s=silence_limit_s,
+    )
+
+
+def model(name: str) -> Configuration:
+    return Configuration(Path(f"{name}.gguf"), n_ctx=256)
+
+
+def until(is_it: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_it():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def journal(folder: Path, what: str = "Load") -> Journal:
+    path = folder / "journal"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [facts for facts in map(json.loads, lines) if facts[1] == what]
+
+
+def loads(folder: Path) -> Journal:
+    """Model and use of extra buffers of each load that a process was asked for."""
+    return [facts[2:] for facts in journal(folder)]
+
+
+def events_up_to(client: WorkerClient, *kinds: type[Event]) -> list[Event]:
+    events: list[Event] = []
+
+    def has_come() -> bool:
+        events.extend(client.poll(0.05))
+        return any(isinstance(event, kinds) for event in events)
+
+    until(has_come)
+    return events
+
+
+def test_nothing_that_the_engine_before_said_comes_behind_a_load(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("first that talks"))
+    until(lambda: client.is_alive)  # what it said is not polled yet
+
+    client.load(model("second"))
+    events = events_up_to(client, Loaded)
+
+    assert [type(event) for event in events] == [Loaded]
+    assert isinstance(events[0], Loaded)
+    assert events[0].configuration == model("second")
+    assert journal(tmp_path, "Close"), "the first was not asked to end"
+
+
+def test_a_load_right_behind_another_takes_its_place(client: WorkerClient) -> None:
+    client.load(model("never"))
+    client.load(model("second"))
+
+    assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
+
+
+def test_an_engine_that_dies_while_another_is_asked_for_does_not_take_it_along(
+    client: WorkerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.load(model("first"))
+    until(lambda: client.is_alive)
+    front_end = threading.get_ident()
+
+    def monotonic() -> float:
+        # The front end has looked at the first process and is about to tell it to end.
+        if threading.get_ident() == front_end and len(journal(tmp_path)) == 1:
+            os.kill(int(str(journal(tmp_path)[0][0])), signal.SIGKILL)
+            until(lambda: len(journal(tmp_path)) == 2)
+        return time.monotonic()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.worker_client, "time", SimpleNamespace(monotonic=monotonic))
+        client.load(model("second"))
+        events = events_up_to(client, Loaded)
+
+    assert [type(event) for event in events] == [Loaded]
+    assert not journal(tmp_path, "Close")
+    assert client.is_alive
+
+
+def test_a_model_that_crashes_with_and_without_extra_buffers_slows_no_other(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("crashes always"))
+    until(lambda: not client.is_busy)
+    stopped = client.poll()
+    client.load(model("good"))
+    events_up_to(client, Loaded)
+
+    assert [isinstance(e, WorkerStopped) and e.will_restart for e in stopped] == [True, False]
+    assert loads(tmp_path) == [["crashes always", True], ["crashes always", False], ["good", True]]
+
+
+def test_a_build_that_crashes_with_extra_buffers_alone_is_remembered(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("crashes"))
+    first = events_up_to(client, Loaded)[-1]
+    again = make_client(tmp_path)
+    again.load(model("good"))
+    second = events_up_to(again, Loaded)[-1]
+    again.close()
+
+    assert loads(tmp_path) == [["crashes", True], ["crashes", False], ["good", False]]
+    for event in (first, second):
+        assert isinstance(event, Loaded)
+        assert FALLBACK_NOTE in event.notes
+
+
+@pytest.mark.parametrize("is_begun", [True, False], ids=["loading", "starting"])
+def test_a_switch_while_a_model_loads_holds(
+    client: WorkerClient, tmp_path: Path, *, is_begun: bool
+) -> None:
+    client.load(model("gated"))
+    if is_begun:
+        until(lambda: journal(tmp_path))
+    off = SpeculationSettings(predictor=PredictorName.OFF)
+    client.set_speculation(off)
+    n_before = len(journal(tmp_path, "SetSpeculation"))
+    (tmp_path / "open").touch()
+    event = events_up_to(client, Loaded)[-1]
+
+    assert isinstance(event, Loaded)
+    assert event.configuration.speculation == off
+    until(lambda: len(journal(tmp_path, "SetSpeculation")) > n_before)
+
+
+def test_a_load_that_is_stopped_ends_and_another_may_follow(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("never"))
+    until(lambda: journal(tmp_path))
+    client.stop()
+    events = client.poll()
+
+    assert [isinstance(event, Failed) and event.fatal for event in events] == [True]
+    assert not client.is_busy
+    assert not client.is_alive
+    client.load(model("good"))
+    assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
+
+
+def test_closing_begins_without_waiting_and_says_when_it_is_over(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("saves"))
+    events_up_to(client, Loaded)
+
+    client.begin_close()
+    until(lambda: journal(tmp_path, "Close"))
+    assert not client.has_ended
+    (tmp_path / "saved").touch()
+    until(lambda: client.has_ended)
+
+
+def test_closing_without_a_model_is_over_at_once(client: WorkerClient) -> None:
+    client.begin_close()
+    until(lambda: client.has_ended)
+
+
+def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.worker_client, "POLL_S", 0.05)
+    client = make_client(tmp_path, silence_limit_s=1.0)
+    client.load(model("deaf never"))
+    until(lambda: journal(tmp_path))
+
+    client.prefetch((Message("user", "more than a pipe holds " * 100_000),))
+    events = events_up_to(client, WorkerStopped)
+
+    assert isinstance(events[-1], WorkerStopped)
+    assert "silent" in events[-1].message
+    client.close()
