@@ -7,12 +7,15 @@ has colours and sizes, `app.startup` finds model, settings and files before the 
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -20,7 +23,7 @@ from app.chat.controller import ChatController
 from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
 from app.render.gauges import GraphSymbols
-from app.render.sanitize import visible
+from app.render.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.services import Services
 from app.themes import load_themes, nearest_theme, theme_variable_defaults
@@ -29,6 +32,19 @@ from engine.errors import EngineError
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
+
+
+class HarmlessLines(LineFilter):
+    """Lets no control character reach the terminal, from whichever widget and text it comes."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        del background
+        if all(segment.text.isprintable() for segment in segments):
+            return segments
+        return [Segment(harmless(text), style, control) for text, style, control in segments]
+
+
+HARMLESS_LINES = HarmlessLines()
 
 
 class KvchatApp(App[None]):
@@ -100,6 +116,9 @@ class KvchatApp(App[None]):
             timeout=timeout,
             markup=False,
         )
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return (*super().get_line_filters(), HARMLESS_LINES)
 
     def on_unmount(self) -> None:
         self.controller.close()

@@ -5,9 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
+from textual.markup import escape
 from textual.screen import Screen
 
 from app.live_keys import own_bindings, own_nodes
+from app.render.sanitize import visible
 from app.render.tint import TINT_MEANINGS, TINT_MODES
 from app.screens.chat_actions import ChatActions
 from engine.configuration import ControllerName, PredictorName
@@ -23,7 +25,8 @@ def chat_commands(app: "KvchatApp", screen: Screen[object]) -> Iterator[SystemCo
         yield from _speculation(screen)
         yield from _tints(screen)
     for name in sorted(app.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
-        yield SystemCommand(f"theme: {name}", "Use this theme", partial(app.use_theme, name))
+        shown = escape(visible(name))
+        yield SystemCommand(f"theme: {shown}", "Use this theme", partial(app.use_theme, name))
     yield SystemCommand("screen: Save picture", "Write the screen to an SVG file", app.save_picture)
     yield SystemCommand("app: Quit", "Save and leave", app.action_quit)
 

@@ -6,6 +6,8 @@ a text in another order than it has. Both are shown as visible signs in their pl
 
 import re
 
+from rich.cells import cell_len
+
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 # Between Latin letters a joiner takes width in a terminal and none in our count.
@@ -26,6 +28,11 @@ def visible(text: str) -> str:
 def without_controls(text: str) -> str:
     r"""The text without harmful characters, for the clipboard; `\n` and tabs stay."""
     return _HARMFUL.sub("", text.replace("\r\n", "\n"))
+
+
+def harmless(text: str) -> str:
+    """A part of a line without what moves the cursor or turns the direction; as wide as before."""
+    return _HARMFUL.sub(lambda match: "\ufffd" * cell_len(match.group()), text.replace("\n", ""))
 
 
 def _sign(match: re.Match[str]) -> str:

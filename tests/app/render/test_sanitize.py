@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from app.render.sanitize import visible, without_controls
+from app.render.sanitize import harmless, visible, without_controls
 
 
 def test_escape_sequences_become_visible_signs() -> None:
@@ -28,3 +29,9 @@ def test_no_control_character_survives(text: str) -> None:
 def test_a_joiner_stays_in_an_emoji_and_shows_between_letters() -> None:
     assert visible("👩\u200d💻") == "👩\u200d💻"
     assert visible("a\u200db") == "a\ufffdb"
+
+
+@given(st.text())
+def test_what_is_made_harmless_is_as_wide_as_before(text: str) -> None:
+    assert cell_len(harmless(text)) == cell_len(text)
+    assert harmless(text) == harmless(harmless(text))

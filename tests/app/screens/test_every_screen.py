@@ -1,4 +1,4 @@
-"""What every screen and dialog keeps: the keys that leave it."""
+"""What every screen keeps: the keys that leave it, and that a text is painted letter by letter."""
 
 import importlib
 import pkgutil
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
+from textual.theme import Theme
+from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
@@ -19,6 +21,7 @@ from app.compare.choices import Choice
 from app.compare.side import plain_side
 from app.live_keys import key_sections
 from app.planning.plan import Planner, Setup
+from app.render.sanitize import harmless
 from app.screens.ask import AskLine, AskYes
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
@@ -35,13 +38,23 @@ from app.screens.plan_goal import GoalScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
+from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.events import Failed, TiersChanged
 from engine.model.library import ModelEntry
 from engine.requests import GenerationRequest, Message
 from tests.app.screens.plan_host import SilentDryRun
-from tests.fakes_app import WIDE, make_app, ready, wait_until
+from tests.fakes_app import WIDE, ask, make_app, ready, wait_until
+from tests.fakes_client import Script
 
 AnyScreen = Screen[Any]
+
+TEXTS = {
+    "markup": "What does [/INST] mean, [@click=app.quit]and[/] [bold",
+    "controls": "a\x1b]0;x\x07b\x9b1m\u202ec\u2066d\u200b\ufeff\ne\r\nf\tg\vh",
+    "long": "x" * 10_000,
+    "nothing": "",
+}
 
 
 class Sources:
@@ -170,3 +183,54 @@ async def show(pilot: Pilot[None], name: str, sources: Sources) -> None:
     elif name == "CommandPalette":
         sources.app.action_command_palette()
     await pilot.pause()
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+async def test_a_text_from_anywhere_is_painted_letter_by_letter(
+    text: str, tmp_path: Path, starter_path: Path
+) -> None:
+    (tmp_path / f"{text.replace('/', '')[:60] or 'x'}.toml").write_text(
+        'name = "x"\nn_ctx = "' + text.replace("\\", "")[:99].encode("unicode_escape").decode()
+    )
+    application, client = make_app(tmp_path, Script(replies=("word " * 400,), tps=40))
+    application.register_theme(Theme(text, primary="#336699"))
+    async with application.run_test(size=WIDE, notifications=True) as pilot:
+        chat = await ready(pilot)
+        await ask(pilot, chat, text or "x")
+        controller = chat.controller
+        await wait_until(pilot, lambda: controller.replying_chat_id)
+        chat_id = controller.replying_chat_id
+        assert chat_id is not None
+        controller.history.store.update_chat(chat_id, title=text, system_prompt=text)
+        controller.refresh()
+        await paints_letters(pilot)
+        await pilot.press("ctrl+n")
+        await ask(pilot, chat, "waits")
+        client.emit(Failed(text, text))
+        client.emit(TiersChanged(report(text, chat_id)))
+        application.notify(text, title=text)
+        await paints_letters(pilot)
+        await pilot.press("escape", "ctrl+g")
+        await paints_letters(pilot)
+        sources = Sources(application, starter_path, tmp_path, text)
+        for name in ("CommandPalette", *SCREENS):
+            await show(pilot, name, sources)
+            for line in application.screen.query(Input):
+                line.value = text
+            await paints_letters(pilot)
+            application.pop_screen()
+            await pilot.pause()
+
+
+def report(text: str, chat_id: int) -> CacheReport:
+    owners = (f"chat:{chat_id}",)
+    entry = CacheEntry("0" * 16, 0, 64, 1, ("warm",), owners, False, 1, 0.0, 1.0)
+    return CacheReport(entries=(entry,), notes=(CacheNote(0.0, text),))
+
+
+async def paints_letters(pilot: Pilot[None]) -> None:
+    """Fail where a character is on the screen that moves the cursor or turns the direction."""
+    await pilot.pause()
+    screen = pilot.app.screen
+    text = "\n".join(strip.text for strip in screen._compositor.render_strips())
+    assert text == "\n".join(map(harmless, text.split("\n"))), f"on {screen}"
