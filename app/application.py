@@ -57,8 +57,15 @@ class KvchatApp(App[None]):
         "styles/dialogs.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Help", id="app-help", tooltip="All keys, and what the words mean"),
-        # First of all keys, since a dialog hands no key on to the application.
+        # First of all keys, since a dialog hands none on to the application.
+        Binding(
+            "f1",
+            "help",
+            "Help",
+            id="app-help",
+            priority=True,
+            tooltip="All keys, and what the words mean",
+        ),
         Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
     ]
     PAUSE_GC_ON_SCROLL = True
@@ -124,9 +131,12 @@ class KvchatApp(App[None]):
         self.controller.close()
 
     def action_help(self) -> None:
-        """Show the keys of the screen below, and the glossary."""
+        """Show the keys of the screen below, and the glossary; again to close it."""
         from app.screens.help import HelpScreen
 
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+            return
         self.push_screen(HelpScreen(key_sections(self, self.screen, self.services.keymap)))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

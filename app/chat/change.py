@@ -16,6 +16,8 @@ class Notice:
     message: str
     title: str = ""
     severity: Severity = "information"
+    is_said: bool = False
+    """It stands in the transcript too, so that only who does not see that needs it."""
 
 
 @dataclass(frozen=True, slots=True)

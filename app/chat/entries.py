@@ -100,7 +100,7 @@ def _ending(reason: str | None) -> list[str]:
 def _figures(stats: dict[str, object]) -> list[str]:
     figures: list[str] = []
     if isinstance(n := stats.get("n_emitted"), int):
-        figures.append(f"{fmt.count(n)} tokens")
+        figures.append(fmt.counted(n, "token"))
     tps, spread = _number(stats, "decode_tps"), _number(stats, "plain_spread")
     if tps is not None:
         figures.append(fmt.speed(tps, spread))

@@ -240,7 +240,7 @@ class ChatReplies:
             self._context_full = event.message
             self._cut_reply(FinishReason.CONTEXT)
             return
-        self._notices.append(Notice(event.message, event.title, "error"))
+        self._notices.append(Notice(event.message, event.title, "error", is_said=True))
         if reply is None or reply.has_begun:
             self._cut_reply(FAILED)
         elif reply.begun is not None:
@@ -254,7 +254,7 @@ class ChatReplies:
         self._cut_reply(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
-        self._notices.append(Notice(todo, event.title, severity))
+        self._notices.append(Notice(todo, event.title, severity, is_said=True))
         self.say(f"{event.title}: {event.message}\n{todo}")
 
     def _take_store_errors(self) -> None:

@@ -131,7 +131,7 @@ def _wordings(cache: CacheChanged) -> Iterable[str]:
         yield f"{whole}: {places}"
         yield f"{short}: {places}"
     else:
-        yield f"reused {whole} tokens"
+        yield f"reused {whole} {fmt.plural(cache.n_prompt, 'token')}"
     yield whole
     yield short
 

@@ -1,17 +1,23 @@
 """One kept state or chat in full, and the cache's log."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.chat.kept_chats import NOBODY, KeptChat
 from app.render import format as fmt
 from app.render.cache_bars import LABEL_WIDTH, TIERS
 from app.render.cache_counts import hanging, note_lines
-from app.render.cache_screen import Titles, spared_text, title_of
+from app.render.cache_screen import Titles, owners_text, spared_text, title_of
 from app.render.gauges import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped
 from engine.cache.report import CacheEntry, CacheNote
 
 _COUNT_WIDTH = 9
+_STATE = re.compile(r"\bState ([0-9a-f]{16})\b")
+
+Owners = Mapping[str, Sequence[str]]
+"""Owners of a state by its key."""
 
 
 def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> list[Line]:
@@ -51,24 +57,57 @@ def chat_detail(
     """
     states = fmt.counted(len(chat.entries), "state")
     shared = f", {fmt.nbytes(chat.n_shared_bytes)} of them shared" if chat.n_shared_bytes else ""
-    pinned = f", {chat.n_pinned} pinned" if chat.n_pinned else ""
     lines = [
         *hanging("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
         *hanging("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest line"),), width),
         *(_tier(chat, place, width, symbols) for place in range(len(TIERS))),
         *hanging("bytes", (Run(f"{fmt.nbytes(chat.nbytes)}{shared}"),), width),
-        *hanging("states", (Run(f"{states}{pinned}"),), width),
+        *hanging("states", (Run(states),), width),
+        *_pinned(chat, titles, width),
         *hanging("used", (Run(_used(chat.n_uses, now - chat.used_at)),), width),
         *hanging("spares", (Run(_spares(chat.recompute_s)),), width),
     ]
     return [clipped(line, width) for line in lines]
 
 
-def log_lines(notes: Sequence[CacheNote], width: int) -> list[Line]:
-    """The log, newest first."""
+def log_lines(notes: Sequence[CacheNote], width: int, owners: Owners, titles: Titles) -> list[Line]:
+    """The log, newest first.
+
+    Args:
+        notes: The log.
+        width: Cells of a line.
+        owners: The owners of states by key: a state is called by its chats where they are known.
+        titles: Titles of the chats by owner.
+    """
     if not notes:
         return [clipped((Run("nothing happened yet", "muted"),), width)]
-    return [line for note in reversed(notes) for line in note_lines(note, width)]
+    return [
+        line
+        for note in reversed(notes)
+        for line in note_lines(replace(note, text=_named(note.text, owners, titles)), width)
+    ]
+
+
+def _named(text: str, owners: Owners, titles: Titles) -> str:
+    """A line of the log with the titles of chats in the place of the keys of states."""
+
+    def named(match: re.Match[str]) -> str:
+        of = owners.get(match[1])
+        return f"A state of “{owners_text(of, titles)}”" if of else match[0]
+
+    return _STATE.sub(named, text)
+
+
+def _pinned(chat: KeptChat, titles: Titles, width: int) -> list[Line]:
+    """What of a chat is pinned, and with which chats it shares that."""
+    states = [entry for entry in chat.entries if entry.is_pinned]
+    if not states:
+        return []
+    others = sorted({owner for state in states for owner in state.owners} - {chat.owner})
+    said = "all of it" if chat.is_pinned else f"{len(states)} of {len(chat.entries)} states"
+    if others:
+        said += f", together with “{owners_text(others, titles)}”"
+    return hanging("pinned", (Run(said, "accent"),), width)
 
 
 def _tier(chat: KeptChat, place: int, width: int, symbols: GraphSymbols) -> Line:

@@ -53,7 +53,8 @@ def _below(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     counts = snapshot.tiers.counts if snapshot.tiers is not None else None
     if counts is not None:
         lines.append(reuse_line(counts, width))
-    if snapshot.cache_log:
+    if snapshot.cache_log and snapshot.cache_log[-1].is_problem:
+        # What else happened stands in the log of the cache's own screen.
         lines.append(labelled("log", *note_line(snapshot.cache_log[-1], width)))
     if counts is not None:
         lines += [render(counts, width) for render in (moves_line, prefetch_line, tokens_line)]

@@ -15,10 +15,11 @@ Titles = Mapping[str, str]
 
 MIN_TITLE = 12
 _COLUMNS = (
-    ("uses", 5), ("spares", 8), ("used", 7), ("bytes", 6), ("pin", 5), ("where", 6), ("tokens", 12),
+    ("uses", 5), ("spares", 8), ("used", 7), ("bytes", 6), ("pinned", 8), ("where", 6),
+    ("tokens", 12),
 )  # fmt: skip
 """Columns behind the title, those first that go first where there is no room."""
-_ORDER = ("tokens", "bytes", "where", "pin", "uses", "used", "spares")
+_ORDER = ("tokens", "bytes", "where", "pinned", "uses", "used", "spares")
 _MARKS = {"hot": "H", "warm": "W", "cold": "C"}
 _ABSENT = "\N{MIDDLE DOT}"
 
@@ -70,7 +71,7 @@ def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Lin
     cells = {
         "tokens": Run(_span(entry)),
         "bytes": Run(fmt.short_nbytes(entry.nbytes)),
-        "pin": Run("pin" if entry.is_pinned else "", "accent"),
+        "pinned": Run("pinned" if entry.is_pinned else "", "accent"),
         "uses": Run(fmt.tokens(entry.n_uses)),
         "used": Run(fmt.ago(now - entry.used_at)),
         "spares": Run(spared_text(entry.recompute_s)),
@@ -87,7 +88,7 @@ def chat_line(chat: KeptChat, titles: Titles, width: int, now: float) -> Line:
     cells = {
         "tokens": Run(fmt.count(chat.n_tokens)),
         "bytes": Run(fmt.short_nbytes(chat.nbytes)),
-        "pin": Run("pin" if chat.is_pinned else "some" if chat.n_pinned else "", "accent"),
+        "pinned": Run(_pinned(chat), "accent"),
         "uses": Run(fmt.tokens(chat.n_uses)),
         "used": Run(fmt.ago(now - chat.used_at)),
         "spares": Run(spared_text(chat.recompute_s)),
@@ -95,6 +96,13 @@ def chat_line(chat: KeptChat, titles: Titles, width: int, now: float) -> Line:
     return _table_line(
         Run(title_of(chat.owner, titles)), cells, width, [_where(chat, tier) for tier in TIERS]
     )
+
+
+def _pinned(chat: KeptChat) -> str:
+    """`part` also where nothing but what it shares with another chat is pinned."""
+    if not chat.n_pinned:
+        return ""
+    return "pinned" if chat.is_pinned and chat.own else "part"
 
 
 def owners_text(owners: Sequence[str], titles: Titles) -> str:

@@ -33,7 +33,7 @@ def question_line(question: str, request: GenerationRequest, width: int) -> Line
     asked = visible(" ".join(question.split()))
     sampling = request.sampling
     drawn = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
-    limit = f"{fmt.count(request.max_tokens)} tokens" if request.max_tokens else "no limit"
+    limit = fmt.counted(request.max_tokens, "token") if request.max_tokens else "no limit"
     right = (Run(f"{limit} at most · {drawn} · seed {request.seed} ", "muted"),)
     return spread((Run(" compare  ", "strong"), Run(asked)), right, width)
 
@@ -57,7 +57,7 @@ def figure_lines(answer: Answer | None, width: int) -> list[Line]:
     tally = answer.tally
     clock = (
         Run(fmt.seconds(answer.elapsed_s), "strong"),
-        Run(f" · {fmt.rate(answer.decode_tps)} tok/s · {fmt.count(tally.n_emitted)} tokens"),
+        Run(f" · {fmt.rate(answer.decode_tps)} tok/s · {fmt.counted(tally.n_emitted, 'token')}"),
     )
     if answer.note:
         return [clipped(clock, width), clipped((Run(visible(answer.note), "warn"),), width)]
@@ -144,7 +144,8 @@ def _identity(identity: Identity | None, comparison: Comparison) -> Line:
     if identity is None:
         return (Run("not known before both have answered", "muted"),)
     if identity.parting is None:
-        what = f"identical, all {fmt.count(identity.n_tokens)} tokens"
+        of_tokens = fmt.counted(identity.n_tokens, "token")
+        what = f"identical, all {of_tokens}" if identity.n_tokens > 1 else "identical"
         return (Run(what, "good"), Run("" if identity.n_pairs == 1 else " in every pair", "muted"))
     parting = identity.parting
     share = f" in {identity.n_pairs - identity.n_same} of {_pairs(identity.n_pairs)}"

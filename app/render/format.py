@@ -54,8 +54,12 @@ def short_nbytes(n: int) -> str:
 
 def counted(n: int, noun: str) -> str:
     """A count with its noun: `1 hit`, `2 misses`."""
-    ending = "" if n == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count(n)} {noun}{ending}"
+    return f"{count(n)} {plural(n, noun)}"
+
+
+def plural(n: int, noun: str) -> str:
+    """The noun as it stands behind a count: `hit` behind 1, `misses` behind 2."""
+    return noun if n == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def count(n: int) -> str:

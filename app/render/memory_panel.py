@@ -1,11 +1,13 @@
 """The memory panel: what was planned, what llama.cpp allocated, what the process takes."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render import format as fmt
+from app.render.cache_bars import longest
 from app.render.lines import Line, Run, clipped
-from app.render.panel_rows import row
+from app.render.panel_rows import LABEL_WIDTH, row
 from engine.events import BufferSize
 
 
@@ -21,7 +23,7 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
         row("planned", _size(snapshot.planned_bytes)),
         row("measured", _size(measured), *_difference(snapshot.planned_bytes, measured)),
         row("process", _size(snapshot.process_bytes)),
-        row("", Run(_by_kind(snapshot.buffers), "muted")),
+        _by_kind(snapshot.buffers, width),
     ]
     return [clipped(runs, width) for runs in lines]
 
@@ -39,9 +41,21 @@ def _difference(planned: int | None, measured: int | None) -> list[Run]:
     return [Run(f"  plan {off:+.1%}", "muted" if abs(off) < 0.05 else "warn")]
 
 
-def _by_kind(buffers: tuple[BufferSize, ...]) -> str:
-    """Sizes by kind, largest first; those of a draft model as one."""
+def _by_kind(buffers: tuple[BufferSize, ...], width: int) -> Line:
+    """Sizes by kind, largest first; those of a draft model as one. The longest that fits."""
     named = sorted((b.kind if b.owner == "target" else b.owner, b.nbytes) for b in buffers)
     sums = [(name, sum(n for _, n in group)) for name, group in groupby(named, lambda b: b[0])]
     ordered = sorted(sums, key=lambda item: -item[1])
-    return " · ".join(f"{name} {fmt.nbytes(nbytes)}" for name, nbytes in ordered if nbytes)
+    told = [(name, nbytes) for name, nbytes in ordered if nbytes]
+    long = " · ".join(f"{name} {fmt.nbytes(nbytes)}" for name, nbytes in told)
+    if len(long) <= width - LABEL_WIDTH:
+        return row("", Run(long, "muted"))
+    shorter = (_largest(told, n) for n in range(len(told), 0, -1))
+    return (Run(longest((long, *shorter), width), "muted"),)
+
+
+def _largest(told: Sequence[tuple[str, int]], n: int) -> str:
+    """The first `n` sizes in short, and behind them the sum of the others: `KV 180M +205K`."""
+    named = " · ".join(f"{name} {fmt.short_nbytes(nbytes)}" for name, nbytes in told[:n])
+    others = sum(nbytes for _, nbytes in told[n:])
+    return f"{named} +{fmt.short_nbytes(others)}" if others else named

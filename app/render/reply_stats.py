@@ -32,7 +32,7 @@ def _made_by(message: StoredMessage) -> str:
 
 
 def _speed(stats: GenerationStats) -> str:
-    text = f"{fmt.count(stats.n_emitted)} tokens in {fmt.seconds(stats.decode_s)}"
+    text = f"{fmt.counted(stats.n_emitted, 'token')} in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
         text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"
     if stats.first_token_s is not None:
@@ -41,7 +41,7 @@ def _speed(stats: GenerationStats) -> str:
 
 
 def _prompt(stats: GenerationStats) -> str:
-    read = f"prompt of {fmt.count(stats.n_prompt)} tokens"
+    read = f"prompt of {fmt.counted(stats.n_prompt, 'token')}"
     if stats.n_reused:
         read += f", {fmt.count(stats.n_reused)} of them reused"
     return f"{read}, read in {fmt.seconds(stats.prefill_s)}"
@@ -55,7 +55,7 @@ def _counts(stats: GenerationStats) -> str:
         f"accepted {fmt.count(stats.n_accepted)}",
         f"refuted {fmt.count(stats.n_verified - stats.n_accepted)}",
     )
-    rounds = f"{fmt.count(stats.n_rounds)} rounds"
+    rounds = fmt.counted(stats.n_rounds, "round")
     if stats.tokens_per_round is not None:
         rounds += f" of {stats.tokens_per_round:.2f} tokens"
     return f"{', '.join(counts)}; {rounds}"

@@ -1,33 +1,57 @@
 """The status line: model and predictor on the left, context and speed on the right."""
 
+import re
+
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render import format as fmt
-from app.render.lines import Line, Run, spread
+from app.render.lines import Line, Run, clipped, spread, width_of
 from app.render.sanitize import visible
 
 MAX_TITLE = 20
 """Characters of the title of a chat that is answered in the background."""
+MIN_NAME = 8
+"""Cells of the model's name where the line is short."""
+QUANTISATION = re.compile(r"[.\-_]((?:I?Q|TQ)\d\w*|MXFP4\w*|B?F16|F32)$", re.IGNORECASE)
 _SEPARATOR = Run(" · ", "muted")
 
 
 def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
     """One line; the right part wins where they do not fit together."""
-    left = _joined([Run(text, style) for text, style in _who(snapshot)])
-    right = _joined([Run(text) for text in _figures(snapshot)])
-    return spread((Run(" "), *left), (*right, Run(" ")), width)
+    right = (*_joined([Run(text) for text in _figures(snapshot)]), Run(" "))
+    room = width - width_of(right) - 2
+    left = _joined(_fitting([Run(text, style) for text, style in _who(snapshot)], room))
+    return spread((Run(" "), *left), right, width)
+
+
+def _fitting(parts: list[Run], room: int) -> list[Run]:
+    """The parts with a shorter name, so that what is behind it can be read."""
+    if not parts:
+        return parts
+    others = width_of(_joined([Run(""), *parts[1:]]))
+    return [*clipped((parts[0],), max(room - others, MIN_NAME)), *parts[1:]]
+
+
+def _name_and_type(snapshot: CockpitSnapshot) -> tuple[str, str]:
+    """The model without the quantisation that the name of its file often ends with.
+
+    What is loaded tells its own; before, the name is all there is.
+    """
+    name = visible(snapshot.model_name.replace("\n", " "))
+    ending = QUANTISATION.search(name)
+    told = snapshot.file_type or (ending[1].upper() if ending else "")
+    if told and name.lower().endswith(told.lower()):
+        name = name[: -len(told)].rstrip(".-_")
+    return name, told
 
 
 def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
-    name = visible(snapshot.model_name.replace("\n", " "))
-    # The file's name often ends with the quantisation, which follows anyway.
-    if snapshot.file_type and name.lower().endswith(snapshot.file_type.lower()):
-        name = name[: -len(snapshot.file_type)].rstrip(".-_")
+    name, file_type = _name_and_type(snapshot)
     elsewhere = f"answering “{short_title(snapshot.elsewhere)}”" if snapshot.elsewhere else ""
     # Before what does not change: the end is cut off where the line is short.
     parts = [
         (name, "strong"),
         (elsewhere, "accent"),
-        (snapshot.file_type, ""),
+        (file_type, ""),
         (_predictor(snapshot), ""),
     ]
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):

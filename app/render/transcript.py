@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from app.chat.entries import Entry, Speaker
 from app.chat.pieces import Piece
-from app.render.lines import EMPTY, Line, Run, clipped, wrapped
+from app.render import format as fmt
+from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown.document import MarkdownDocument
 from app.render.sanitize import visible
 from app.render.tint import TintedText, TintMode
@@ -35,6 +36,8 @@ class EntryLines:
 
     def __init__(self, entry: Entry, tint: TintMode = "off") -> None:
         self.entry = entry
+        self.hint = ""
+        """Which keys apply to it; stands behind how the reply went."""
         self._tint: TintMode = tint
         self._pieces = list(entry.pieces)
         self._tinted = self._tinted_text()
@@ -69,6 +72,12 @@ class EntryLines:
             self._tinted = self._tinted_text()
         self._lines = None
 
+    def set_hint(self, hint: str) -> None:
+        """Say which keys apply to it."""
+        if hint != self.hint:
+            self.hint = hint
+            self._lines = None
+
     def set_tint(self, tint: TintMode) -> None:
         """Colour the tokens in another way."""
         self._tint = tint
@@ -101,8 +110,14 @@ class EntryLines:
     def _footer(self, width: int) -> list[Line]:
         parts = [self.entry.note] if self.entry.note else []
         if self.entry.n_variants > 1:
-            parts.insert(0, f"variant {self.entry.variant} of {self.entry.n_variants}  [ ]")
-        return wrapped((Run(" · ".join(parts), "note"),), width) if parts else []
+            which = f"variant {self.entry.variant} of {self.entry.n_variants}"
+            parts.insert(0, f"{which} (tab, then [ or ])")
+        said = (Run(" · ".join(parts), "note"),)
+        keys = (Run(self.hint, "muted"),)
+        whole = (*said, Run(" · " * bool(parts and self.hint), "muted"), *keys)
+        if width_of(whole) <= width:
+            return [whole] if plain(whole) else []
+        return [*wrapped(said, width), *wrapped(keys, width)] if parts else wrapped(keys, width)
 
 
 def divider_lines(summary: str, width: int) -> list[Line]:
@@ -126,7 +141,7 @@ def question_lines(text: str, width: int, style: str = "") -> list[Line]:
         if len(lines) > MAX_QUESTION_LINES:
             left = sum(len(rest) + 1 for rest in rows[i + 1 :])
             left += sum(len(run.text) for runs in lines[MAX_QUESTION_LINES:] for run in runs)
-            note = f"… {left:,} more characters, sent and saved"
+            note = f"… {fmt.count(left)} more {fmt.plural(left, 'character')}, sent and saved"
             return [*lines[:MAX_QUESTION_LINES], (Run(note, "note"),)]
     return lines
 

@@ -14,6 +14,7 @@ from app.chat.controller import ChatController
 from app.chat.kept_chats import KeptChat, kept_chats
 from app.chat.replies import owner_of
 from app.chat.snapshot import CockpitSnapshot
+from app.render import format as fmt
 from app.render.cache_detail import chat_detail, log_lines, state_detail
 from app.render.cache_screen import (
     chat_line,
@@ -38,6 +39,7 @@ from engine.cache.report import CacheEntry, CacheReport
 FRAME_S = 0.5
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_TITLES = 10_000
+LEGEND = "H hot · W warm · C cold, small where a part"
 
 
 class CacheScreen(Screen[None]):
@@ -79,13 +81,15 @@ class CacheScreen(Screen[None]):
         self._report: CacheReport | None = None
         self._rows: Sequence[KeptChat | CacheEntry] = ()
         self._titles: dict[str, str] = {}
+        self._owners: dict[str, tuple[str, ...]] = {}
+        """Of every state that was seen here, dropped ones too: the log speaks of those."""
         self._unknown: frozenset[str] = frozenset()
         """Owners for which the chats were searched in vain."""
 
     def compose(self) -> ComposeResult:
         yield PlanTitle(id="cache-title")
         with Horizontal(id="cache-main"):
-            yield RowList(id="kept")
+            yield RowList(id="kept", note=LEGEND)
             with Vertical(id="cache-side"):
                 yield CachePanel(id="cache", symbols=self._symbols)
                 yield PlanReport(title="marked", id="cache-detail")
@@ -121,7 +125,9 @@ class CacheScreen(Screen[None]):
             kept.show_text(lambda width: wrapped(said, width))
         self.query_one(CachePanel).present(snapshot)
         notes = snapshot.cache_log
-        self.query_one("#cache-log", PlanReport).present(lambda width: log_lines(notes, width))
+        self.query_one("#cache-log", PlanReport).present(
+            lambda width: log_lines(notes, width, self._owners, self._titles)
+        )
         self._present_detail()
 
     def _present_detail(self) -> None:
@@ -147,6 +153,7 @@ class CacheScreen(Screen[None]):
     def _find_titles(self) -> None:
         """Read the titles of chats anew where an owner has none."""
         entries = self._report.entries if self._report is not None else ()
+        self._owners |= {entry.key: entry.owners for entry in entries}
         owners = {owner for entry in entries for owner in entry.owners}
         missing = owners - self._titles.keys() - self._unknown
         if not missing:
@@ -266,8 +273,8 @@ def _drop_question(
     n_pinned = sum(state.is_pinned for state in states)
     pinned = f", {n_pinned} of them pinned" if n_pinned else ""
     if isinstance(row, KeptChat):
-        title = title_of(row.owner, titles)
-        return f"Drop {len(states)} states of “{title}” that no other chat uses{pinned}?"
+        title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
+        return f"Drop {what} of “{title}” that no other chat uses{pinned}?"
     if len(row.owners) > 1:
         return f"Drop a state of {owners_text(row.owners, titles)}?"
     return "Drop a pinned state?" if n_pinned else None

@@ -115,6 +115,7 @@ class ChatScreen(ChatActions):
         """Show what a poll changed."""
         if change.is_rebuilt:
             self._pending, self._pending_pieces = "", []
+            self.transcript.is_read_only = self.controller.history.is_read_only
             self.transcript.show(self.controller.entries())
             self._present_chat()
             self.present()
@@ -123,7 +124,10 @@ class ChatScreen(ChatActions):
             self._jump = None
         self._pending += change.text
         self._pending_pieces += change.pieces
+        can_see = self.is_current and self.transcript.is_following
         for notice in change.notices:
+            if notice.is_said and can_see:
+                continue
             self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
         if change.draft is not None:
             self.give_back(change.draft)
@@ -132,6 +136,14 @@ class ChatScreen(ChatActions):
         if change.loaded is not None:
             self._read_memory()
             self.present()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._keep_focus)
+
+    def _keep_focus(self) -> None:
+        """Give the focus back that a window too small for the chat has taken away."""
+        if self.focused is None and self.composer.size.width:
+            self.composer.focus()
 
     def jump_to(self, message_id: int, found: str) -> None:
         self._jump = (message_id, found)

@@ -32,6 +32,8 @@ class ChatRow:
     is_shown: bool = False
     is_answered: bool = False
     """A reply is being written in it."""
+    is_cache_known: bool = True
+    """The cache has said what it keeps; it has not before a model is loaded."""
 
 
 def chat_row(row: ChatRow, width: int, now: datetime) -> Content:
@@ -90,21 +92,28 @@ def detail(row: ChatRow) -> Content:
     parts = [
         model.removesuffix(".gguf"),
         fmt.counted(size.n_messages, "message"),
-        f"{fmt.tokens(size.n_tokens)} tokens answered" if size.n_tokens else "",
+        _answered(size.n_tokens),
         "in the archive" if chat.archived_at is not None else "",
         "seen by the model from a later turn on" if chat.kept_from is not None else "",
     ]
     return Content.assemble(
-        (" · ".join(part for part in parts if part), MUTED), "\n", kept_text(row.kept)
+        (" · ".join(part for part in parts if part), MUTED), "\n", kept_text(row)
     )
 
 
-def kept_text(kept: KeptChat | None) -> Content:
-    """Give in words where the cache keeps a chat."""
+def kept_text(row: ChatRow) -> Content:
+    """Where the cache keeps a chat, in words."""
+    kept = row.kept
+    if not row.is_cache_known:
+        return Content.styled("what the cache keeps is known when the model is loaded", MUTED)
     if not kept:
         return Content.styled("the cache keeps nothing of it for this model", MUTED)
     told = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := kept.n_by_tier[tier])]
     return Content.styled(f"kept, in tokens: {', '.join(told)} · {fmt.nbytes(kept.nbytes)}", MUTED)
+
+
+def _answered(n_tokens: int) -> str:
+    return f"{fmt.tokens(n_tokens)} {fmt.plural(n_tokens, 'token')} answered" if n_tokens else ""
 
 
 def when_text(seconds: float, now: datetime) -> str:
@@ -117,6 +126,8 @@ def when_text(seconds: float, now: datetime) -> str:
 
 def _counts(row: ChatRow) -> Content:
     size = f"{row.size.n_messages:>5} msg {fmt.tokens(row.size.n_tokens):>6} tok "
+    if not row.is_cache_known:
+        return Content.styled(f"{size}  {fmt.NO_VALUE}", MUTED)
     letters: list[str | tuple[str, str]] = []
     for tier in TIERS:
         is_there = row.kept is not None and bool(row.kept.n_by_tier[tier])

@@ -35,6 +35,7 @@ SEARCH_AFTER_S = 0.12
 PREFETCH_AFTER_S = 0.3
 """How long a chat is highlighted before the cache brings it into memory."""
 MAX_HITS = 100
+LEGEND = "enter opens · h w c: the cache keeps it hot, warm, cold"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
 
@@ -155,7 +156,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
         options.highlighted = min(place, len(ids) - 1) if ids else None
         dialog = self.query_one(".dialog")
         dialog.border_title = self._title()
-        dialog.border_subtitle = "enter opens" if ids else ""
+        opens = LEGEND if self._hits is None else "enter opens"
+        dialog.border_subtitle = opens if ids else ""
         if not ids:
             self.query_one("#chats-detail", Static).update(self._nothing())
 
@@ -171,6 +173,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
             kept.get(owner_of(chat.id)),
             is_shown=shown is not None and shown.id == chat.id,
             is_answered=self._controller.replying_chat_id == chat.id,
+            is_cache_known=self._controller.snapshot().tiers is not None,
         )
 
     def _title(self) -> str:

@@ -46,7 +46,18 @@ class RowList(ScrollView, Ink, can_focus=True):
 
         place: int
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
+    def __init__(
+        self,
+        *,
+        note: str = "",
+        id: str | None = None,  # noqa: A002  Textual's own name
+    ) -> None:
+        """A table without rows.
+
+        Args:
+            note: Stands below it, such as what its marks mean.
+            id: As of every widget.
+        """
         super().__init__(id=id)
         self.place = 0
         """The marked row."""
@@ -54,6 +65,7 @@ class RowList(ScrollView, Ink, can_focus=True):
         self._head: Callable[[int], Line] = lambda _: EMPTY
         self._row: RowRenderer = lambda *_: EMPTY
         self._text: Callable[[int], list[Line]] = lambda _: []
+        self._note = note
 
     def show_rows(
         self, n_rows: int, row: RowRenderer, head: Callable[[int], Line], place: int
@@ -114,7 +126,9 @@ class RowList(ScrollView, Ink, can_focus=True):
     def _resize(self) -> None:
         self.virtual_size = Size(self.size.width, self._n_rows + HEAD_HEIGHT)
         n_below = self._n_rows - (self.size.height - HEAD_HEIGHT)
-        self.set_frame(hint=f"{self._n_rows} rows: arrows and page keys" if n_below > 0 else "")
+        more = f"{self._n_rows} rows: arrows and page keys" if n_below > 0 else ""
+        note = self._note if self._n_rows else ""
+        self.set_frame(hint=" · ".join(filter(None, (more, note))))
         self.refresh()
 
     def _follow(self) -> None:

@@ -21,12 +21,15 @@ from textual.strip import Strip
 from app.chat.entries import Entry, Speaker
 from app.chat.pieces import Piece
 from app.chat_keys import MESSAGE_KEYS
+from app.render.format import counted
 from app.render.lines import Line, Run, plain
 from app.render.tint import TINT_STYLES, TintMode
 from app.render.transcript import GUTTER, EntryLines, gutter
 from app.widgets.highlight import highlighted
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
 
+AGAIN = "ctrl+g again · tab selects: r again, e edit, y copy"
+"""Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
 
@@ -72,6 +75,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._n_window = WINDOW
         self.tint: TintMode = "off"
         """How the tokens of replies are coloured; `set_tint` changes it."""
+        self.is_read_only = False
+        """Nothing can be asked here."""
         self.is_following = True
         """New text scrolls into sight; ends when the user scrolls up."""
 
@@ -85,9 +90,30 @@ class Transcript(ScrollView, Ink, can_focus=True):
         known = {shown.entry.key: shown for shown in self._shown}
         first = max(len(entries) - self._n_window, 0)
         self._shown = [self._updated(known.get(e.key), e) for e in entries[first:]]
+        for entry_lines in self._shown:
+            entry_lines.set_hint("")
+        if last := self._last_message():
+            entry = last.entry
+            can_answer = entry.speaker is Speaker.MODEL and not entry.is_live
+            last.set_hint(AGAIN if can_answer and not self.is_read_only else "")
         if self.selected not in {entry.key for entry in entries}:
             self.selected = None
+            if self.has_focus:
+                self._select_last()
         self._lay_out_from(0)
+
+    def _last_message(self) -> EntryLines | None:
+        messages = (Speaker.USER, Speaker.MODEL)
+        return next((s for s in reversed(self._shown) if s.entry.speaker in messages), None)
+
+    def _select_last(self) -> None:
+        """Show what the keys apply to where nothing was selected."""
+        last = self._last_message()
+        if self.selected is None and last is not None:
+            self.selected = last.entry.key
+
+    def on_focus(self) -> None:
+        self._select_last()
 
     def append(self, text: str, pieces: Sequence[Piece] = ()) -> None:
         """Add text to the entry that is live, and the same by where its tokens came from."""
@@ -161,7 +187,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def _heading(self) -> list[Line]:
         if not self.n_hidden:
             return []
-        return [(Run(f"{self.n_hidden} earlier messages: g shows more", "note"),), ()]
+        earlier = counted(self.n_hidden, "earlier message")
+        return [(Run(f"{earlier}: tab, then g shows more", "note"),), ()]
 
     def _refresh_from(self, line: int) -> None:
         top = max(line - self.scroll_offset.y, 0)

@@ -70,10 +70,16 @@ def test_a_tall_panel_has_the_counts_in_full() -> None:
         "3 promoted, 4 demoted, 2 evicted",
         "5 prefetched: 3 used, 1 wasted",
         "12.3k hot, 900 cold, 4.0k computed",
-        "wrote 2 snapshots of 31 MiB",
     ):
         assert part in shown
     assert "older" not in shown
+
+
+def test_only_a_problem_of_the_log_stands_in_the_panel() -> None:
+    told = "wrote 2 snapshots of 31 MiB"
+    assert told not in "\n".join(text(cache_lines(TOLD, 60)))
+    problem = replace(TOLD.cache_log[-1], is_problem=True)
+    assert told in "\n".join(text(cache_lines(replace(TOLD, cache_log=(problem,)), 60)))
 
 
 def test_before_the_first_report_only_the_context_is_known() -> None:

@@ -106,8 +106,23 @@ def test_a_chat_of_which_a_tier_holds_a_part_has_a_small_letter() -> None:
 def test_pins_are_told_of_all_or_some() -> None:
     chats = kept_chats((STATE, SHARED))
     shown = {chat.owner: plain(chat_line(chat, TITLES, 74, NOW)) for chat in chats}
-    assert " some " in shown["chat:1"]
-    assert " pin " in shown["chat:2"]
+    assert " part " in shown["chat:1"]
+    assert " part " in shown["chat:2"], "all that is kept of it is the start of another chat"
+    alone = kept_chats((replace(STATE, is_pinned=True),))[0]
+    assert " pinned " in plain(chat_line(alone, TITLES, 74, NOW))
+
+
+def test_a_pin_is_told_with_the_chats_that_share_it() -> None:
+    chats = {chat.owner: chat for chat in kept_chats((STATE, SHARED))}
+    said = text(chat_detail(chats["chat:2"], TITLES, 60, NOW))
+    assert "pinned all of it, together with “The plan”" in said
+
+
+def test_the_log_calls_a_state_by_its_chats() -> None:
+    note = CacheNote(0.0, f"State {STATE.key} is pinned.")
+    owners = {STATE.key: STATE.owners}
+    assert "A state of “The plan” is pinned." in text(log_lines((note,), 60, owners, TITLES))
+    assert STATE.key in text(log_lines((note,), 60, {}, TITLES))
 
 
 def test_hostile_titles_are_only_text() -> None:
@@ -151,12 +166,12 @@ def test_where_a_chat_lies_is_drawn_tier_by_tier() -> None:
 
 def test_the_log_is_told_in_full_newest_first() -> None:
     notes = (CacheNote(0.0, "first"), CacheNote(9.0, "a long story " * 6, is_problem=True))
-    lines = log_lines(notes, 40)
+    lines = log_lines(notes, 40, {}, {})
     assert all(width_of(line) <= 40 for line in lines)
     assert " ! a long story" in plain(lines[0])
     assert text(lines).count("story") == 6
     assert plain(lines[-1]).endswith("first")
-    assert "nothing happened" in text(log_lines((), 40))
+    assert "nothing happened" in text(log_lines((), 40, {}, {}))
 
 
 def test_an_empty_table_says_why() -> None:

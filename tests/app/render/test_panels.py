@@ -209,3 +209,28 @@ def test_the_status_line_tells_slots_only_where_there_are_several() -> None:
     several = replace(BUSY, n_slots=4)
     assert "slots" not in plain(status_line(several, 120))
     assert "15% · slots 2/4 · 74 tok/s" in plain(status_line(replace(several, tiers=report), 120))
+
+
+def test_the_model_has_one_name_before_and_after_it_is_loaded() -> None:
+    loading = CockpitSnapshot(phase=Phase.LOADING, model_name=BUSY.model_name, predictor="lookup")
+    assert plain(status_line(loading, 100)).startswith(" SmolLM2-135M-Instruct · Q4_1 · lookup")
+    other = replace(loading, model_name="model-q4_k_m")
+    assert plain(status_line(other, 100)).startswith(" model · Q4_K_M · lookup")
+    whole = replace(loading, model_name="Tiny-Instruct")
+    assert plain(status_line(whole, 100)).startswith(" Tiny-Instruct · lookup")
+
+
+def test_a_long_name_gives_way_to_the_predictor_behind_it() -> None:
+    shown = plain(status_line(replace(BUSY, predictor="suffix"), 80))
+    assert "… · Q4_1 · suffix" in shown
+    assert shown.endswith("accept 67% ")
+
+
+@pytest.mark.parametrize("width", [44, 70])
+def test_memory_by_kind_is_told_as_a_whole(width: int) -> None:
+    kinds = (("model", 921), ("KV", 1800), ("compute", 215), ("output", 2))
+    buffers = tuple(BufferSize("CPU", kind, n * MIB // 10) for kind, n in kinds)
+    assert plain(memory_lines(replace(BUSY, buffers=buffers), width)[3]).strip() == {
+        44: "KV 180M · model 92.1M · compute 21.5M +205K",
+        70: "KV 180 MiB · model 92.1 MiB · compute 21.5 MiB · output 205 KiB",
+    }.get(width)

@@ -76,6 +76,34 @@ async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
         assert screen.composer.text == ""
 
 
+async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        await answered(pilot, screen, "second")
+        assert screen.transcript.text.count("ctrl+g again") == 1
+        await pilot.press("ctrl+g")
+        await wait_until(
+            pilot, lambda: "variant 2 of 2 (tab, then [ or ])" in screen.transcript.text
+        )
+        await pilot.press("tab")
+        last = app.controller.entries()[-1]
+        await wait_until(pilot, lambda: screen.transcript.selected == last.key)
+        await pilot.press("left_square_bracket")
+        await wait_until(pilot, lambda: "variant 1 of 2" in screen.transcript.text)
+
+
+async def test_what_the_transcript_says_is_no_notice_too(tmp_path: Path) -> None:
+    script = Script(refuses=("The context is full", "the prompt has 9,000 tokens, n_ctx is 8,192"))
+    app, _ = make_app(tmp_path, script)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "very long")
+        await wait_until(pilot, lambda: "9,000 tokens" in screen.transcript.text)
+        assert notices(screen) == []
+
+
 async def test_regenerate_keeps_variants_that_brackets_switch(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, Script(replies=("first reply", "second reply")))
     async with app.run_test(size=WIDE) as pilot:
@@ -170,8 +198,10 @@ async def test_a_tiny_window_says_what_it_needs(tmp_path: Path) -> None:
         assert screen.query_one("#too-small").size.width > 0
         assert screen.composer.size.width == 0
         await pilot.resize_terminal(*WIDE)
-        await pilot.pause()
-        assert screen.composer.size.width > 0
+        await wait_until(pilot, lambda: screen.composer.size.width)
+        await wait_until(pilot, lambda: screen.composer.has_focus)
+        await pilot.press(*"typed")
+        assert screen.composer.text == "typed"
 
 
 async def test_the_status_line_always_says_what_runs_and_how_fast(tmp_path: Path) -> None:

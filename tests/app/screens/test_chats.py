@@ -75,6 +75,18 @@ async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> 
         assert "kept, in tokens: 2.0k warm, 2.0k cold · 5 MiB" in shown_detail(app)
 
 
+async def test_what_is_kept_is_not_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    add_chat(app.controller.history.store, "about rivers", "they flow")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l")
+        await wait_until(pilot, lambda: "3 tokens answered" in shown_detail(app))
+        assert "known when the model is loaded" in shown_detail(app)
+        assert "nothing" not in shown_detail(app)
+        assert "·" not in rows(app)[0]
+
+
 async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     store = app.controller.history.store

@@ -93,7 +93,7 @@ async def test_messages_can_be_selected_from_the_last_up() -> None:
     async with app.run_test(size=(60, 20)) as pilot:
         app.transcript.show(ENTRIES)
         app.transcript.focus()
-        await pilot.press("k")
+        await pilot.pause()
         assert app.transcript.selected == 4
         await pilot.press("k", "k")
         assert app.transcript.selected == 2
