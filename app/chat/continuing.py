@@ -24,6 +24,14 @@ def is_out_of_room(message: StoredMessage) -> bool:
     return message.role == "assistant" and message.finish_reason == FinishReason.CONTEXT
 
 
+def can_go_on(message: StoredMessage, vocabulary_id: str | None) -> bool:
+    """Whether a reply that was cut can go on with a model of this vocabulary; None is any."""
+    if not message.content:
+        return True
+    is_known = bool(message.token_ids) and message.vocabulary_id is not None
+    return is_known and vocabulary_id in (None, message.vocabulary_id)
+
+
 def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
     """Give the tokens that a reply goes on behind; none where it holds no text yet.
 

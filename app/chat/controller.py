@@ -35,7 +35,10 @@ class ChatController(ChatReplies):
     def load(self, configuration: Configuration) -> None:
         """Start the engine on a configuration, ending what it does."""
         self._cut_reply(FinishReason.CANCELLED)
-        self.guest = None
+        if self.guest is not None:
+            self.guest.engine_ends("a model was loaded meanwhile")
+            self.guest = None
+        self._forget_engine_note()
         self.configuration = configuration
         self.loaded = None
         self._speculation = configuration.speculation
@@ -115,7 +118,8 @@ class ChatController(ChatReplies):
         if last.role == "user" or last.parent_id is None:
             return self.regenerate(last.id)
         # A reply without text has none that could be shown as its beginning: it is made anew.
-        begun = replace(last, token_ids=known_tokens(last, self.loaded.vocabulary_id))
+        vocabulary_id = self.loaded.vocabulary_id
+        begun = replace(last, token_ids=known_tokens(last, vocabulary_id))
         self._store.reopen_message(last.id)
         self.history.refresh()
         pieces = self._remembered.of(last.id, last.content) if last.content else ()
@@ -124,6 +128,7 @@ class ChatController(ChatReplies):
             last.id,
             "",
             self.history.head_id,
+            vocabulary_id=vocabulary_id,
             begun=begun,
             begun_pieces=pieces,
             chat_title=self.history.title,
@@ -138,7 +143,14 @@ class ChatController(ChatReplies):
         chat = self.history.chat
         if chat is None:
             raise StoreError("the chat was deleted while it was written")
-        reply = RunningReply(chat.id, reply_id, prompt or "", head, chat_title=chat.title)
+        reply = RunningReply(
+            chat.id,
+            reply_id,
+            prompt or "",
+            head,
+            vocabulary_id=vocabulary_id,
+            chat_title=chat.title,
+        )
         self._begin(reply, question_id)
 
     def _begin(self, reply: RunningReply, question_id: int) -> None:

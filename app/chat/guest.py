@@ -2,7 +2,10 @@
 
 from typing import Protocol
 
-from engine.events import Event
+from engine.events import CacheChanged, CostsMeasured, Event, Loaded, TiersChanged
+
+ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, TiersChanged)
+"""Events of the engine itself: the chat takes them, whoever asks."""
 
 
 class EngineGuest(Protocol):
@@ -11,6 +14,10 @@ class EngineGuest(Protocol):
     @property
     def is_running(self) -> bool:
         """A reply of the guest is under way."""
+        ...
+
+    def engine_ends(self, why: str) -> None:
+        """The engine is taken away: no event of the guest's replies comes any more."""
         ...
 
     def take(self, event: Event) -> bool:

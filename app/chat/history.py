@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.chat.continuing import is_cut, is_out_of_room
+from app.chat.continuing import can_go_on, is_cut, is_out_of_room
 from app.chat.entries import Entry, Speaker, divider, entry_of
 from app.chat.prompting import conversation, place_of
 from app.chat.room import Room, room
@@ -17,6 +17,8 @@ GOES_ON = "enter goes on"
 """Said behind a reply that was cut."""
 MAKES_ROOM = "enter shows what can be done"
 """Said behind a reply that had no room."""
+ANSWERS_ANEW = "ctrl+g answers once more"
+"""Said behind a reply that was cut and whose tokens the loaded model cannot go on behind."""
 ANSWERS = "not answered yet: enter asks"
 """Said behind a question that has no reply."""
 
@@ -27,10 +29,12 @@ def title_of(text: str) -> str:
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
 
 
-def _hint(last: StoredMessage) -> str:
+def _hint(last: StoredMessage, vocabulary_id: str | None) -> str:
     if is_out_of_room(last):
         return MAKES_ROOM
-    return GOES_ON if is_cut(last) else ANSWERS
+    if not is_cut(last):
+        return ANSWERS
+    return GOES_ON if can_go_on(last, vocabulary_id) else ANSWERS_ANEW
 
 
 class ChatHistory:
@@ -170,12 +174,19 @@ class ChatHistory:
             return None
         return message.id if message.role == "user" else message.parent_id
 
-    def entries(self, *, live_id: int | None = None, live_text: str = "") -> list[Entry]:
+    def entries(
+        self,
+        *,
+        live_id: int | None = None,
+        live_text: str = "",
+        vocabulary_id: str | None = None,
+    ) -> list[Entry]:
         """Messages and asides in their order.
 
         Args:
             live_id: The message that is being written.
             live_text: Its text so far, newer than what is stored.
+            vocabulary_id: That of the loaded model, if one is.
         """
         entries = [aside for anchor, aside in self._asides if anchor is None]
         last = self.unfinished()
@@ -188,7 +199,7 @@ class ChatHistory:
             siblings = self._siblings.get(message.id, [message.id])
             entry = entry_of(shown, siblings, is_live=is_live)
             if not is_live and shown is last:
-                hint = _hint(shown)
+                hint = _hint(shown, vocabulary_id)
                 entry = replace(entry, note=f"{entry.note} · {hint}".removeprefix(" · "))
             if self.is_read_only and shown.role == "assistant" and shown.finish_reason is None:
                 entry = replace(entry, note="another kvchat writes this")
@@ -266,9 +277,15 @@ class ChatHistory:
 
     # --- changing it ---
 
-    def say(self, text: str) -> None:
+    def say(self, text: str) -> Entry:
         """Add an aside behind the last message."""
-        self._asides.append((self.head_id, self._aside(text)))
+        aside = self._aside(text)
+        self._asides.append((self.head_id, aside))
+        return aside
+
+    def unsay(self, aside: Entry) -> None:
+        """Take an aside away, if it is still there."""
+        self._asides = [each for each in self._asides if each[1] is not aside]
 
     def remark(self, message_id: int, text: str) -> None:
         """Add an aside behind a message, or take it away where it stands there already."""

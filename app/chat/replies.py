@@ -80,6 +80,8 @@ class ChatReplies:
         self._notices: list[Notice] = []
         self._is_rebuilt = True
         self._draft: str | None = None
+        self._engine_note: Entry | None = None
+        """What the transcript says of an engine that stopped or could not load."""
         self._just_loaded: Loaded | None = None
         self._context_full: str | None = None
 
@@ -125,7 +127,8 @@ class ChatReplies:
         """What the transcript shows, oldest first."""
         reply = self._reply
         if reply is None:
-            return self._remembered.on(self.history.entries())
+            vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
+            return self._remembered.on(self.history.entries(vocabulary_id=vocabulary_id))
         self._remembered.keep(reply.message_id, reply.pieces, reply.text)
         entries = self.history.entries(live_id=reply.message_id, live_text=reply.text)
         return self._remembered.on(entries)
@@ -153,10 +156,10 @@ class ChatReplies:
         """Show a notice with the next poll."""
         self._notices.append(notice)
 
-    def say(self, text: str) -> None:
-        """Put an aside into the transcript."""
-        self.history.say(text)
+    def say(self, text: str) -> Entry:
+        """Put an aside into the transcript; `history.unsay` takes it away."""
         self._is_rebuilt = True
+        return self.history.say(text)
 
     def remark(self, message_id: int, text: str) -> None:
         """Put an aside behind a message, or take it away again."""
@@ -194,6 +197,8 @@ class ChatReplies:
         match event:
             case Loaded():
                 self.loaded = self._just_loaded = event
+                self._forget_engine_note()
+                self._is_rebuilt = True  # what can go on depends on the model
                 self._prefetch_shown()
                 self._notices += [Notice(note) for note in event.notes]
             case TokensCommitted():
@@ -247,7 +252,9 @@ class ChatReplies:
             self._cut_reply(reply.begun.finish_reason or FAILED)
         else:
             self._take_back(reply)
-        self.say(f"{event.title}: {event.message}")
+        note = self.say(f"{event.title}: {event.message}")
+        if self.loaded is None:
+            self._engine_note = note
 
     def _take_stopped(self, event: WorkerStopped) -> None:
         self.loaded = None
@@ -255,7 +262,14 @@ class ChatReplies:
         severity: Severity = "warning" if event.will_restart else "error"
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
         self._notices.append(Notice(todo, event.title, severity, is_said=True))
-        self.say(f"{event.title}: {event.message}\n{todo}")
+        self._engine_note = self.say(f"{event.title}: {event.message}\n{todo}")
+
+    def _forget_engine_note(self) -> None:
+        """Take away what was said of an engine that did not run: another one is asked for."""
+        if self._engine_note is not None:
+            self.history.unsay(self._engine_note)
+            self._engine_note = None
+            self._is_rebuilt = True
 
     def _take_store_errors(self) -> None:
         try:
@@ -279,7 +293,6 @@ class ChatReplies:
         is_shown = self.history.is_shown(reply.chat_id)
         if event is not None and event.reason is FinishReason.CONTEXT and is_shown:
             self._context_full = f"all {event.n_cells:,} cells of the context are used"
-        vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
         text = event.text if event else reply.text
         self._remembered.keep(reply.message_id, reply.pieces, text)
         stats = reply.whole_stats(event.stats if event else None)
@@ -288,7 +301,7 @@ class ChatReplies:
                 reply.message_id,
                 content=text,
                 token_ids=event.token_ids if event else reply.token_ids,
-                vocabulary_id=event.vocabulary_id if event else vocabulary_id,
+                vocabulary_id=event.vocabulary_id if event else reply.vocabulary_id,
                 seed=event.seed if event else reply.seed,
                 finish_reason=reason,
                 stats=asdict(stats) if stats else None,

@@ -23,6 +23,7 @@ class RunningReply:
         prompt: str,
         parent_head: int | None,
         *,
+        vocabulary_id: str | None = None,
         begun: StoredMessage | None = None,
         begun_pieces: Sequence[Piece] = (),
         chat_title: str = "",
@@ -33,6 +34,8 @@ class RunningReply:
         """The user's text, given back if the engine refuses it before the first token."""
         self.parent_head = parent_head
         """The chat's head before the text was sent."""
+        self.vocabulary_id = vocabulary_id
+        """In which its tokens are valid: that of the model which was asked."""
         self.chat_title = chat_title
         self.begun = begun
         """The reply as it was when it was cut, None if it is a new one."""

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Sequence
 
+from app.chat.guest import ENGINE_EVENTS
 from app.chat.prompting import conversation, place_of
 from app.chat.room import BYTES_PER_TOKEN, bytes_per_token, n_tokens
 from app.store.records import StoredMessage
 from engine.client import EngineClient
 from engine.configuration import SamplingSettings
 from engine.events import (
-    CacheChanged,
-    CostsMeasured,
     Event,
     Failed,
     Finished,
     FinishReason,
-    Loaded,
-    TiersChanged,
     WorkerStopped,
 )
 from engine.requests import GenerationRequest, Message
@@ -113,16 +110,19 @@ class Summariser:
         """Give it up."""
         self._client.stop()
 
+    def engine_ends(self, why: str) -> None:
+        """Give it up because the engine is taken away."""
+        if self._is_running:
+            self._end(None, why)
+
     def take(self, event: Event) -> bool:
         """Take in an event; False for one that the chat should have."""
-        if not self._is_running:
+        if not self._is_running or isinstance(event, ENGINE_EVENTS):
             return False
         match event:
             case WorkerStopped(title, message):
                 self._end(None, f"{title}: {message}")
                 return False  # the chat must know too
-            case Loaded() | CacheChanged() | CostsMeasured() | TiersChanged():
-                return False  # they are of the engine, whoever asks it
             case Failed(title, message):
                 self._end(None, f"{title}: {message}")
             case Finished(reason=FinishReason.CANCELLED):

@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.chat.guest import ENGINE_EVENTS
 from app.compare.answer import Answer
 from app.compare.side import Side
 from engine.client import EngineClient
 from engine.configuration import SpeculationSettings
 from engine.events import (
-    CacheChanged,
-    CostsMeasured,
     Event,
     Failed,
     Finished,
     FinishReason,
-    Loaded,
     WorkerStopped,
 )
 from engine.requests import GenerationRequest
@@ -101,9 +99,14 @@ class Comparison:
             self._is_stopping = True
             self._client.stop()
 
+    def engine_ends(self, why: str) -> None:
+        """End without the running reply, because the engine is taken away."""
+        if self.is_running:
+            self._end(why)
+
     def take(self, event: Event) -> bool:
         """Take in an event; False for one that was not of this comparison."""
-        if self._running is None:
+        if self._running is None or isinstance(event, ENGINE_EVENTS):
             return False
         answer = self.shown[self._running]
         assert answer is not None
@@ -111,8 +114,6 @@ class Comparison:
             case WorkerStopped(title, message):
                 self._end(f"{title}: {message}")
                 return False  # the chat must know too
-            case Loaded() | CacheChanged() | CostsMeasured():
-                return False  # they are of the engine, whoever asks it
             case Failed(title, message):
                 self._end(f"{title}: {message}")
             case Finished(reason=FinishReason.CANCELLED):

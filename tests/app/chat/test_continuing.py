@@ -103,6 +103,47 @@ def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
     assert again.entries()[-1].content == cut.content + SECOND
 
 
+def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script(replies=(FIRST, SECOND), dies_after=6))
+    controller.send("count")
+    controller.poll()
+    cut = controller.entries()[1]
+    assert cut.note.endswith("enter goes on")
+    client.script = replace(client.script, dies_after=None)
+    controller.load(CONFIGURATION)
+    controller.poll()
+    assert controller.continue_reply()
+    assert spelled(client.requests[-1].continues) == cut.content
+    controller.poll()
+    assert controller.entries()[-1].content == cut.content + SECOND
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({}, "enter goes on"),
+        ({"vocabulary_id": None}, "ctrl+g answers once more"),
+        ({"token_ids": None}, "ctrl+g answers once more"),
+        ({"vocabulary_id": "other"}, "ctrl+g answers once more"),
+        ({"content": "", "token_ids": None}, "enter goes on"),
+    ],
+)
+def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
+    tmp_path: Path, clock: Clock, changes: dict[str, object], hint: str
+) -> None:
+    controller, _ = stopped(tmp_path, clock)
+    store = controller.history.store
+    cut = replace(store.message(controller.entries()[-1].key), **changes)  # type: ignore[arg-type]
+    store.finish_message(
+        cut.id, content=cut.content, token_ids=cut.token_ids, vocabulary_id=cut.vocabulary_id,
+        seed=None, finish_reason="engine stopped", stats=None,
+    )  # fmt: skip
+    controller.refresh()
+    assert controller.entries()[-1].note.endswith(hint)
+
+
 def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
     controller, _ = stopped(tmp_path, clock)
     controller.continue_reply()

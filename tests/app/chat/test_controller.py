@@ -213,6 +213,7 @@ def test_the_death_of_the_engine_keeps_the_text_and_a_load_goes_on(
     controller.load(CONFIGURATION)
     controller.poll()
     assert controller.can_ask
+    assert contents(controller)[1:] == [(Speaker.MODEL, reply.content)], "what is over is not said"
     controller.send("again")
     assert client.requests[-1].messages[1].content == reply.content
 
@@ -224,10 +225,12 @@ def test_a_load_that_fails_is_told_and_another_can_be_tried(tmp_path: Path, cloc
     change = controller.poll()
     assert change.notices[0].message == "no memory: lower n_ctx"
     assert controller.snapshot().phase is Phase.STOPPED
+    assert len(controller.entries()) == 1
     client.script = Script()
     controller.load(CONFIGURATION)
     controller.poll()
     assert controller.can_ask
+    assert controller.entries() == []
 
 
 def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clock) -> None:

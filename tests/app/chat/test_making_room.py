@@ -7,9 +7,13 @@ from app.chat.controller import ChatController
 from app.chat.entries import DIVIDER_KEY, Speaker
 from app.chat.making_room import RoomMaker
 from app.chat.prompting import SUMMARY_BEGINS
-from app.chat.summary import INSTRUCTION
+from app.chat.summary import INSTRUCTION, Summariser
+from app.compare.comparison import Comparison
+from app.compare.side import plain_side, speculative_side
+from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SamplingSettings
-from engine.events import FinishReason
+from engine.events import FinishReason, TiersChanged
+from engine.requests import GenerationRequest, Message
 from tests.app.chat.test_controller import Clock, contents, loaded
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
@@ -128,6 +132,39 @@ def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock)
     assert controller.history.n_unseen == 0
     assert maker.is_needed()
     assert controller.can_ask
+
+
+def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client, maker = refused(tmp_path, clock)
+    client.script = Script(replies=("summary " * 50,), tps=5)
+    maker.summarise()
+    assert any("esc stops it" in text for _, text in contents(controller))
+    controller.load(SMALL)
+    change = controller.poll()
+    assert not any("esc stops it" in text for _, text in contents(controller))
+    assert "a model was loaded meanwhile" in change.notices[0].message
+    assert not controller.is_lent
+
+
+def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock)
+    request = GenerationRequest((Message("user", "x"),), seed=1)
+    settings = controller.speculation
+    sides = (plain_side(settings), speculative_side(settings))
+    comparison = Comparison(client, request, sides, restore=settings)
+    comparison.add_pairs()
+    summariser = Summariser(client, request, lambda *_: None)
+    client._running = None  # the engine goes on with nothing: both guests wait for their reply
+    for n_notes, guest in enumerate((summariser, comparison), start=1):
+        controller.guest = guest
+        client.emit(TiersChanged(CacheReport(notes=(CacheNote(0.0, "evicted"),))))
+        controller.poll()
+        assert len(controller.snapshot().cache_log) == n_notes
+        assert controller.is_lent
 
 
 def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) -> None:

@@ -1,0 +1,84 @@
+"""The chat with a real engine: one that is killed, and one that another takes the place of."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.chat.controller import ChatController
+from app.chat.entries import CUT_BY_CRASH
+from app.chat.snapshot import Phase
+from app.store.chats import ChatStore
+from engine.configuration import Configuration, SamplingSettings
+from engine.worker_client import WorkerClient
+
+pytestmark = pytest.mark.model
+ANSWER_LIMIT_S = 60.0
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[ChatController]:
+    client = WorkerClient(log_path=tmp_path / "engine.log")
+    store = ChatStore(tmp_path / "chats.db")
+    controller = ChatController(
+        client, store, sampling=SamplingSettings(temperature=0.0), max_tokens=200
+    )
+    yield controller
+    controller.close()
+    store.close()
+
+
+def wait(controller: ChatController, is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + ANSWER_LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+        controller.poll()
+
+
+def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
+    controller: ChatController, starter_path: Path
+) -> None:
+    configuration = Configuration(starter_path, n_ctx=512)
+    controller.load(configuration)
+    wait(controller, lambda: controller.can_ask)
+    controller.send("Count from one to a hundred in words.")
+    wait(controller, lambda: len(controller.entries()[-1].content) > 40)
+    for process in psutil.Process().children():
+        if "engine.worker" in process.cmdline():
+            os.kill(process.pid, signal.SIGKILL)
+    wait(controller, lambda: controller.meters.phase is Phase.STOPPED)
+    cut = controller.entries()[1]
+    assert CUT_BY_CRASH in cut.note
+    assert cut.note.endswith("enter goes on")
+    controller.load(configuration)
+    wait(controller, lambda: controller.can_ask)
+    assert controller.continue_reply()
+    wait(controller, lambda: len(controller.entries()[-1].content) > len(cut.content) + 8)
+    assert controller.entries()[-1].content.startswith(cut.content)
+
+
+def test_a_load_before_the_next_frame_is_the_only_one_that_counts(
+    controller: ChatController, starter_path: Path
+) -> None:
+    controller.load(Configuration(starter_path, n_ctx=512))
+    wait_for_client(controller)
+    controller.load(Configuration(starter_path, n_ctx=1024))
+    controller.poll()
+    assert controller.loaded is None
+    assert not controller.can_ask
+    wait(controller, lambda: controller.can_ask)
+    assert controller.loaded is not None
+    assert controller.loaded.n_ctx == 1024
+
+
+def wait_for_client(controller: ChatController) -> None:
+    """Let the engine say that it is ready, and let nobody hear it."""
+    deadline = time.monotonic() + ANSWER_LIMIT_S
+    while not controller.client.is_alive:
+        assert time.monotonic() < deadline, "the model was not loaded in time"
+        time.sleep(0.01)
