@@ -73,7 +73,7 @@ def run_benchmark(asked: Asked, opened: Opened, files: Files) -> int:
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
     if target is not None and files.preset is not None and exit_code == 0:
-        _set_preset(target, benchmark.results, configuration, files.preset)
+        write_recommendation(target, benchmark.results, configuration, files.preset)
     return exit_code
 
 
@@ -174,16 +174,27 @@ def _new_results(subject: Subject) -> Results:
     return Results(this_machine(), subject, started)
 
 
-def _set_preset(target: Path, results: Results, configuration: Configuration, asked: str) -> None:
+def write_recommendation(
+    target: Path, results: Results, configuration: Configuration, asked: str
+) -> None:
+    """Write what the benchmark recommends into a preset, unless it cannot be told.
+
+    Raises:
+        PresetError: the file is not a valid preset, or cannot be written.
+    """
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
     if noise_warning(summaries) is not None:
         click.echo(f"kvchat: {target} is left as it is, for the numbers are too noisy", err=True)
         return
+    advice = recommend(summaries, policies)
+    if advice.is_open:
+        click.echo(f"kvchat: {target} is left as it is: {advice.reason}", err=True)
+        return
     draft = configuration.draft
     write_policy(
         target,
-        recommend(summaries, policies).policy,
+        advice.policy,
         model=configuration.model_path,
         draft=None if draft is None else draft.model_path,
         name=target.stem if Path(asked).suffix == ".toml" else asked,

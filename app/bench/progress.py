@@ -31,9 +31,15 @@ def prompt_line(record: PromptRecord) -> str:
     if record.failure is not None:
         return f"{where}: failed: {record.failure}"
     names = sorted({run.policy for run in record.runs if not run.is_plain}, key=policy_order)
-    ratios = " ".join(f"{name} {median(pair_ratios(record, name)):.2f}" for name in names)
+    ratios = " ".join(_ratio(record, name) for name in names)
     reason = exclusion(record)
     return f"{where}: {ratios}" + (f" ({reason}, not in the means)" if reason else "")
+
+
+def _ratio(record: PromptRecord, policy: str) -> str:
+    has_drafts = any(run.n_verified for run in record.runs if run.policy == policy)
+    said = f"{policy} {median(pair_ratios(record, policy)):.2f}"
+    return said if has_drafts else f"{said} (no drafts)"
 
 
 class ConsoleProgress:

@@ -8,7 +8,15 @@ from app.bench.curve import batch_curve
 from app.bench.policies import parse_policy
 from app.bench.records import PromptRecord, Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
-from app.bench.table import against_line, against_overall, interval, ratio, set_facts, sources
+from app.bench.table import (
+    accepted,
+    against_line,
+    against_overall,
+    interval,
+    ratio,
+    set_facts,
+    sources,
+)
 from app.bench.verdict import (
     auto_against_best,
     noise_warning,
@@ -78,7 +86,6 @@ def html_report(results: Results) -> str:
 def _head(results: Results, summaries: Sequence[SetSummary]) -> Iterable[str]:
     subject, machine = results.subject, results.machine
     advice = recommend(summaries, subject.policies)
-    name = "no speculation" if advice.policy is None else advice.policy.name
     draft = f" with {subject.draft}" if subject.draft else ""
     yield f"<h1>What speculation gains: {escape(subject.model)}{escape(draft)}</h1>"
     yield (
@@ -95,7 +102,7 @@ def _head(results: Results, summaries: Sequence[SetSummary]) -> Iterable[str]:
         f"{', strict' if subject.strict else ''}. Every number is a speed over that of plain "
         "decoding right beside it; the median of the pairs stands for a prompt.</p>"
     )
-    yield f'<p class="verdict"><strong>Recommended: {escape(name)}</strong>: '
+    yield f'<p class="verdict"><strong>Recommended: {escape(advice.name)}</strong>: '
     yield f"{escape(advice.reason)}.</p>"
     if (noise := noise_warning(summaries)) is not None:
         yield f"<p><strong>{escape(noise)}</strong></p>"
@@ -197,7 +204,7 @@ def _row(policy: PolicySummary) -> tuple[str, ...]:
         ratio(policy.mean),
         interval(policy.interval),
         ratio(policy.mean_of_all),
-        fmt.percent(policy.acceptance),
+        accepted(policy),
         sources(policy),
         fmt.NO_VALUE if rate is None else f"{rate:.2f}",
         same,

@@ -23,6 +23,8 @@ class PromptRatio:
     """Median over the pairs of its speed over that of the plain run beside it."""
     pairs: tuple[float, ...]
     excluded: Exclusion | None
+    n_verified: int
+    """Drafted tokens in the batches of all its runs."""
     n_same: int
     """Runs whose text is that of the plain run."""
     parts_at: int | None
@@ -42,6 +44,7 @@ class PolicySummary:
     interval: tuple[float, float] | None
     """95 % of it, over prompts drawn with replacement."""
     mean_of_all: float | None
+    n_verified: int
     acceptance: float | None
     """Accepted of verified tokens."""
     tokens_per_round: float | None
@@ -49,6 +52,21 @@ class PolicySummary:
     n_runs: int
     by_source: dict[str, tuple[int, int]]
     """Verified and accepted tokens of each predictor."""
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether anything was drafted and verified; else all it did was decode plainly."""
+        return self.n_verified > 0
+
+    @property
+    def possible(self) -> float | None:
+        """As much of `mean` as drafts can have done; None without a mean.
+
+        It is 1 where nothing was drafted, and no more than the tokens that a round gave.
+        """
+        if self.mean is None or not self.has_drafts or self.tokens_per_round is None:
+            return None if self.mean is None else 1.0
+        return min(self.mean, self.tokens_per_round)
 
     @property
     def counted(self) -> tuple[PromptRatio, ...]:
@@ -149,6 +167,7 @@ def _policy_summary(records: Sequence[PromptRecord], policy: str) -> PolicySumma
         mean=geometric_mean(counted),
         interval=bootstrap_interval(counted),
         mean_of_all=geometric_mean([each.ratio for each in ratios]),
+        n_verified=sum(run.n_verified for run in runs),
         acceptance=share(sum(run.n_accepted for run in runs), sum(run.n_verified for run in runs)),
         tokens_per_round=share(
             sum(run.n_emitted for run in runs), sum(run.n_rounds for run in runs)
@@ -169,6 +188,7 @@ def _prompt_ratio(record: PromptRecord, policy: str, pairs: Sequence[float]) -> 
         ratio=middle,
         pairs=tuple(pairs),
         excluded=exclusion(record),
+        n_verified=sum(run.n_verified for run in runs),
         n_same=parted.count(None),
         parts_at=min((where for where in parted if where is not None), default=None),
         last_reason=runs[-1].last_reason,

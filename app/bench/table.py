@@ -47,8 +47,7 @@ def report(results: Results) -> Iterator[RenderableType]:
 
 def recommendation_text(advice: Recommendation) -> Text:
     """Give the setting that the benchmark recommends, and why."""
-    name = "no speculation" if advice.policy is None else advice.policy.name
-    return Text.assemble("Recommended: ", (name, "bold"), f" - {advice.reason}.")
+    return Text.assemble("Recommended: ", (advice.name, "bold"), f" - {advice.reason}.")
 
 
 def _set(summary: SetSummary) -> Iterator[RenderableType]:
@@ -105,13 +104,20 @@ def _cells(policy: PolicySummary) -> tuple[Text, ...]:
     rate = policy.tokens_per_round
     return (
         Text(policy.policy),
-        Text(ratio(policy.mean), style=_style(policy.mean)),
+        Text(ratio(policy.mean), style=_style(policy)),
         Text(interval(policy.interval)),
         Text("" if worst is None else f"{worst.ratio:.2f} {worst.prompt}"),
-        Text(fmt.percent(policy.acceptance)),
+        Text(accepted(policy)),
         Text(fmt.NO_VALUE if rate is None else f"{rate:.2f}"),
         Text(same, style="" if policy.parts_at is None else "yellow"),
     )
+
+
+def accepted(policy: PolicySummary) -> str:
+    """The share of accepted tokens, and of how many."""
+    if not policy.has_drafts:
+        return "no drafts"
+    return f"{fmt.percent(policy.acceptance)} of {fmt.count(policy.n_verified)}"
 
 
 def sources(policy: PolicySummary) -> str:
@@ -122,7 +128,9 @@ def sources(policy: PolicySummary) -> str:
     return ", ".join(f"{name} {fmt.percent(value)}" for name, value in shares.items())
 
 
-def _style(mean: float | None) -> str:
+def _style(policy: PolicySummary) -> str:
+    """The colour of a gain or a loss; none where it may be the machine's doing."""
+    mean = policy.possible
     if mean is None or 0.98 < mean < 1.02:
         return ""
     return GOOD if mean > 1 else BAD

@@ -47,11 +47,21 @@ class Recommendation:
 
     policy: Policy | None
     reason: str
+    is_open: bool = False
+    """Whether nothing can be said, not even that none is best."""
+
+    @property
+    def name(self) -> str:
+        """What to set, in words."""
+        if self.is_open:
+            return "nothing yet"
+        return "no speculation" if self.policy is None else self.policy.name
 
 
 def best_fixed(summary: SetSummary) -> PolicySummary | None:
-    """Give the fixed length with the largest mean on a set, None if none was measured."""
-    return _best(each for each in summary.policies if parse_policy(each.policy).is_fixed)
+    """Give the fixed length with the largest mean on a set, None if none drafted anything."""
+    fixed = (each for each in summary.policies if parse_policy(each.policy).is_fixed)
+    return _best(each for each in fixed if each.has_drafts)
 
 
 def auto_against_best(summary: SetSummary) -> tuple[AutoAgainstBest, ...]:
@@ -60,7 +70,7 @@ def auto_against_best(summary: SetSummary) -> tuple[AutoAgainstBest, ...]:
     return tuple(
         _against(summary, auto, best)
         for auto in summary.policies
-        if parse_policy(auto.policy).is_auto
+        if parse_policy(auto.policy).is_auto and auto.has_drafts
     )
 
 
@@ -78,14 +88,17 @@ def overall_of(summaries: Sequence[SetSummary], policy: str) -> float | None:
 
 
 def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
-    """Give the prompts on which an automatic policy is slower than `SLOW` of plain decoding."""
+    """Give the prompts on which an automatic policy is slower than `SLOW` of plain decoding.
+
+    Not those on which it drafted nothing: they were decoded plainly.
+    """
     return tuple(
         SlowPrompt(summary.label, policy.policy, prompt)
         for summary in summaries
         for policy in summary.policies
         if parse_policy(policy.policy).is_auto
         for prompt in policy.ratios
-        if prompt.ratio < SLOW
+        if prompt.ratio < SLOW and prompt.n_verified
     )
 
 
@@ -103,14 +116,19 @@ def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
 def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
     """Give what to set on this machine for texts such as these.
 
+    It judges by what drafts can have done (`PolicySummary.possible`), not by all that was measured.
     `auto` where it costs nearly nothing and is nearly as good as the best of those that lose on no
     set; else that one, where it gains; else no speculation.
     """
-    scores = {
-        name: score for name in policies if (score := overall_of(summaries, name)) is not None
-    }
+    scores = {name: score for name in policies if (score := _score_of(summaries, name)) is not None}
     if not scores:
-        return Recommendation(None, "no prompt was measured to its end")
+        return Recommendation(None, "no prompt was measured to its end", is_open=True)
+    if not any(each.has_drafts for summary in summaries for each in summary.policies):
+        return Recommendation(
+            None,
+            "no policy drafted anything on these prompts, so what differs is the machine's doing",
+            is_open=True,
+        )
     steady = {name: scores[name] for name in scores if _never_costs(summaries, name)}
     best = max(steady or scores, key=lambda name: scores[name])
     autos = [name for name in scores if parse_policy(name).is_auto]
@@ -131,6 +149,11 @@ def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recom
     )
 
 
+def _score_of(summaries: Sequence[SetSummary], policy: str) -> float | None:
+    found = [summary.find(policy) for summary in summaries]
+    return overall(None if each is None else each.possible for each in found)
+
+
 def _suffices(auto: float, best: float) -> bool:
     return auto >= best * (1 - AUTO_MAY_LACK) and auto >= 1 - AUTO_MAY_COST
 
@@ -143,7 +166,7 @@ def _auto_reason(auto: str, best: str, scores: dict[str, float]) -> str:
 
 
 def _never_costs(summaries: Sequence[SetSummary], policy: str) -> bool:
-    means = [each.mean for summary in summaries if (each := summary.find(policy))]
+    means = [each.possible for summary in summaries if (each := summary.find(policy))]
     return all(mean is not None and mean >= MAY_COST_A_SET for mean in means)
 
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from app.compare.answer import Answer
 from app.compare.comparison import Comparison, Pair
-from app.compare.verdict import identity_of, parting_of, speed_of
+from app.compare.verdict import has_drafts, identity_of, parting_of, speed_of
 
 JsonValue = dict[str, object]
 
@@ -21,7 +21,12 @@ def as_values(comparison: Comparison) -> JsonValue:
         "problem": comparison.problem,
         "speed": None
         if speed is None
-        else {"median": speed.median, "ratios": speed.ratios, "is_clear": speed.is_clear},
+        else {
+            "median": speed.median,
+            "possible": speed.possible,
+            "ratios": speed.ratios,
+            "is_clear": speed.is_clear and has_drafts(comparison.pairs),
+        },
         "identity": None if identity is None else asdict(identity),
         "pairs": [_pair(pair) for pair in comparison.pairs],
     }

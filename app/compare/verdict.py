@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from statistics import median
 
+from app.chat.tally import Tally
 from app.compare.comparison import Pair
 from engine.events import Finished
 from engine.speculation.divergence import first_divergence
@@ -20,17 +22,35 @@ class Speed:
 
     ratios: tuple[float, ...]
     """Tokens a second of the second side over those of the first, a pair each."""
+    least: float | None = None
+    """What drafts can do at most to make the second side slower: tokens per round of the first one,
+    inverted. None where the second side drafted too, whose drafts may cost anything."""
+    most: float | None = None
+    """What drafts can do at most to make it faster: its tokens per round; None where the first side
+    drafted."""
 
     @property
     def median(self) -> float:
-        """The ratio in the middle."""
+        """The ratio in the middle, as it was measured."""
         return median(self.ratios)
+
+    @property
+    def possible(self) -> float:
+        """As much of the median as drafts can have done."""
+        ratio = self.median if self.least is None else max(self.median, self.least)
+        return ratio if self.most is None else min(ratio, self.most)
+
+    @property
+    def is_noise(self) -> bool:
+        """What drafts cannot have done is as much as what they can: the machine was not quiet."""
+        beyond, within = abs(log(self.median / self.possible)), abs(log(self.possible))
+        return beyond > log(1 + NEAR_ONE) and beyond >= within
 
     @property
     def is_clear(self) -> bool:
         """The pairs agree which side is faster, but for one in five that may not."""
         middle = self.median
-        if abs(middle - 1) <= NEAR_ONE:
+        if self.is_noise or abs(self.possible - 1) <= NEAR_ONE:
             return False
         n_against = sum((ratio - 1) * (middle - 1) < 0 for ratio in self.ratios)
         return n_against <= len(self.ratios) // 5
@@ -66,12 +86,29 @@ class Identity:
 def speed_of(pairs: Sequence[Pair]) -> Speed | None:
     """Give the ratios of speed, None before a pair has them."""
     ratios = [ratio for pair in pairs if (ratio := _ratio(pair)) is not None]
-    return Speed(tuple(ratios)) if ratios else None
+    if not ratios:
+        return None
+    first, second = [pair.first.tally for pair in pairs], [pair.second.tally for pair in pairs]
+    slowest = _most_gain(first) if not _n_verified(second) else None
+    return Speed(
+        tuple(ratios),
+        least=None if slowest is None else 1 / slowest,
+        most=_most_gain(second) if not _n_verified(first) else None,
+    )
+
+
+def _most_gain(tallies: Sequence[Tally]) -> float | None:
+    """Give the tokens of a round, which is what drafts gain where a batch costs what one does."""
+    return max((each.tokens_per_round for each in tallies if each.tokens_per_round), default=None)
+
+
+def _n_verified(tallies: Sequence[Tally]) -> int:
+    return sum(each.n_verified for each in tallies)
 
 
 def has_drafts(pairs: Sequence[Pair]) -> bool:
     """Tell whether a drafted token was verified in any reply; without one there is no gain."""
-    return any(answer.tally.n_verified for pair in pairs for answer in (pair.first, pair.second))
+    return any(_n_verified([pair.first.tally, pair.second.tally]) for pair in pairs)
 
 
 def identity_of(pairs: Sequence[Pair]) -> Identity | None:

@@ -114,12 +114,18 @@ def _state(comparison: Comparison) -> Line:
 def _speed(speed: Speed | None, first: Side, second: Side) -> Line:
     if speed is None:
         return (Run("not known before both have answered", "muted"),)
-    ratio = speed.median
-    if speed.is_clear:
-        style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
+    ratio = speed.possible
+    if speed.is_noise:
         said: Line = (
+            Run("no clear difference", "strong"),
+            Run(f" ({speed.median:.2f}x): drafts can do {ratio:.2f}x at most, more is the machine"),
+        )
+    elif speed.is_clear:
+        style, word = ("good", "faster") if ratio > 1 else ("bad", "slower")
+        verb = "is" if len(speed.ratios) > 1 else "was"
+        said = (
             Run(f"{ratio:.2f}x", f"strong {style}"),
-            Run(f": {second.label} is {word} than {first.label}"),
+            Run(f": {second.label} {verb} {word} than {first.label}"),
         )
     elif abs(ratio - 1) <= NEAR_ONE:
         said = (Run("the same speed", "strong"), Run(f" ({ratio:.2f}x)"))

@@ -1,6 +1,7 @@
 """What is said while a benchmark runs."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -23,6 +24,12 @@ def test_a_line_has_the_median_of_every_policy_auto_first_and_short_drafts_befor
     made = record({"lookup:fixed:16": [2.0, 1.0], "lookup:fixed:2": [1.25], "combined:auto": [1.5]})
     line = "grounded at 0  one: combined:auto 1.50 lookup:fixed:2 1.25 lookup:fixed:16 1.50"
     assert prompt_line(made) == line
+
+
+def test_a_line_says_where_nothing_was_drafted() -> None:
+    made = record({"suffix:auto": [0.62]})
+    runs = tuple(replace(run, n_verified=0) for run in made.runs)
+    assert prompt_line(replace(made, runs=runs)).endswith("suffix:auto 0.62 (no drafts)")
 
 
 def test_a_line_says_why_a_prompt_does_not_count() -> None:

@@ -76,7 +76,7 @@ def test_the_table_tells_everything_that_was_found() -> None:
 
 
 def test_a_benchmark_without_results_has_a_report() -> None:
-    assert "Recommended: no speculation" in printed(results(policies=[AUTO]))
+    assert "Recommended: nothing yet" in printed(results(policies=[AUTO]))
     assert "Recommended" in html_report(results(policies=[AUTO]))
 
 

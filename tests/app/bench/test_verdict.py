@@ -1,5 +1,7 @@
 """What is recommended, and how `auto` stands to what was chosen afterwards."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.bench.records import PromptRecord
@@ -106,4 +108,42 @@ def test_a_gain_within_the_noise_is_none() -> None:
 def test_without_results_nothing_is_recommended() -> None:
     advice = recommend((), ALL)
     assert advice.policy is None
+    assert advice.is_open
     assert "no prompt" in advice.reason
+
+
+def undrafted(ratios: dict[str, float], **what: str) -> PromptRecord:
+    """Give a record in which no policy drafted a token: all of them decoded plainly."""
+    made = record({name: [value] for name, value in ratios.items()}, **what)  # type: ignore[arg-type]
+    runs = (replace(run, n_verified=0, n_accepted=0, n_rounds=64) for run in made.runs)
+    return replace(made, runs=tuple(runs))
+
+
+@pytest.mark.parametrize("ratio", [0.619, 1.0, 1.48])
+def test_where_nothing_was_drafted_nothing_is_recommended_or_blamed(ratio: float) -> None:
+    made = summarise([undrafted({AUTO: ratio, SHORT: 1 / ratio})], ALL)
+    advice = recommend(made, ALL)
+    assert (advice.policy, advice.is_open, advice.name) == (None, True, "nothing yet")
+    assert "no policy drafted anything" in advice.reason
+    assert slow_prompts(made) == ()
+    assert auto_against_best(made[0]) == ()
+    assert best_fixed(made[0]) is None
+
+
+def test_a_set_on_which_a_policy_drafted_nothing_is_no_cost_and_no_gain_of_it() -> None:
+    drafted = record({AUTO: [1.3]}, set_name="one")
+    made = summarise([drafted, undrafted({AUTO: 0.6}, set_name="two")], [AUTO])
+    advice = recommend(made, [AUTO])
+    assert advice.name == AUTO
+    assert "1.14 times as fast" in advice.reason
+
+
+def test_no_policy_is_credited_with_more_than_its_tokens_a_round() -> None:
+    made = record({AUTO: [1.48], SHORT: [1.2]})
+    runs = (
+        replace(run, n_rounds=59) if run.policy == AUTO else replace(run, n_rounds=45)
+        for run in made.runs
+    )
+    (summary,) = summarise([replace(made, runs=tuple(runs))], [AUTO, SHORT])
+    assert summary.policies[0].possible == pytest.approx(64 / 59)
+    assert recommend((summary,), [AUTO, SHORT]).name == SHORT

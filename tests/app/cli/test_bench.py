@@ -6,14 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.bench.benchmark import write_recommendation
 from app.bench.results_file import read_results
 from engine.presets.preset import read_preset
+from tests.app.bench.made_results import record, results
 from tests.app.cli.conftest import kvchat
 from tests.app.cli.test_imports import imported
+from tests.fakes_client import CONFIGURATION
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 FEW = ("--tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
@@ -146,16 +150,37 @@ def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) ->
     assert "--draft names a draft model" in done.stderr
 
 
-@pytest.mark.model
-def test_the_recommendation_is_written(starter_path: Path, prompts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("n_verified", "plain", "said"),
+    [
+        (40, (100.0, 100.0), "Written to"),
+        (0, (100.0, 100.0), "is left as it is: no policy drafted anything"),
+        (40, (100.0, 140.0), "is left as it is, for the numbers are too noisy"),
+    ],
+    ids=["clear", "nothing drafted", "noisy"],
+)
+def test_the_recommendation_is_written_where_there_is_one(
+    n_verified: int,
+    plain: tuple[float, float],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = record({"lookup:fixed:2": [1.5, 1.5]})
+    speeds = iter(plain * 2)
+    runs = (
+        replace(run, decode_tps=next(speeds))
+        if run.is_plain
+        else replace(run, n_verified=n_verified)
+        for run in made.runs
+    )
+    found = results(replace(made, runs=tuple(runs)), policies=["lookup:fixed:2"])
     target = tmp_path / "mine.toml"
-    done = kvchat(
-        "bench", str(starter_path), *FEW, "--set", str(prompts), "--prompts", "2",
-        "--policy", "lookup:auto", "--write", str(target),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert f"Written to {target}" in done.stdout
-    assert read_preset(target).model == str(starter_path)
+    write_recommendation(target, found, CONFIGURATION, "mine")
+    assert said in "".join(capsys.readouterr())
+    assert target.exists() == (said == "Written to")
+    if target.exists():
+        assert read_preset(target).model == str(CONFIGURATION.model_path)
 
 
 def test_help_imports_neither_the_screen_nor_an_engine() -> None:

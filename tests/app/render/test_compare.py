@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.tally import Tally
 from app.compare.answer import Answer
 from app.compare.comparison import Comparison
 from app.compare.side import Side
@@ -57,8 +58,8 @@ def said(comparison: Comparison, width: int = 100) -> str:
 
 def test_a_gain_a_loss_and_neither_have_words_and_colours() -> None:
     for tps, words, style in (
-        (142.0, "1.42x: lookup · auto is faster than plain", "strong good"),
-        (80.0, "0.80x: lookup · auto is slower than plain", "strong bad"),
+        (142.0, "1.42x: lookup · auto was faster than plain  one pair so far", "strong good"),
+        (80.0, "0.80x: lookup · auto was slower than plain  one pair so far", "strong bad"),
         (101.0, "the same speed (1.01x)", "strong"),
     ):
         comparison = compared(tps=(tps,))
@@ -77,6 +78,41 @@ def test_a_difference_without_any_draft_is_called_the_machines() -> None:
         answer.tally = replace(answer.tally, n_verified=0)
     assert "no side drafted anything (0.50x): what differs is the machine's" in said(comparison)
     assert "nothing drafted" in plain(figure_lines(comparison.shown[1], 60)[1])
+
+
+def drafting(tps: tuple[float, ...], tokens_per_round: float) -> Comparison:
+    """Give a comparison whose second side alone drafted, with that many tokens a round."""
+    comparison = compared(tps=tps)
+    for pair in comparison.pairs:
+        pair.first.tally = Tally(n_rounds=100, n_emitted=100)
+        n_emitted = round(100 * tokens_per_round)
+        pair.second.tally = Tally(n_rounds=100, n_emitted=n_emitted, n_verified=80)
+    return comparison
+
+
+@pytest.mark.parametrize(
+    ("tps", "tokens_per_round", "words"),
+    [
+        ((148.0,), 1.09, "no clear difference (1.48x): drafts can do 1.09x at most, more is the"),
+        ((148.0,) * 9, 1.09, "no clear difference (1.48x): drafts can do 1.09x at most"),
+        ((310.0,) * 3, 3.0, "3.00x: lookup · auto is faster than plain"),
+        ((250.0,) * 3, 3.0, "2.50x: lookup · auto is faster than plain"),
+        ((130.0,) * 3, 1.0, "no clear difference (1.30x): drafts can do 1.00x at most"),
+        ((101.5,) * 3, 1.0, "the same speed (1.00x)"),
+        ((60.0,) * 3, 1.0, "0.60x: lookup · auto is slower than plain"),
+    ],
+)
+def test_no_gain_is_claimed_beyond_the_tokens_of_a_round(
+    tps: tuple[float, ...], tokens_per_round: float, words: str
+) -> None:
+    assert words in said(drafting(tps, tokens_per_round), 140)
+
+
+def test_no_loss_of_the_plain_side_is_claimed_beyond_the_tokens_of_a_round() -> None:
+    comparison = drafting((60.0,) * 3, 1.1)
+    for pair in comparison.pairs:
+        pair.first.tally, pair.second.tally = pair.second.tally, pair.first.tally
+    assert "no clear difference (0.60x): drafts can do 0.91x at most" in said(comparison, 140)
 
 
 def test_a_side_that_has_not_begun_to_answer_reads_its_prompt() -> None:
