@@ -193,9 +193,10 @@ def open_chat(
     Raises:
         EngineError: If something that was named is not there, or the chats cannot be opened.
     """
-    from app.startup import Request, prepare
+    from app.opening import ModelRequest
+    from app.startup import prepare
 
-    opened = prepare(Request(model, draft, preset), every_binding_id)
+    opened = prepare(ModelRequest(model, draft, preset), every_binding_id)
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":

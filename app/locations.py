@@ -89,12 +89,6 @@ def costs_path() -> Path:
     return state_dir() / "costs.json"
 
 
-def make_private(folder: Path) -> Path:
-    """Make a folder that only its owner can enter, and give it back."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
 def model_folders(configured: Sequence[Path] | None = None) -> tuple[Path, ...]:
     """Give the folders that are scanned for models, in order, each once; some may not exist.
 

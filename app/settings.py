@@ -1,6 +1,7 @@
 """The user's settings: one strict TOML file, every key with a default."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from engine.errors import EngineError, HardwareError
 from engine.memory.units import parse_bytes
 
 MAX_SLOTS = 16
+_TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
+_KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
 FolderPath = Annotated[Path, Field(strict=False)]
 
@@ -47,6 +50,12 @@ class SettingsError(EngineError):
     """The settings file cannot be changed."""
 
     title = "The settings cannot be saved"
+
+
+class UnusedSettingsError(SettingsError):
+    """Something in the settings file cannot be used, and what was asked for depends on it."""
+
+    title = "The settings cannot be used"
 
 
 class _Section(BaseModel):
@@ -210,14 +219,29 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     """
     path = path or settings_path()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
     except FileNotFoundError:
         return LoadedSettings(Settings())
     except OSError as error:
         return LoadedSettings(Settings(), f"{path} cannot be read ({error.strerror}): defaults")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
-    return _validated(content, path)
+    return _validated(content, text, path)
+
+
+def require_settings() -> Settings:
+    """The user's settings, for what deletes by them.
+
+    Raises:
+        UnusedSettingsError: the file is not read, or a part of it is left out.
+    """
+    loaded = load_settings()
+    if loaded.problem is not None:
+        raise UnusedSettingsError(
+            f"nothing is deleted or changed while {settings_path()} is wrong: correct it first"
+        )
+    return loaded.settings
 
 
 def save_setting(
@@ -240,7 +264,7 @@ def save_setting(
     change_toml(path or settings_path(), section, key, value)
 
 
-def _validated(content: dict[str, object], path: Path) -> LoadedSettings:
+def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSettings:
     """Validate, leaving out whatever is wrong."""
     try:
         return LoadedSettings(Settings.model_validate(content))
@@ -248,9 +272,11 @@ def _validated(content: dict[str, object], path: Path) -> LoadedSettings:
         problems = list(_problems(error))
         for location, _ in problems:
             _remove(content, location)
-    text = "; ".join(f"{_spell(location)}: {reason}" for location, reason in problems)
+    told = "; ".join(
+        f"{_line(location, text)}{_spell(location)}: {reason}" for location, reason in problems
+    )
     remaining = Settings.model_validate(content)
-    return LoadedSettings(remaining, f"not used from {path}: {text}")
+    return LoadedSettings(remaining, f"not used from {path}: {told}")
 
 
 def _problems(error: ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -275,6 +301,22 @@ def _nearest(location: tuple[str, ...]) -> str:
 
 def _spell(location: tuple[str, ...]) -> str:
     return f"[{location[0]}] {location[1]}" if len(location) == 2 else f"[{location[0]}]"
+
+
+def _line(location: tuple[str, ...], text: str) -> str:
+    """`line 4, ` for the line of a table or of its key; nothing where it is spelled otherwise."""
+    found: tuple[str, ...]
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _TABLE.match(line):
+            found = table = (match[1],)
+        elif match := _KEY.match(line):
+            found = (*table, match[1])
+        else:
+            continue
+        if found == location:
+            return f"line {number}, "
+    return ""
 
 
 def _remove(content: MutableMapping[str, object], location: tuple[str, ...]) -> None:

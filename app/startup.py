@@ -7,26 +7,15 @@ from pathlib import Path
 from app import locations
 from app.chat.controller import ChatController
 from app.chat.reopening import reopen_last
-from app.configure import configure, draft_path, planned_bytes, usual_model
 from app.keys import Keymap, read_keymap
+from app.opening import ModelRequest, choose_model, planned_bytes, usual_model
 from app.services import Services
 from app.settings import ModelSettings, Settings, load_settings, save_setting
 from app.store.chats import ChatStore
 from engine.errors import ModelFileError
-from engine.model.library import LibraryScan, find_model
+from engine.model.library import LibraryScan
 from engine.model.starter import install_starter
-from engine.presets.library import find_preset
 from engine.worker_client import WorkerClient
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked for on the command line."""
-
-    model: str | None = None
-    draft: str | None = None
-    preset: str | None = None
-    theme: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +36,7 @@ class Opened:
         self.store.close()
 
 
-def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opened:
+def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> Opened:
     """Open everything, nothing of it visible yet.
 
     Args:
@@ -62,12 +51,12 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
     loaded = load_settings()
     settings = loaded.settings
     folders = locations.model_folders(settings.models.folders)
-    rules = find_preset(request.preset, locations.presets_dir()) if request.preset else None
-    draft = draft_path(request.draft, rules, folders)
-    name = request.model or (rules.model if rules else None)
-    named = find_model(name, folders) if name else None
+    chosen = choose_model(request, folders)
+    rules = chosen.rules
     store = ChatStore(locations.database_path())
-    model, no_default = (named, None) if named else _usual_model(settings, folders, store)
+    model, no_default = (
+        (chosen.path, None) if chosen.path else _usual_model(settings, folders, store)
+    )
     client = WorkerClient(
         log_path=locations.worker_log_path(),
         memory_path=locations.build_memory_path(),
@@ -78,13 +67,13 @@ def prepare(request: Request, binding_ids: Callable[[], Sequence[str]]) -> Opene
         client,
         store,
         sampling=rules.sampling.settings() if rules else settings.chat.sampling(),
-        system_prompt=(rules.system_prompt if rules else "") or settings.chat.system_prompt,
+        system_prompt=chosen.system_prompt(settings),
         max_tokens=settings.chat.max_tokens,
     )
     reopen_last(controller, settings.chat.reopen)
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
-        configure=lambda path: configure(path, draft, rules, settings),
+        configure=lambda path: chosen.configure(path, settings),
         planned_bytes=planned_bytes,
         scan=LibraryScan(folders, locations.header_cache_path()),
         folders=folders,

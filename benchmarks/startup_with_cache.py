@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app import locations
-from app.startup import Opened, Request, prepare
+from app.opening import ModelRequest
+from app.startup import Opened, prepare
 from app.store.chats import ChatStore
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
@@ -97,7 +98,7 @@ def child(home: Path, options: argparse.Namespace, *arguments: str) -> str:
 def start(model: Path) -> Sequence[float]:
     """Open kvchat without a screen, and give the seconds until each of `STEPS`."""
     began = time.perf_counter()
-    opened = prepare(Request(model=str(model)), tuple)
+    opened = prepare(ModelRequest(model=str(model)), tuple)
     prepared = time.perf_counter() - began
     opened.controller.load(opened.services.configure(model))
     reached = {"prepared": prepared, **wait_for_tiers(opened, began)}

@@ -50,9 +50,10 @@ def main() -> None:
 async def paint(model: Path, folder: Path) -> None:
     """Ask the question, wait for the reply, and paint chat, comparison, kept states and planner."""
     from app.application import KvchatApp, every_binding_id
-    from app.startup import Request, prepare
+    from app.opening import ModelRequest
+    from app.startup import prepare
 
-    opened = prepare(Request(model=str(model)), every_binding_id)
+    opened = prepare(ModelRequest(model=str(model)), every_binding_id)
     app = KvchatApp(
         opened.controller,
         opened.services,

@@ -1,12 +1,10 @@
 """One benchmark from the options to the report and the preset; what the command does."""
 
-import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import click
-from rich.console import Console
+from rich.text import Text
 
 from app import locations
 from app.bench.asking import Asker
@@ -15,12 +13,10 @@ from app.bench.job import make_units, run_units, still_to_do, without_failures
 from app.bench.machine import this_machine
 from app.bench.opening import (
     Asked,
-    Opened,
     check_policies,
     chosen_policies,
     make_plan,
     make_subject,
-    open_configuration,
     read_prompts,
 )
 from app.bench.preset_writing import find_target, write_policy
@@ -33,6 +29,10 @@ from app.bench.schedule import n_runs
 from app.bench.summary import summarise
 from app.bench.table import report
 from app.bench.verdict import noise_warning, recommend
+from app.opening import ModelRequest, open_model
+from app.render.console import console
+from app.render.format import counted
+from app.settings import Settings
 from engine.client import EngineClient
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -54,7 +54,7 @@ class Files:
     """Name or path of the preset that is set as recommended."""
 
 
-def run_benchmark(asked: Asked, opened: Opened, files: Files) -> int:
+def run_benchmark(asked: Asked, request: ModelRequest, files: Files, settings: Settings) -> int:
     """Measure, show the report and write the files; gives the exit code.
 
     Raises:
@@ -65,11 +65,11 @@ def run_benchmark(asked: Asked, opened: Opened, files: Files) -> int:
     old = read_results(files.resume) if files.resume else None
     _check_is_free(files)
     target = find_target(files.preset, locations.presets_dir()) if files.preset else None
-    configuration = open_configuration(opened)
+    configuration = open_model(request, settings).configuration
     benchmark = Benchmark(asked, prompts, configuration, files.json or files.resume)
     exit_code = benchmark.run(old)
     if benchmark.results is None or not benchmark.results.prompts:
-        click.echo("kvchat: no prompt was measured to its end", err=True)
+        _tell("no prompt was measured to its end")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
     if target is not None and files.preset is not None and exit_code == 0:
@@ -79,10 +79,9 @@ def run_benchmark(asked: Asked, opened: Opened, files: Files) -> int:
 
 def show(results: Results, html_path: Path | None) -> None:
     """Print the report, and write it as HTML where a path is given."""
-    # A table that goes into a pipe is never cut to the width of a screen.
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    screen = console()
     for part in report(results):
-        console.print(part)
+        screen.print(part)
     if html_path is not None:
         write_text(html_path, html_report(results))
 
@@ -113,12 +112,12 @@ class Benchmark:
         try:
             self._measure(client, old)
         except KeyboardInterrupt:
-            click.echo("\nkvchat: stopped; this is what was measured", err=True)
+            _tell("stopped; this is what was measured")
             return EXIT_INTERRUPTED
         except EngineError as error:
             if self.results is None or not self.results.prompts:
                 raise
-            click.secho(f"kvchat: {error}", fg="red", err=True)
+            _tell(str(error), style="red")
             return EXIT_FAILED
         finally:
             client.close()
@@ -135,10 +134,10 @@ class Benchmark:
         self._keep(results)
         units = still_to_do(make_units(self._prompts, self._asked.temperatures), results)
         total = len(units) * n_runs(len(policies), plan.n_pairs)
-        console = Console(stderr=True, highlight=False)
+        screen = console(stderr=True)
         for note in (*asker.loaded.notes, _introduction(subject, len(units), total)):
-            console.print(note, markup=False, soft_wrap=True)
-        with ConsoleProgress(console, total) as progress:
+            screen.print(note, markup=False, soft_wrap=True)
+        with ConsoleProgress(screen, total) as progress:
             run_units(asker, units, plan, results, progress=progress, keep=self._keep)
 
     def _keep(self, results: Results) -> None:
@@ -164,8 +163,9 @@ def _check_is_free(files: Files) -> None:
 def _introduction(subject: Subject, n_prompts: int, n_replies: int) -> str:
     draft = f" with {subject.draft}" if subject.draft else ""
     return (
-        f"{subject.model}{draft}: {n_prompts} prompts, {len(subject.policies)} policies and plain "
-        f"decoding, {n_replies} replies of up to {subject.n_tokens} tokens"
+        f"{subject.model}{draft}: {counted(n_prompts, 'prompt')}, "
+        f"{counted(len(subject.policies), 'policy')} and plain decoding, "
+        f"{counted(n_replies, 'reply')} of up to {counted(subject.n_tokens, 'token')}"
     )
 
 
@@ -185,7 +185,7 @@ def write_recommendation(
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
     if noise_warning(summaries) is not None:
-        click.echo(f"kvchat: {target} is left as it is, for the numbers are too noisy", err=True)
+        _tell(f"{target} is left as it is, for the numbers are too noisy")
         return
     advice = recommend(summaries, policies)
     if advice.is_open:
@@ -199,4 +199,8 @@ def write_recommendation(
         draft=None if draft is None else draft.model_path,
         name=target.stem if Path(asked).suffix == ".toml" else asked,
     )
-    click.echo(f"Written to {target}")
+    console().print(Text(f"Written to {target}"), soft_wrap=True)
+
+
+def _tell(text: str, *, style: str = "") -> None:
+    console(stderr=True).print(Text(f"kvchat: {text}", style), soft_wrap=True)

@@ -65,8 +65,3 @@ def loops(token_ids: Sequence[int]) -> bool:
         if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
             return True
     return False
-
-
-def share(part: int, whole: int) -> float | None:
-    """Give a part of a whole, None of nothing."""
-    return part / whole if whole else None

@@ -1,23 +1,16 @@
-"""From what was asked to a configuration, policies and prompts; nothing is measured here."""
+"""From what was asked to policies and prompts; nothing is measured here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from app import locations
 from app.bench.errors import BenchError
 from app.bench.measure import Plan
 from app.bench.policies import Policy, make_policies, parse_policy, unique
 from app.bench.prompt_sets import Prompt, choose, read_set
 from app.bench.records import Subject
-from app.configure import configure, draft_path, usual_model
-from app.settings import load_settings
 from engine.configuration import Configuration, ControllerName, PredictorName
-from engine.errors import ModelFileError
 from engine.events import Loaded
-from engine.memory.fit import with_n_ctx
-from engine.model.library import find_model
-from engine.presets.library import find_preset
 
 DEFAULT_SETS = ("grounded", "chat")
 USUAL = (
@@ -47,41 +40,6 @@ class Asked:
     lengths: tuple[int, ...]
     policies: tuple[str, ...]
     """Exactly these instead of what the three above make."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The model as it was asked for; None leaves it to preset, settings and machine."""
-
-    model: str | None
-    draft: str | None
-    preset: str | None
-    n_ctx: int | None
-    n_threads: int | None
-
-
-def open_configuration(opened: Opened) -> Configuration:
-    """Give the configuration that a model is measured with: as the chat opens it.
-
-    Raises:
-        EngineError: there is no such model or preset, or they do not go together.
-    """
-    settings = load_settings().settings
-    folders = locations.model_folders(settings.models.folders)
-    rules = find_preset(opened.preset, locations.presets_dir()) if opened.preset else None
-    name = opened.model or (rules.model if rules else None)
-    path = find_model(name, folders) if name else usual_model(settings, folders, None)
-    if path is None:
-        raise ModelFileError(
-            "there is no model on this machine: `kvchat models install-starter` fetches a small "
-            "one, `kvchat where` shows the folders that were searched"
-        )
-    configuration = configure(path, draft_path(opened.draft, rules, folders), rules, settings)
-    if opened.n_ctx is not None:
-        configuration = with_n_ctx(configuration, opened.n_ctx)
-    if opened.n_threads is not None:
-        configuration = replace(configuration, n_threads=opened.n_threads)
-    return configuration
 
 
 def read_prompts(asked: Asked) -> tuple[list[Prompt], ...]:

@@ -155,17 +155,7 @@ def _set(summary: SetSummary, records: Sequence[PromptRecord]) -> Iterable[str]:
         yield f"<p>{escape(prompt)} failed: {escape(reason)}</p>"
     if not summary.n_prompts:
         return
-    titles = (
-        "policy",
-        "of plain",
-        "95 %",
-        "with loops",
-        "accepted",
-        "by source",
-        "per round",
-        "same text",
-    )
-    yield _table(titles, [_row(policy) for policy in summary.policies])
+    yield _table(TITLES, [_row(policy) for policy in summary.policies])
     for comparison in auto_against_best(summary):
         if comparison.ratio is not None:
             yield f"<p>{escape(against_line(comparison))}</p>"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from app.bench.numbers import bootstrap_interval, geometric_mean, median, share
+from app.bench.numbers import bootstrap_interval, geometric_mean, median
 from app.bench.records import PromptRecord, Run
+from app.render.format import share
 
 Exclusion = Literal["loop", "short"]
 LEAST_TOKENS = 16

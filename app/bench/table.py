@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 
 from app.bench.curve import CurvePoint, batch_curve
-from app.bench.numbers import share
 from app.bench.records import Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
 from app.bench.verdict import (
@@ -67,8 +66,7 @@ def _set(summary: SetSummary) -> Iterator[RenderableType]:
 
 def set_facts(summary: SetSummary) -> str:
     """Give how many prompts count, how fast plain decoding was, and what is noise."""
-    prompts = "1 prompt" if summary.n_prompts == 1 else f"{summary.n_prompts} prompts"
-    facts = [prompts, f"plain {fmt.rate(summary.plain_tps)} tok/s"]
+    facts = [fmt.counted(summary.n_prompts, "prompt"), f"plain {fmt.rate(summary.plain_tps)} tok/s"]
     if summary.plain_spread is not None:
         facts.append(f"two plain runs differ by {100 * summary.plain_spread:.1f} %")
     if summary.n_loops:
@@ -124,7 +122,7 @@ def sources(policy: PolicySummary) -> str:
     """Give the acceptance of every predictor of a policy, nothing where there is only one."""
     if len(policy.by_source) < 2:
         return ""
-    shares = {name: share(accepted, n) for name, (n, accepted) in policy.by_source.items()}
+    shares = {name: fmt.share(accepted, n) for name, (n, accepted) in policy.by_source.items()}
     return ", ".join(f"{name} {fmt.percent(value)}" for name, value in shares.items())
 
 

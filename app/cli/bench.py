@@ -61,7 +61,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     help="Runs of each policy on a prompt.",
 )
 @click.option(
-    "--tokens",
+    "--max-tokens",
     "n_tokens",
     default=128,
     show_default=True,
@@ -135,17 +135,20 @@ def command(
     """Measure what speculation gains with MODEL, against plain decoding, run beside run.
 
     \b
-    kvchat bench                                    a few minutes with the usual model
+    kvchat bench                                    a few minutes with the model used last
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
     kvchat bench --set mine.jsonl --prompts 0       all prompts of a file of your own
     kvchat bench --json all.json --html all.html    keep every run, and a report with charts
     kvchat bench --resume all.json                  go on where it was stopped
 
-    Ctrl+C ends it with the table of what was measured.
+    Without MODEL it is that of the settings, else the one used last. Ctrl+C ends it with the table
+    of what was measured.
     """  # noqa: D301  click wants the backspace character itself
     from app.bench.benchmark import Files, run_benchmark, show
-    from app.bench.opening import DEFAULT_SETS, Asked, Opened
+    from app.bench.opening import DEFAULT_SETS, Asked
     from app.bench.results_file import read_results
+    from app.opening import ModelRequest
+    from app.settings import load_settings
 
     if show_path is not None:
         show(read_results(show_path), html_path)
@@ -163,5 +166,6 @@ def command(
         lengths=tuple(map(int, lengths)),
         policies=policies,
     )
-    opened = Opened(model, draft, preset, n_ctx, n_threads)
-    return run_benchmark(asked, opened, Files(json_path, html_path, resume_path, preset_name))
+    request = ModelRequest(model, draft, preset, n_ctx, n_threads)
+    files = Files(json_path, html_path, resume_path, preset_name)
+    return run_benchmark(asked, request, files, load_settings().settings)

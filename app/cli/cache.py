@@ -11,6 +11,7 @@ import click
 
 from app import locations
 from app.cli.amounts import Age, Size, spelled
+from app.cli.console import print_json, say, tell
 
 if TYPE_CHECKING:
     from app.cache.kept import KeptModel
@@ -45,13 +46,14 @@ def list_(*, as_json: bool = False) -> None:
 
     with _folder() as folder:
         models = _models(folder)
-    _tell(*folder.take_damaged())
+    for line in folder.take_damaged():
+        tell(line)
     if as_json:
-        cache_text.print_json(cache_text.list_values(models, _titles(), _disk_budget()))
+        print_json(cache_text.list_values(models, _titles(), _disk_budget()))
     elif models:
         cache_text.print_models(models, _titles(), _disk_budget())
     else:
-        click.echo("Nothing is kept on disk yet.", err=True)
+        tell("Nothing is kept on disk yet.")
 
 
 @command.command(name="verify", help=f"Read states whole and check them, all or some. {KEY_HELP}")
@@ -67,7 +69,7 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
         entries = _chosen(_models(folder), keys)
         verdicts = verified(folder, entries, tell=_progress)
     if as_json:
-        cache_text.print_json(cache_text.verdict_values(verdicts))
+        print_json(cache_text.verdict_values(verdicts))
     else:
         cache_text.print_verdicts(verdicts)
     ctx.exit(0 if all(verdict.problem is None for verdict in verdicts) else 1)
@@ -83,12 +85,14 @@ def prune(*, older: float | None, limit: int | None) -> None:
     bytes and were not used for long; pinned ones stay.
     """
     from app.cli import cache_text
+    from app.settings import require_settings
     from engine.cache.cold import pruning
 
     now = time.time()
+    budget_bytes = require_settings().cache.cold
     with _folder() as folder:
         if limit is None:
-            limit = 0 if older is not None else _disk_budget()
+            limit = 0 if older is not None else budget_bytes
         nbytes = sum(entry.file_bytes for entry in folder.all_entries())
         gone = pruning.prune(
             folder,
@@ -97,9 +101,9 @@ def prune(*, older: float | None, limit: int | None) -> None:
             older_than=math.inf if older is None else now - older,
         )
         left = nbytes - sum(entry.file_bytes for entry in gone)
-    _tell(cache_text.removed_text(gone, left))
+    tell(cache_text.removed_text(gone, left))
     if older is None and left > limit:
-        _tell("the rest is pinned: `kvchat cache unpin KEY` lets it go")
+        tell("the rest is pinned: `kvchat cache unpin KEY` lets it go")
 
 
 @command.command(name="budget")
@@ -108,18 +112,19 @@ def prune(*, older: float | None, limit: int | None) -> None:
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
     from app.cli import cache_text
-    from app.settings import load_settings, save_setting
+    from app.settings import require_settings, save_setting
 
+    require_settings()
     for key, nbytes in (("cold", disk), ("warm", warm)):
         if nbytes is not None:
             save_setting("cache", key, spelled(nbytes))
-    settings = load_settings().settings.cache
+    settings = require_settings().cache
     with _folder() as folder:
         used = sum(entry.file_bytes for entry in folder.all_entries())
     for line in cache_text.budget_lines(settings, used):
-        click.echo(line)
+        say(line)
     if (disk, warm) != (None, None):
-        _tell("a kvchat that is open takes this at its next start")
+        tell("a kvchat that is open takes this at its next start")
 
 
 @command.command(name="clear")
@@ -128,18 +133,20 @@ def budget(disk: int | None, warm: int | None) -> None:
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete everything that is kept on disk, pinned states too; no chat is lost by it."""
     from app.cli import cache_text
+    from app.settings import require_settings
 
+    require_settings()
     with _folder() as folder:
         entries = [entry for model in _models(folder) for entry in model.entries]
         if not entries:
-            _tell("Nothing is kept on disk.")
+            tell("Nothing is kept on disk.")
             return
-        _tell(cache_text.counted_text(entries))
+        tell(cache_text.counted_text(entries))
         if not yes and not click.confirm("Delete all of it?", err=True):
-            _tell("Nothing was deleted.")
+            tell("Nothing was deleted.")
             ctx.exit(1)
         _delete(folder, entries)
-    _tell(cache_text.removed_text(entries, 0))
+    tell(cache_text.removed_text(entries, 0))
 
 
 @command.command(name="pin", help=f"Keep states whatever the budget says. {KEY_HELP}")
@@ -173,14 +180,14 @@ def drop(keys: tuple[str, ...]) -> None:
         }
         _delete(folder, list(gone.values()))
         left = sum(entry.file_bytes for entry in folder.all_entries())
-    _tell(cache_text.removed_text(list(gone.values()), left))
+    tell(cache_text.removed_text(list(gone.values()), left))
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
     with _folder() as folder:
         for entry in _chosen(_models(folder), keys):
             folder.pin(entry.namespace, entry.state.key, is_pinned=is_pinned)
-            _tell(f"{entry.state.key} is {'pinned' if is_pinned else 'no longer pinned'}")
+            tell(f"{entry.state.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
 def _delete(folder: "ColdFolder", entries: "Sequence[ColdEntry]") -> None:
@@ -220,7 +227,7 @@ def _titles() -> dict[int, str]:
 
     titles, problem = chat_titles(locations.database_path())
     if problem is not None:
-        _tell(problem)
+        tell(problem)
     return titles
 
 
@@ -234,8 +241,3 @@ def _progress(n_done: int, n_all: int) -> None:
     if sys.stderr.isatty():
         end = "\r\033[K" if n_done == n_all else ""
         click.echo(f"\r\033[K{n_done:,} of {n_all:,} states{end}", nl=False, err=True)
-
-
-def _tell(*lines: str) -> None:
-    for line in lines:
-        click.echo(line, err=True)

@@ -1,36 +1,26 @@
 """What `kvchat cache` prints."""
 
-import json
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import click
-
 from app.cache.kept import KeptModel, chat_numbers, chats_of
 from app.cache.verifying import Verdict
+from app.cli.console import say
 from app.render.format import count, counted, nbytes, nbytes_of
-from app.render.sanitize import visible
+from app.render.sanitize import one_line
 from app.settings import CacheDefaults
 from engine.cache.cold.entry import ColdEntry
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-PLAIN_WIDTH = 1000
-"""A list that goes into a pipe is never cut to the width of a screen."""
 MAX_TITLE = 30
 N_TITLES = 3
 """Titles that one line names; the rest is counted."""
 USUAL_FIELDS = {"LoRA hashes": "none", "rope": "of the model", "sliding window": "as trained"}
 HIDDEN_FIELDS = ("format", "model hash")
-
-
-def print_json(values: object) -> None:
-    """Print values as JSON, control characters spelled as escapes."""
-    click.echo(json.dumps(values, indent=2))
 
 
 def list_values(
@@ -68,31 +58,32 @@ def verdict_values(verdicts: Sequence[Verdict]) -> dict[str, object]:
 
 def print_models(models: Sequence[KeptModel], titles: Mapping[int, str], budget: int) -> None:
     """Print a table for each model and its settings."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    from app.render.console import console
+
+    screen = console()
     for model in models:
-        head = Text(_line(model.name), style="bold")
+        head = Text(one_line(model.name), style="bold")
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
             head.append("  its file is gone, so this is pruned first", style="not bold yellow")
-        console.print(head)
-        console.print(Text(_settings_text(model), style="dim"))
-        console.print(_table(model, titles))
-        console.print()
+        screen.print(head)
+        screen.print(Text(_settings_text(model), style="dim"))
+        screen.print(_table(model, titles))
+        screen.print()
     total = sum(model.nbytes for model in models)
     n_states = sum(len(model.entries) for model in models)
-    console.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
+    screen.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
     """Print how many states were checked, and each that was damaged."""
     problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
     for problem in problems:
-        click.secho(_line(problem), fg="red")
+        say((one_line(problem), "red"))
     outcome = f"{count(len(problems))} damaged" if problems else "all whole"
-    click.echo(f"{counted(len(verdicts), 'state')} checked, {outcome}")
+    say(f"{counted(len(verdicts), 'state')} checked, {outcome}")
 
 
 def budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
@@ -146,7 +137,7 @@ def _tokens(entry: ColdEntry) -> str:
 
 
 def _chats_text(entry: ColdEntry, titles: Mapping[int, str]) -> str:
-    chats = [_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
+    chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
         return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
     return ", ".join(chats) or "-"
@@ -158,7 +149,7 @@ def _settings_text(model: KeptModel) -> str:
         for name, value in model.namespace.fields
         if name not in HIDDEN_FIELDS and USUAL_FIELDS.get(name) != value
     )
-    return ", ".join(map(_line, shown))
+    return ", ".join(map(one_line, shown))
 
 
 def _state_values(entry: ColdEntry, titles: Mapping[int, str]) -> dict[str, object]:
@@ -182,7 +173,3 @@ def _time(seconds: float) -> str:
     now = datetime.fromtimestamp(time.time()).astimezone()
     at = datetime.fromtimestamp(seconds).astimezone()
     return at.strftime("%H:%M" if at.date() == now.date() else "%Y-%m-%d %H:%M")
-
-
-def _line(text: str) -> str:
-    return visible(" ".join(text.split()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from app import locations
+from app.cli.console import print_json, print_text, tell
 
 if TYPE_CHECKING:
     from app.history_files.files import HistoryFormat
@@ -49,11 +50,11 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
     with _store() as store:
         chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
     if as_json:
-        chats_text.print_json([chats_text.chat_values(chat, sizes) for chat in chats])
+        print_json([chats_text.chat_values(chat, sizes) for chat in chats])
     elif chats:
         chats_text.print_chats(chats, sizes)
     else:
-        click.echo("The archive is empty." if archived else "There are no chats yet.", err=True)
+        tell("The archive is empty." if archived else "There are no chats yet.")
 
 
 @command.command(name="show", help=f"Print a chat as it is shown. {CHAT_HELP}")
@@ -81,11 +82,11 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     with _store() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
-        chats_text.print_json([chats_text.hit_values(hit) for hit in hits])
+        print_json([chats_text.hit_values(hit) for hit in hits])
     elif hits:
         chats_text.print_hits(hits)
     else:
-        click.echo("No chat holds that.", err=True)
+        tell("No chat holds that.")
 
 
 @command.command(name="rename", help=f"Give a chat another title. {CHAT_HELP}")
@@ -98,7 +99,7 @@ def rename(chat: str, title: str) -> None:
     with _store() as store:
         found = _find(store, chat)
         renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
-    _tell(f"{_called(found)} is now {_line(renamed.title)}")
+    tell(f"{_called(found)} is now {_line(renamed.title)}")
 
 
 @command.command(name="archive", help=f"Take chats out of the list. {CHAT_HELP}")
@@ -128,13 +129,13 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
         found = _find_all(store, chats)
         sizes = store.sizes()
         for chat in found:
-            _tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
+            tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
         if not yes and not click.confirm("Delete for good?", err=True):
-            click.echo("Nothing was deleted.", err=True)
+            tell("Nothing was deleted.")
             ctx.exit(1)
         for chat in found:
             for line in delete_chat(store, chat):
-                _tell(line)
+                tell(line)
 
 
 @command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
@@ -171,10 +172,10 @@ def export(
         told = _Told(branches=branches or chosen == "jsonl")
         pieces = text_of(told.of(store, found), chosen, all_branches=branches)
         if output is None or is_screen:
-            _print(pieces)
+            print_text(pieces, nl=False)
         else:
             write_history(output.expanduser(), pieces, replace=force)
-            _tell(f"{counted(len(found), 'chat')} in {output}")
+            tell(f"{counted(len(found), 'chat')} in {output}")
         told.say()
 
 
@@ -190,7 +191,7 @@ def import_(files: tuple[str, ...]) -> None:
     with _store() as store:
         added = store.add_trees(trees)
     for chat, tree in zip(added, trees, strict=True):
-        _tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
+        tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
 
 
 class _Told:
@@ -211,7 +212,7 @@ class _Told:
     def say(self) -> None:
         if self._n_left_out:
             told = _counted(self._n_left_out)
-            _tell(f"left out, being on other branches: {told}. --branches writes them too")
+            tell(f"left out, being on other branches: {told}. --branches writes them too")
 
 
 @contextmanager
@@ -220,7 +221,7 @@ def _store() -> "Iterator[ChatStore]":
 
     with ChatStore(locations.database_path()) as store:
         for notice in store.notices:
-            _tell(notice)
+            tell(notice)
         yield store
 
 
@@ -245,7 +246,7 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
     with _store() as store:
         for chat in _find_all(store, texts):
             store.set_archived(chat.id, archived=archived)
-            _tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
+            tell(f"{_called(chat)} is {'in the archive' if archived else 'in the list'}")
 
 
 def _read(name: str) -> "list[ChatTree]":
@@ -262,20 +263,12 @@ def _read(name: str) -> "list[ChatTree]":
         raise HistoryFileError(f"{_line(name)}, {_line(str(error))}") from error
 
 
-def _print(pieces: Iterable[str]) -> None:
-    from app.render.sanitize import visible
-
-    is_terminal = sys.stdout.isatty()
-    for piece in pieces:
-        click.echo(visible(piece) if is_terminal else piece, nl=False)
-
-
 def _called(chat: "Chat") -> str:
     return f"chat {chat.id}, {_line(chat.title)}"
 
 
 def _line(text: str) -> str:
-    from app.cli.chats_finding import one_line
+    from app.render.sanitize import one_line
 
     return one_line(text)
 
@@ -284,7 +277,3 @@ def _counted(n_messages: int) -> str:
     from app.render.format import counted
 
     return counted(n_messages, "message")
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)

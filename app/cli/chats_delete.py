@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from app import locations
-from app.cli.chats_finding import one_line
 from app.render.format import counted, nbytes
+from app.render.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat

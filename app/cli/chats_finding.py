@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 
-from app.render.sanitize import visible
+from app.render.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
@@ -40,11 +40,6 @@ def find_chat(store: ChatStore, text: str) -> Chat:
             f"{text!r} is part of {len(found)} titles; give the number of one:\n{_named(found)}"
         )
     raise NoSuchChatError(f"no chat has the number or title {text!r}{_near(wanted, chats)}")
-
-
-def one_line(text: str) -> str:
-    """Give a text as one line that is harmless in a terminal."""
-    return visible(" ".join(text.split()))
 
 
 def _named(chats: Sequence[Chat]) -> str:

@@ -1,29 +1,18 @@
 """What `kvchat chats` prints."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-import click
-
-from app.cli.chats_finding import one_line
+from app.cli.console import Part, say
 from app.render import format as fmt
 from app.render.reply_stats import reply_stats_text
-from app.render.sanitize import visible
+from app.render.sanitize import one_line, visible
 from app.store.records import Chat, ChatSize, StoredMessage
 from app.store.search import SearchHit
 
-PLAIN_WIDTH = 1000
-"""A list that goes into a pipe is never cut to the width of a screen."""
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
-
-
-def print_json(values: object) -> None:
-    """Print values as JSON, control characters spelled as escapes."""
-    click.echo(json.dumps(values, indent=2))
 
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
@@ -38,9 +27,10 @@ def hit_values(hit: SearchHit) -> dict[str, object]:
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     """Print one line for each chat."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from app.render.console import console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("id", "last used", "messages", "tokens", "model", "title"):
@@ -55,8 +45,7 @@ def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
             fmt.count(size.n_tokens), one_line(model), one_line(chat.title),
         )  # fmt: skip
         table.add_row(*map(Text, cells))
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    Console(width=width, highlight=False).print(table)
+    console().print(table)
 
 
 def print_chat(
@@ -64,19 +53,19 @@ def print_chat(
 ) -> None:
     """Print a chat: what is known of it, and the messages of the branch that is shown."""
     size = size or ChatSize()
-    click.secho(one_line(chat.title), bold=True)
+    say((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"begun {time_text(chat.created_at)}"]
     if chat.model_path is not None:
         facts.append(one_line(Path(chat.model_path).stem))
     facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
     if chat.archived_at is not None:
         facts.append(f"archived {time_text(chat.archived_at)}")
-    click.secho(" · ".join(facts), dim=True)
+    say((" · ".join(facts), "dim"))
     if chat.system_prompt:
         _print_part("system prompt", chat.system_prompt)
     for message in path:
         if message.id == chat.kept_from:
-            click.secho("\n── the model no longer sees what is above ──", dim=True)
+            say(("\n── the model no longer sees what is above ──", "dim"))
             if chat.summary:
                 _print_part("summary of it", chat.summary)
         _print_message(message, with_stats=with_stats)
@@ -91,9 +80,9 @@ def print_hits(hits: Sequence[SearchHit]) -> None:
             said.append("other branch")
         if hit.is_archived:
             said.append("archived")
-        click.echo(f"{click.style(where, bold=True)}  {click.style(', '.join(said), dim=True)}")
+        say((where, "bold"), "  ", (", ".join(said), "dim"))
         if hit.role is not None:
-            click.echo(f"    {_marked(hit)}")
+            say("    ", *_marked(hit))
 
 
 def time_text(seconds: float) -> str:
@@ -111,19 +100,20 @@ def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
     )
     stats = reply_stats_text(message) if with_stats else None
     if stats is not None:
-        click.secho(visible(stats), dim=True)
+        say((stats, "dim"))
 
 
 def _print_part(name: str, text: str, told: str = "") -> None:
-    click.echo(f"\n{click.style(name, bold=True)}  {click.style(told, dim=True)}".rstrip())
-    click.echo(visible(text))
+    say("\n", (name, "bold"), *(("  ", (told, "dim")) if told else ()))
+    say(visible(text))
 
 
-def _marked(hit: SearchHit) -> str:
-    """Give the snippet with what was found in bold; it has one sign for each character."""
+def _marked(hit: SearchHit) -> list[Part]:
+    """The snippet with what was found in bold; it has one sign for each character."""
     text = visible(hit.snippet)
-    parts, end = [], 0
+    parts: list[Part] = []
+    end = 0
     for start, stop in hit.marked:
-        parts += [text[end:start], click.style(text[start:stop], bold=True, fg="yellow")]
+        parts += [text[end:start], (text[start:stop], "bold yellow")]
         end = stop
-    return "".join([*parts, text[end:]])
+    return [*parts, text[end:]]

@@ -1,20 +1,19 @@
 """`kvchat compare`: one prompt answered in two ways, by turns, with a verdict; no screen."""
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
+
+from app.cli.console import print_json, print_text, prompt_text, say, tell
+from app.cli.engine import POLL_S, loaded_engine
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
     from app.compare.side import Side
     from engine.configuration import Configuration
-    from engine.events import Loaded
     from engine.requests import GenerationRequest
     from engine.worker_client import WorkerClient
 
-POLL_S = 0.25
 EXIT_INTERRUPTED = 130
 SEED_BITS = 31
 
@@ -26,7 +25,7 @@ SEED_BITS = 31
 @click.option("--second", metavar="SIDE", help="The second side. [as the chat drafts]")
 @click.option("--pairs", default=3, show_default=True, type=click.IntRange(1), help="Of replies.")
 @click.option(
-    "--tokens", default=256, show_default=True, type=click.IntRange(2), help="Of a reply."
+    "--max-tokens", default=256, show_default=True, type=click.IntRange(2), help="Of a reply."
 )
 @click.option("--temperature", type=click.FloatRange(0.0, 5.0), help="0 is greedy. [as set]")
 @click.option("--seed", type=click.IntRange(0), help="Of every reply; drawn without it.")
@@ -34,7 +33,7 @@ SEED_BITS = 31
 @click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
 @click.option("--ctx", "n_ctx", type=click.IntRange(1), help="Tokens of context.")
 @click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
-@click.option("--system", default="", help="System prompt.")
+@click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
 @click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")
 def command(
@@ -43,14 +42,14 @@ def command(
     first: str,
     second: str | None,
     pairs: int,
-    tokens: int,
+    max_tokens: int,
     temperature: float | None,
     seed: int | None,
     draft: str | None,
     preset: str | None,
     n_ctx: int | None,
     n_threads: int | None,
-    system: str,
+    system: str | None,
     shows_text: bool,
     as_json: bool,
 ) -> int:
@@ -63,33 +62,28 @@ def command(
     kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < question.txt
     kvchat compare smollm2 "..." --first lookup:band --second combined:auto --pairs 5
     """  # noqa: D301  click wants the backspace character itself
-    from app.bench.opening import Opened, open_configuration
     from app.compare.side import read_side, speculative_side
+    from app.opening import ModelRequest, open_model
+    from app.settings import load_settings
 
-    text = _prompt_text(prompt)
-    configuration = open_configuration(
-        Opened(model=model, draft=draft, preset=preset, n_ctx=n_ctx, n_threads=n_threads)
+    text = prompt_text(prompt, 'kvchat compare MODEL "..."')
+    opened = open_model(
+        ModelRequest(model, draft, preset, n_ctx, n_threads), load_settings().settings
     )
+    configuration = opened.configuration
     settings = configuration.speculation
     other = speculative_side(settings) if second is None else read_side(second, settings)
     sides = (read_side(first, settings), other)
-    request = _request(text, system, configuration, tokens, temperature, seed)
+    instruction = opened.system_prompt if system is None else system
+    request = _request(text, instruction, configuration, max_tokens, temperature, seed)
     comparison = _compare(configuration, request, sides, pairs)
     if as_json:
         from app.compare.as_json import as_values
 
-        click.echo(json.dumps(as_values(comparison), ensure_ascii=False, indent=2))
+        print_json(as_values(comparison))
     else:
         _show(comparison, shows_text=shows_text)
     return EXIT_INTERRUPTED if comparison.problem is not None else 0
-
-
-def _prompt_text(prompt: str | None) -> str:
-    if prompt not in (None, "-"):
-        return str(prompt)
-    if prompt is None and sys.stdin.isatty():
-        raise click.UsageError('no prompt: write kvchat compare MODEL "...", or pipe one in')
-    return sys.stdin.read()
 
 
 def _request(
@@ -123,43 +117,15 @@ def _compare(
     sides: "tuple[Side, Side]",
     n_pairs: int,
 ) -> "Comparison":
-    from app import locations
     from app.compare.comparison import Comparison
     from app.compare.side import check_available
-    from engine.worker_client import WorkerClient
 
-    client = WorkerClient(
-        log_path=locations.worker_log_path(),
-        memory_path=locations.build_memory_path(),
-        costs_path=locations.costs_path(),
-    )
-    try:
-        client.load(configuration)
-        loaded = _loaded(client)
+    with loaded_engine(configuration) as (client, loaded):
         check_available(sides, loaded.predictors)
         comparison = Comparison(client, request, sides, restore=configuration.speculation)
         comparison.add_pairs(n_pairs)
         _follow(client, comparison)
         return comparison
-    finally:
-        client.close()
-
-
-def _loaded(client: "WorkerClient") -> "Loaded":
-    from engine.errors import WorkerError
-    from engine.events import Failed, Loaded, WorkerStopped
-
-    while True:
-        for event in client.poll(POLL_S):
-            match event:
-                case Loaded():
-                    for note in event.notes:
-                        click.echo(f"kvchat: {note}", err=True)
-                    return event
-                case Failed(title, message) | WorkerStopped(title, message, will_restart=False):
-                    raise WorkerError(f"{title}: {message}")
-                case _:
-                    pass
 
 
 def _follow(client: "WorkerClient", comparison: "Comparison") -> None:
@@ -177,7 +143,7 @@ def _follow(client: "WorkerClient", comparison: "Comparison") -> None:
         if now != said and comparison.running_side is not None:
             label = comparison.sides[comparison.running_side].label
             pair = f"pair {now[0] + 1} of {comparison.n_wanted}"
-            click.echo(f"kvchat: {pair}, {label}", err=True)
+            tell(f"kvchat: {pair}, {label}")
             said = now
     if comparison.problem is not None and not comparison.was_stopped:
         raise WorkerError(comparison.problem)
@@ -188,6 +154,6 @@ def _show(comparison: "Comparison", *, shows_text: bool) -> None:
 
     for side, answer in zip(comparison.sides, comparison.shown, strict=True):
         if shows_text and answer is not None:
-            click.secho(f"{side.label}:", bold=True)
-            click.echo(answer.text.rstrip() + "\n")
-    click.echo(report(comparison))
+            say((f"{side.label}:", "bold"))
+            print_text([answer.text.rstrip(), "\n"])
+    say(report(comparison))

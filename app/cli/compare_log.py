@@ -3,8 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-import click
-
+from app.cli.console import Part, say, tell
 from app.planning.plan import Plan
 from app.render.format import nbytes
 from engine.memory.log_comparison import Compared, compare_log, settings_that_differ
@@ -23,13 +22,13 @@ def print_comparison(plan: Plan, path: Path) -> None:
     log = read_server_log(path)
     rows = compare_log(plan.estimate, log)
     for note in settings_that_differ(plan.estimate, log):
-        click.echo(click.style(f"{note}: the numbers are of two configurations", fg="yellow"))
+        say((f"{note}: the numbers are of two configurations", "yellow"))
     width = max((len(row.device) for row in rows), default=6)
-    click.echo(f"{'':{width}}  {'':12} {'planned':>12} {'measured':>12} {'planned too much':>17}")
+    say(f"{'':{width}}  {'':12} {'planned':>12} {'measured':>12} {'planned too much':>17}")
     for row in rows:
-        click.echo(_line(row, width))
-    click.echo(
-        _line(
+        say(*_line(row, width))
+    say(
+        *_line(
             Compared(
                 "all",
                 "total",
@@ -40,7 +39,7 @@ def print_comparison(plan: Plan, path: Path) -> None:
         )
     )
     if any(buffer.device.endswith("_Mapped") for buffer in log.buffers):
-        click.echo("Weights in main memory are measured as the part of the file that is mapped.")
+        say("Weights in main memory are measured as the part of the file that is mapped.")
 
 
 def comparison_json(plan: Plan, path: Path) -> list[dict[str, str | int]]:
@@ -64,13 +63,13 @@ def learn(plan: Plan, path: Path) -> None:
 
     for name, found in learn_from_log(plan, path).items():
         factor = f", graphs times {found.compute_factor:g}" if found.compute_factor else ""
-        click.echo(f"{name}: {nbytes(found.overhead_bytes)} beyond buffers{factor}", err=True)
-    click.echo(f"kept in {calibration_path()}", err=True)
+        tell(f"{name}: {nbytes(found.overhead_bytes)} beyond buffers{factor}")
+    tell(f"kept in {calibration_path()}")
 
 
-def _line(row: Compared, width: int) -> str:
+def _line(row: Compared, width: int) -> tuple[Part, ...]:
     share = row.difference_bytes / row.measured_bytes if row.measured_bytes else 1.0
     text = f"{share:+.1%}" if row.measured_bytes else "not in the log"
-    color = None if abs(share) < SHARE_SHOWN else "yellow" if share > 0 else "red"
+    color = "" if abs(share) < SHARE_SHOWN else "yellow" if share > 0 else "red"
     numbers = f"{nbytes(row.planned_bytes):>12} {nbytes(row.measured_bytes):>12}"
-    return f"{row.device:{width}}  {row.kind:12} {numbers} {click.style(f'{text:>17}', fg=color)}"
+    return f"{row.device:{width}}  {row.kind:12} {numbers} ", (f"{text:>17}", color)

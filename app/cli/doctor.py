@@ -1,6 +1,5 @@
 """`kvchat doctor`: what works on this machine, and what to change."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -9,7 +8,9 @@ from pathlib import Path
 import click
 
 from app import locations
+from app.cli.console import print_json, say
 from app.doctor.check import Check, Status
+from app.render.sanitize import one_line
 from engine.model.library import ModelEntry
 
 WORDS: dict[Status, tuple[str, str]] = {
@@ -34,7 +35,7 @@ def command(model: str | None, *, as_json: bool) -> None:
         if not as_json:
             _print(check)
     if as_json:
-        click.echo(json.dumps([asdict(check) for check in found], indent=2))
+        print_json([asdict(check) for check in found])
     sys.exit(any(check.status == "fail" for check in found))
 
 
@@ -68,6 +69,6 @@ def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
 
 def _print(check: Check) -> None:
     word, color = WORDS[check.status]
-    click.echo(f"{click.style(f'{word:<4}', fg=color, bold=True)}  {check.name}: {check.detail}")
+    say((f"{word:<4}", f"bold {color}"), f"  {check.name}: {one_line(check.detail)}")
     if check.advice is not None:
-        click.echo(f"      -> {check.advice}")
+        say(f"      -> {check.advice}")

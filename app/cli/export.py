@@ -1,11 +1,11 @@
 """`kvchat export`: a plan in the words of another program."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.console import print_json, print_text, say, tell
 from app.cli.plan import Bytes
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def command(
         _show_json(plan, format_, request, exported)
         return
     else:
-        click.echo(exported.text, nl=False)
+        print_text([exported.text], nl=False)
         if format_.has_comments:
             return
     for note in (*exported.remarks, *request.warnings):
-        click.echo(f"# {note}", err=True)
+        tell(f"# {note}")
 
 
 def _show_formats(*, as_json: bool) -> None:
@@ -129,28 +129,28 @@ def _show_formats(*, as_json: bool) -> None:
             {"name": each.name, "title": each.title, "flags": each.flag_sets}
             for each in FORMATS.values()
         ]
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     width = max(map(len, FORMATS))
     for each in FORMATS.values():
         flags = f"  (--flags {', '.join(each.flag_sets)})" if len(each.flag_sets) > 1 else ""
-        click.echo(f"{each.name:{width}}  {each.title}{flags}")
+        say(f"{each.name:{width}}  {each.title}{flags}")
 
 
 def _install(exported: "Exported", format_: "ExportFormat", *, force: bool) -> None:
     from engine.presets.export.install import install
 
     path, backup = install(exported, format_, replace_existing=force)
-    click.echo(path)
+    say(str(path))
     if backup is not None:
-        click.echo(f"# what was there is kept as {backup}", err=True)
+        tell(f"# what was there is kept as {backup}")
 
 
 def _write(exported: "Exported", output: Path, *, force: bool) -> None:
     from engine.presets.export.install import write
 
     for path in write(exported, output, replace_existing=force):
-        click.echo(path)
+        say(str(path))
 
 
 def _show_json(
@@ -174,4 +174,4 @@ def _show_json(
         "remarks": exported.remarks,
         "warnings": request.warnings,
     }
-    click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    print_json(found)

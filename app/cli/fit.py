@@ -1,10 +1,10 @@
 """`kvchat fit`: the best configuration of a model for a goal, on a machine that is here or not."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.console import print_json, print_text, tell
 from app.cli.plan import MAX_TOKENS, Bytes
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     elif as_json:
         from app.planning.fit_json import fit_json
 
-        click.echo(json.dumps(fit_json(fit), indent=2))
+        print_json(fit_json(fit))
     else:
         from app.cli.fit_text import print_fit
 
@@ -146,10 +146,10 @@ def _print_export(fit: "Fitted", format_name: str) -> None:
     format_ = export_format(format_name)
     request = export_request(fit.plan)
     exported = format_.render(request)
-    click.echo(exported.text, nl=False)
+    print_text([exported.text], nl=False)
     if not format_.has_comments:
         for note in (*exported.remarks, *request.warnings):
-            click.echo(f"# {note}", err=True)
+            tell(f"# {note}")
 
 
 def _whole(value: object) -> int | None:

@@ -3,8 +3,7 @@
 import sys
 from textwrap import wrap
 
-import click
-
+from app.cli.console import Part, say
 from app.cli.plan_text import PLAIN, symbols_for
 from app.planning.fitting import Fitted
 from app.planning.gpu_holders import holders
@@ -25,17 +24,23 @@ TITLES = {
 def print_fit(fit: Fitted) -> None:
     """Print a found configuration, its devices, the reasons, what else fits, and the command."""
     found = fit.found
-    lines = [click.style(f"{fit.model.file.name} · {TITLES[found.goal]}", bold=True), ""]
+    lines: list[Part] = [(f"{fit.model.file.name} · {TITLES[found.goal]}", "bold"), ""]
     lines += [f"  {name:10} {value}" for name, value in _rows(found.configuration)]
     lines += ["", *_device_table(fit)]
     lines += _section("Why", [step.text for step in found.steps])
     lines += _section("What else fits", [other.label for other in found.alternatives])
     lines += _section("Know before you start", list(warnings_of(fit.plan)))
     lines += _section("On the GPUs now", [] if fit.wanted.machine.is_planned else holders())
-    lines += ["", click.style("Start it", bold=True), fit.plan.command_line]
+    lines += ["", ("Start it", "bold"), fit.plan.command_line]
     is_plain = symbols_for(sys.stdout.encoding) == "ascii"
     for line in lines:
-        click.echo(line.translate(PLAIN) if is_plain else line)
+        say(_in_letters(line) if is_plain else line)
+
+
+def _in_letters(line: Part) -> Part:
+    if isinstance(line, str):
+        return line.translate(PLAIN)
+    return line[0].translate(PLAIN), line[1]
 
 
 def _rows(configuration: Configuration) -> list[tuple[str, str]]:
@@ -95,10 +100,10 @@ def _device_table(fit: Fitted) -> list[str]:
     return [f"  {name:{width}} {a:>11} {b:>11} {c:>11}" for name, a, b, c in rows]
 
 
-def _section(title: str, texts: list[str]) -> list[str]:
+def _section(title: str, texts: list[str]) -> list[Part]:
     if not texts:
         return []
-    lines = ["", click.style(title, bold=True)]
+    lines: list[Part] = ["", (title, "bold")]
     for text in texts:
         first, *rest = wrap(text, WIDTH - 4)
         lines += [f"  · {first}", *(f"    {row}" for row in rest)]

@@ -1,11 +1,12 @@
 """`kvchat import`: another program's settings as a preset."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from app.cli.console import print_json, print_text, tell
 
 if TYPE_CHECKING:
     from engine.presets.importing.imported import Imported
@@ -51,17 +52,17 @@ def command(
     else:
         from engine.presets.library import preset_toml
 
-        click.echo(preset_toml(found.preset).rstrip("\n"))
+        print_text([preset_toml(found.preset).rstrip("\n")])
         for text in found.left_out:
-            click.echo(f"# stays behind: {text}", err=True)
+            tell(f"# stays behind: {text}")
         for text in found.notes:
-            click.echo(f"# {text}", err=True)
+            tell(f"# {text}")
     if saves:
         from app import locations
         from engine.presets.library import save_preset
 
         path = save_preset(found.preset, locations.presets_dir(), replace_existing=force)
-        click.echo(f"# saved as {path}", err=True)
+        tell(f"# saved as {path}")
 
 
 def _imported(
@@ -118,4 +119,4 @@ def _show_json(found: "Imported") -> None:
         "left_out": found.left_out,
         "notes": found.notes,
     }
-    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    print_json(shown)

@@ -2,11 +2,13 @@
 
 import difflib
 import importlib
+import io
 import sys
 
 import click
 
-from app import __version__
+from app import __version__, locations
+from app.cli.console import say, tell
 from engine.errors import EngineError, ModelFileError
 
 DEFAULT_COMMAND = "chat"
@@ -21,13 +23,14 @@ COMMANDS = {
     "import": ("app.cli.import_", "Make a preset of another program's settings."),
     "pairs": ("app.cli.pairs", "Say which models can draft for another, and what each brings."),
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
-    "models": ("app.cli.models", "List the models on this machine; install the starter."),
+    "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
 }
 """Module and one-line help of each subcommand; a module is imported when its command is used."""
 
+HELP = {"-h", "--help"}
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -58,6 +61,7 @@ class LazyGroup(click.Group):
         return loaded
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = bool(HELP & {*args})
         own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
         if not args or args[0] not in own:
             args = [DEFAULT_COMMAND, *args]
@@ -87,13 +91,14 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": sorted(HELP)})
 @click.version_option(__version__, message="kvchat %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Chat with a local language model, and see speculation and the KV cache while it answers.
 
     MODEL is the path of a GGUF file, a name from `kvchat models` (a part of one is enough), or
-    `starter`. Without it the model used last opens.
+    `starter`. Without it that of the settings opens, else the one used last.
 
     \b
     kvchat                                  open the chat
@@ -103,6 +108,9 @@ def cli() -> None:
     kvchat fit qwen2.5-7b --goal context    the largest context that fits, and how to start it
     kvchat export qwen2.5-7b                the arguments for llama-server
     """  # noqa: D301  click wants the backspace character itself
+    shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor")
+    if not shows_them_itself and not ctx.obj and locations.settings_path().exists():
+        _warn_of_settings()
 
 
 @click.command(name=DEFAULT_COMMAND)
@@ -112,13 +120,13 @@ def cli() -> None:
 @click.option("--theme", metavar="NAME", help="Colours, for this time only.")
 def chat(model: str | None, draft: str | None, preset: str | None, theme: str | None) -> None:
     """Open the full-screen chat on MODEL."""
-    _require_terminal()
-    from app.application import open_chat
-
     try:
+        _require_terminal(model)
+        from app.application import open_chat
+
         open_chat(model=model, draft=draft, preset=preset, theme=theme)
     except ModelFileError as error:
-        raise ModelFileError(f"{error}{_command_hint(model)}") from error
+        raise type(error)(f"{error}{_command_hint(model)}") from error
 
 
 def main() -> None:
@@ -136,7 +144,9 @@ def run(arguments: list[str]) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue(), err=True, nl=False)
         return error.exit_code
     except EngineError as error:
         _show(error)
@@ -144,7 +154,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as exit_:
         return _exit_code(exit_)
     except OSError as error:
-        click.echo(f"kvchat: {error}", err=True)
+        tell(f"kvchat: {error}")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
 
@@ -154,27 +164,45 @@ def _exit_code(exit_: SystemExit) -> int:
         return 0
     if isinstance(exit_.code, int):
         return exit_.code
-    click.echo(str(exit_.code), err=True)
+    tell(str(exit_.code))
     return EXIT_FAILED
 
 
 def _show(error: EngineError) -> None:
-    title = click.style(error.title, fg="red", bold=True)
-    click.echo(f"{title}: {error}", err=True)
+    tell((error.title, "bold red"), f": {error}")
+
+
+def _warn_of_settings() -> None:
+    from app.settings import load_settings  # pydantic takes 0.1 s
+
+    problem = load_settings().problem
+    if problem is not None:
+        tell(("kvchat: ", "yellow"), problem)
 
 
 def _flags(group: click.Group, ctx: click.Context) -> set[str]:
     return {flag for param in group.get_params(ctx) for flag in param.opts}
 
 
-def _require_terminal() -> None:
+def _require_terminal(model: str | None) -> None:
+    """Make sure that there is a screen to fill; without one a mistyped command comes first.
+
+    Raises:
+        TerminalError: standard input, output or error is no terminal.
+        ModelFileError: there is no terminal, and no model of that name either.
+    """
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     missing = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    if missing:
-        raise TerminalError(
-            f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in "
-            'a terminal, or use `kvchat run "prompt"` for one answer without a screen'
-        )
+    if not missing:
+        return
+    if model is not None:
+        from engine.model.library import find_model
+
+        find_model(model, locations.model_folders())
+    raise TerminalError(
+        f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in a "
+        'terminal, or use `kvchat run "prompt"` for one answer without a screen'
+    )
 
 
 def _command_hint(model: str | None) -> str:

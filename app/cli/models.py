@@ -1,23 +1,38 @@
-"""`kvchat models`: the models on this machine, and the starter."""
+"""`kvchat models`: the models on this machine, those that can be planned with, and the starter."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from app import locations
+from app.cli.console import print_json, say, tell
+from app.render.format import context_size, nbytes
+from app.render.sanitize import one_line
 from engine.model.kinds import ModelKind
 from engine.model.library import ModelEntry, scan
+
+if TYPE_CHECKING:
+    from engine.memory.cards import Card
+    from engine.model.catalog import CatalogEntry
+
+PART_HELP = "PART keeps those whose name, or another name of theirs, holds it."
 
 
 @click.group(name="models", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the models on this machine, by the names that every command takes."""
+    """List the models on this machine, by the names that every command takes.
+
+    \b
+    kvchat models catalogue qwen3   models that need no file to be planned with
+    kvchat models cards "RTX 40"    GPUs and machines that can be planned for
+    kvchat models install-starter   fetch a small model to begin with
+    """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is not None:
         return
     from app.cli.slow_reading import SlowReading
@@ -31,11 +46,55 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     )
     reading.done()
     if as_json:
-        click.echo(json.dumps([_as_json(entry) for entry in entries], indent=2))
+        print_json([_as_json(entry) for entry in entries])
     elif entries:
-        _print_table(entries)
+        _print_models(entries)
     else:
         _print_where_to_put_models()
+
+
+@command.command(name="catalogue", help=f"List models that need no file to be planned. {PART_HELP}")
+@click.argument("part", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def catalogue(part: str, *, as_json: bool) -> None:
+    """List the models that `kvchat plan`, `fit`, `pairs` and `export` know without a file."""
+    from engine.model.catalog import DEFAULT_QUANTIZATION, entries
+    from engine.model.quant_mix import QUANTIZATIONS
+
+    found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
+    found.sort(key=lambda entry: entry.name)
+    if as_json:
+        print_json([_catalogue_json(entry) for entry in found])
+    elif found:
+        _print_table(
+            ("name", "parameters", "context", "also known as"),
+            [_catalogue_cells(entry) for entry in found],
+        )
+        tell(
+            f"A quantisation goes behind a colon, as {found[0].name}:{QUANTIZATIONS[-1]}. There are"
+        )
+        tell(f"{', '.join(QUANTIZATIONS)}; without one it is {DEFAULT_QUANTIZATION}.")
+    else:
+        tell(f"The catalogue has no model whose name holds {part!r}.")
+
+
+@command.command(name="cards", help=f"List GPUs and machines that can be planned for. {PART_HELP}")
+@click.argument("part", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cards(part: str, *, as_json: bool) -> None:
+    """List the names that --card takes."""
+    from engine.memory.cards import all_cards
+
+    found = [card for card in all_cards() if _holds(part, card.name, card.aliases)]
+    if as_json:
+        print_json([asdict(card) for card in found])
+    elif found:
+        _print_table(
+            ("card", "maker", "memory", "GB/s", "also known as"),
+            [_card_cells(card) for card in found],
+        )
+    else:
+        tell(f"No card's name holds {part!r}: write its size instead, as `--vram 24GiB`.")
 
 
 @command.command(name="install-starter")
@@ -51,30 +110,70 @@ def install() -> None:
 
 def _tell(line: str, *, is_terminal: bool) -> None:
     if is_terminal:
-        click.echo(f"\r\033[K{line}", nl=False, err=True)
+        click.echo(f"\r\033[K{one_line(line)}", nl=False, err=True)
     elif not line.startswith("downloaded"):
-        click.echo(line, err=True)
+        tell(line)
 
 
-def _print_table(entries: Sequence[ModelEntry]) -> None:
-    from rich.console import Console
+def _print_models(entries: Sequence[ModelEntry]) -> None:
+    titles = ("name", "kind", "quant", "context", "size", "folder")
+    _print_table(titles, [_cells(entry) for entry in entries])
+    for copy, first in _copies(entries):
+        say((f"{copy.path}: the same model as {first.path}", "yellow"))
+    for entry in entries:
+        if entry.problem is not None:
+            say((f"{entry.name}: {entry.problem}", "red"))
+
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from app.render.console import console
+
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "kind", "quant", "context", "size", "folder"):
-        table.add_column(title, justify="right" if title in ("context", "size") else "left")
-        table.columns[-1].overflow = "fold"
-    for entry in entries:
-        table.add_row(*(Text(cell) for cell in _cells(entry)))
-    # A list that goes into a pipe is never cut to the width of a screen.
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
-    console.print(table)
-    for copy, first in _copies(entries):
-        console.print(Text(f"{copy.path}: the same model as {first.path}", style="yellow"))
-    for entry in entries:
-        if entry.problem is not None:
-            console.print(Text(f"{entry.name}: {entry.problem}", style="red"))
+    for title in titles:
+        is_number = title in ("context", "size", "parameters", "memory", "GB/s")
+        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
+    console().print(table)
+
+
+def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
+    wanted = part.casefold()
+    return any(wanted in known.casefold() for known in (name, *aliases))
+
+
+def _catalogue_cells(entry: "CatalogEntry") -> tuple[str, str, str, str]:
+    return (
+        entry.name,
+        f"{entry.n_parameters / 1e9:.3g} B",
+        context_size(entry.n_ctx_train),
+        ", ".join(entry.aliases) or "-",
+    )
+
+
+def _catalogue_json(entry: "CatalogEntry") -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "aliases": entry.aliases,
+        "architecture": entry.architecture,
+        "n_parameters": entry.n_parameters,
+        "n_ctx_train": entry.n_ctx_train,
+        "source": entry.source,
+        "checked": entry.checked,
+    }
+
+
+def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
+    return (
+        card.name,
+        card.vendor,
+        nbytes(card.memory_bytes),
+        f"{card.bandwidth_gbps:g}",
+        ", ".join(card.aliases) or "-",
+    )
 
 
 def _copies(entries: Sequence[ModelEntry]) -> Iterator[tuple[ModelEntry, ModelEntry]]:
@@ -105,13 +204,12 @@ def _short(folder: Path) -> str:
 
 
 def _print_where_to_put_models() -> None:
-    click.echo("No GGUF model was found in these folders:", err=True)
+    tell("No GGUF model was found in these folders:")
     for folder in locations.model_folders():
-        click.echo(f"  {folder}", err=True)
-    click.echo(
+        tell(f"  {folder}")
+    tell(
         "Put one into any of them, name another with KVCHAT_MODELS, or fetch a small one:\n"
-        "  kvchat models install-starter",
-        err=True,
+        "  kvchat models install-starter"
     )
 
 

@@ -1,11 +1,12 @@
 """`kvchat pairs`: which models can draft for another, and what each would bring."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from app.cli.console import print_json
 
 if TYPE_CHECKING:
     from app.cli.slow_reading import SlowReading
@@ -45,7 +46,7 @@ def command(
     found = judged(model, folders, machine, reading)
     reading.done()
     if as_json:
-        click.echo(json.dumps(_as_json(found), ensure_ascii=False, indent=2))
+        print_json(_as_json(found))
     else:
         from app.cli.pairs_text import print_pairs
 

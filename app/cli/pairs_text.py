@@ -1,7 +1,6 @@
 """What `kvchat pairs` prints for people."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -9,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.planning.pairs import JudgedDraft, JudgedPairs, server_options
+from app.render.console import console
 from app.render.format import nbytes
 from engine.speculation.advice import Advice, Worth
 
@@ -16,29 +16,27 @@ N_DRAFTS = 20
 N_MISFITS = 12
 """Models that are named of those that can draft, and of those that cannot; JSON names all."""
 STYLES = {Worth.USE: "green", Worth.DEPENDS: "", Worth.HARDLY: "yellow", Worth.NEVER: "red"}
-PLAIN_WIDTH = 1000
-"""A list that goes into a pipe is never cut to the width of a screen."""
 
 
 def print_pairs(found: JudgedPairs) -> None:
     """Print the drafts on this machine, those that are missing, what cannot draft, and the best."""
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    screen = console()
     if found.problem is not None:
-        console.print(Text(f"{found.target}: {found.problem}", style="red"))
+        screen.print(Text(f"{found.target}: {found.problem}", style="red"))
         return
     if found.drafts:
-        _print_drafts(console, found.drafts)
+        _print_drafts(screen, found.drafts)
     else:
-        console.print(Text(f"No model here can draft for {found.target}."))
+        screen.print(Text(f"No model here can draft for {found.target}."))
     if found.missing:
-        console.print(Text("\nNot on this machine (figures for Q4_K_M):", style="bold"))
-        _print_drafts(console, found.missing)
-    _print_misfits(console, found.misfits)
-    console.print(Text(f"\nWithout a draft model, by look-up: {found.look_up.reason}."))
-    _print_best(console, found)
+        screen.print(Text("\nNot on this machine (figures for Q4_K_M):", style="bold"))
+        _print_drafts(screen, found.missing)
+    _print_misfits(screen, found.misfits)
+    screen.print(Text(f"\nWithout a draft model, by look-up: {found.look_up.reason}."))
+    _print_best(screen, found)
 
 
-def _print_drafts(console: Console, drafts: Sequence[JudgedDraft]) -> None:
+def _print_drafts(screen: Console, drafts: Sequence[JudgedDraft]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     are_here = drafts[0].path is not None
     place = () if are_here else ("published as",)
@@ -50,15 +48,15 @@ def _print_drafts(console: Console, drafts: Sequence[JudgedDraft]) -> None:
         where = () if are_here else (draft.published_as or "-",)
         style = STYLES[draft.advice.worth]
         table.add_row(*(Text(cell) for cell in (*_cells(draft), *where)), style=style)
-    console.print(table)
+    screen.print(table)
     for draft in shown:
-        console.print(Text(f"{draft.name}: {draft.advice.reason}"))
-    _print_rest(console, len(drafts) - N_DRAFTS)
+        screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
+    _print_rest(screen, len(drafts) - N_DRAFTS)
 
 
-def _print_rest(console: Console, n_more: int) -> None:
+def _print_rest(screen: Console, n_more: int) -> None:
     if n_more > 0:
-        console.print(Text(f"and {n_more} more: --json names all"))
+        screen.print(Text(f"and {n_more} more: --json names all"))
 
 
 def _cells(draft: JudgedDraft) -> tuple[str, ...]:
@@ -79,20 +77,20 @@ def _gain(advice: Advice) -> str:
     return f"{advice.low.factor:.2f}x to {advice.high.factor:.2f}x"
 
 
-def _print_misfits(console: Console, misfits: Sequence[JudgedDraft]) -> None:
+def _print_misfits(screen: Console, misfits: Sequence[JudgedDraft]) -> None:
     if misfits:
-        console.print(Text("\nThese cannot draft for it:", style="bold"))
+        screen.print(Text("\nThese cannot draft for it:", style="bold"))
     for draft in misfits[:N_MISFITS]:
-        console.print(Text(f"{draft.name}: {draft.advice.reason}"))
-    _print_rest(console, len(misfits) - N_MISFITS)
+        screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
+    _print_rest(screen, len(misfits) - N_MISFITS)
 
 
-def _print_best(console: Console, found: JudgedPairs) -> None:
+def _print_best(screen: Console, found: JudgedPairs) -> None:
     best = found.best
     if best is None:
         return
-    console.print(Text(f"\nLoad {best.name}:", style="bold"))
+    screen.print(Text(f"\nLoad {best.name}:", style="bold"))
     kvchat = ["kvchat", found.target, "--draft", best.name]
     server = ["llama-server", "-m", str(found.target_path), *server_options(best)]
     for words in (kvchat, server):
-        console.print(Text(f"  {shlex.join(words)}"), soft_wrap=True)
+        screen.print(Text(f"  {shlex.join(words)}"), soft_wrap=True)

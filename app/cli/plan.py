@@ -1,12 +1,12 @@
 """`kvchat plan`: what a model costs in memory, and which context fits."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from app.cli.console import print_json
 from engine.errors import EngineError
 from engine.memory.units import parse_bytes
 
@@ -197,7 +197,7 @@ def command(
             from app.cli.compare_log import comparison_json
 
             found["log"] = comparison_json(plan, log)
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     if log is not None:
         from app.cli.compare_log import print_comparison

@@ -14,6 +14,7 @@ from app.render.lines import Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
 from app.render.plan_effects import effect_lines
 from app.render.plan_table import n_columns
+from app.render.sanitize import with_signs
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 
@@ -71,7 +72,8 @@ def _styled(run: Run) -> str:
     names = run.style.split()
     color = next((COLORS[name] for name in names if name in COLORS), None)
     is_bold = any(name in BOLD for name in names)
-    return click.style(run.text, fg=color, bold=True if is_bold else None) if names else run.text
+    text = with_signs(run.text)
+    return click.style(text, fg=color, bold=True if is_bold else None) if names else text
 
 
 def _columns() -> int:

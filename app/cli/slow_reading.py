@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import click
 
+from app.cli.console import tell
+from app.render.sanitize import one_line
+
 QUIET_S = 0.7
 """What is faster than that is not talked about."""
 TELL_EVERY_S = 0.2
@@ -40,7 +43,7 @@ class SlowReading:
             return
         self._quiet_until = now + TELL_EVERY_S
         if self._is_terminal:
-            click.echo(f"\r\033[K{what}: {how_far}", nl=False, err=True)
+            click.echo(f"\r\033[K{one_line(f'{what}: {how_far}')}", nl=False, err=True)
         elif not self._has_told:
-            click.echo(f"{what} …", err=True)
+            tell(f"{what} …")
         self._has_told = True

@@ -1,11 +1,12 @@
 """`kvchat where`: every place that kvchat reads or writes."""
 
-import json
 from pathlib import Path
 
 import click
 
 from app import locations
+from app.cli.console import Part, print_json, say
+from app.render.sanitize import one_line
 
 
 @click.command(name="where")
@@ -13,14 +14,14 @@ from app import locations
 def command(*, as_json: bool) -> None:
     """Show where kvchat keeps its files, and the folders that it scans for models."""
     if as_json:
-        click.echo(json.dumps(_as_json(), indent=2))
+        print_json(_as_json())
         return
     width = max(map(len, places()))
     for name, path in places().items():
-        click.echo(f"{name:<{width}}  {_marked(path)}")
-    click.echo("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
+        say(f"{name:<{width}}  ", *_marked(path))
+    say("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in locations.model_folders():
-        click.echo(f"  {_marked(folder)}")
+        say("  ", *_marked(folder))
 
 
 def places() -> dict[str, Path]:
@@ -37,8 +38,8 @@ def places() -> dict[str, Path]:
     }
 
 
-def _marked(path: Path) -> str:
-    return str(path) if path.exists() else f"{path} {click.style('(not there yet)', dim=True)}"
+def _marked(path: Path) -> tuple[Part, ...]:
+    return (one_line(str(path)), *(() if path.exists() else ((" (not there yet)", "dim"),)))
 
 
 def _as_json() -> dict[str, object]:

@@ -58,8 +58,12 @@ def counted(n: int, noun: str) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """The noun as it stands behind a count: `hit` behind 1, `misses` behind 2."""
-    return noun if n == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    """The noun as it stands behind a count: `hit` behind 1, `misses` or `replies` behind 2."""
+    if n == 1:
+        return noun
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def count(n: int) -> str:

@@ -4,6 +4,7 @@ Control characters would move the cursor or recolour the screen, bidirectional c
 a text in another order than it has. Both are shown as visible signs in their place.
 """
 
+import json
 import re
 
 from rich.cells import cell_len
@@ -19,10 +20,23 @@ TAB_WIDTH = 4
 
 def visible(text: str) -> str:
     r"""The text with every harmful character shown as a sign; `\n` stays, tabs become spaces."""
-    text = text.replace("\r\n", "\n")
-    if "\t" in text:
-        text = text.expandtabs(TAB_WIDTH)
-    return _HARMFUL.sub(_sign, text)
+    text = with_signs(text)
+    return text.expandtabs(TAB_WIDTH) if "\t" in text else text
+
+
+def with_signs(text: str) -> str:
+    r"""The text with every harmful character shown as a sign; `\n` and tabs stay."""
+    return _HARMFUL.sub(_sign, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The text as one line, harmful characters shown as signs."""
+    return visible(" ".join(text.split()))
+
+
+def escaped(text: str) -> str:
+    r"""JSON text with every harmful character spelled as JSON spells it, such as `\u009b`."""
+    return _HARMFUL.sub(lambda match: json.dumps(match.group())[1:-1], text)
 
 
 def without_controls(text: str) -> str:

@@ -16,7 +16,6 @@ from engine.cache.report import TierName
 TIERS: tuple[TierName, ...] = ("hot", "warm", "cold")
 MUTED = "$foreground 60%"
 WHEN_WIDTH = 8
-COUNTS_WIDTH = 24
 MIN_WIDTH = 60
 """Below this width a row has no counts."""
 SPEAKERS = {"user": "you", "assistant": "model", "system": "system"}

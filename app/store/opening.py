@@ -45,7 +45,7 @@ def hold_database(path: Path) -> int:
     except OSError as error:
         raise StoreError(
             f"{path.parent} cannot be written ({error.strerror}): give yourself the right to "
-            "write it, or set KVCHAT_DATA to another folder"
+            "write it, or set XDG_DATA_HOME to another folder"
         ) from error
     fcntl.flock(holder, fcntl.LOCK_SH)
     return holder

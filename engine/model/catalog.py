@@ -46,6 +46,13 @@ class CatalogEntry:
     """Keys without the architecture's prefix."""
 
     @property
+    def n_ctx_train(self) -> int:
+        """Tokens of the longest context that the model was trained on."""
+        n_ctx = self.values["context_length"]
+        assert isinstance(n_ctx, int)
+        return n_ctx
+
+    @property
     def n_parameters(self) -> int:
         """Elements of all tensors."""
         return sum(prod(shape) for _, shape in tensor_shapes(self._keys()))
@@ -122,7 +129,7 @@ def find_entry(name: str) -> CatalogEntry:
     if wanted in names:
         return _entry(names[wanted])
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "kvchat names those it knows"
+    hint = f"did you mean {' or '.join(near)}?" if near else "`kvchat models catalogue` lists it"
     raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 

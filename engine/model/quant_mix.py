@@ -6,6 +6,7 @@ matrix; a file made with one may differ by a few per cent in a few layers.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum, auto
 
 from engine.errors import ModelFileError
@@ -34,6 +35,12 @@ FALLBACKS = {
 
 GLM5_NEXT_Q8 = ("attn_q_a", "attn_q_b", "nextn.eh_proj")
 """Parts of names of tensors that one architecture never has in less than 8 bits."""
+
+
+class UnknownQuantizationError(ModelFileError):
+    """A quantisation that no model of the catalogue can have."""
+
+    title = "No such quantisation"
 
 
 class Role(Enum):
@@ -79,11 +86,13 @@ def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
     """Give the type of each tensor, in their order; layers must ascend.
 
     Raises:
-        ModelFileError: a quantisation whose rules are not known.
+        UnknownQuantizationError: a quantisation whose rules are not known.
     """
     if mix.quantization not in DEFAULTS:
-        raise ModelFileError(
-            f"{mix.quantization!r} is no quantisation that a catalogue model can have: choose "
+        near = get_close_matches(mix.quantization, QUANTIZATIONS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
+        raise UnknownQuantizationError(
+            f"a model of the catalogue has no {mix.quantization!r}: {hint} are "
             f"{', '.join(QUANTIZATIONS)}"
         )
     return tuple(BY_NAME[name] for name in _names(mix, tensors))

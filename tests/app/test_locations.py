@@ -1,4 +1,3 @@
-import stat
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
-    folder = locations.make_private(tmp_path / "a" / "b")
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert locations.make_private(folder) == folder
-
-
 def test_the_users_own_folders_come_before_the_usual_ones(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +50,7 @@ def test_the_users_own_folders_come_before_the_usual_ones(
 
 def test_the_settings_file_names_folders(home: Path) -> None:
     path = locations.settings_path()
-    locations.make_private(path.parent)
+    path.parent.mkdir(parents=True)
     path.write_text('[models]\nfolders = ["~/mine"]\n')
     assert home / "mine" in locations.model_folders()
 

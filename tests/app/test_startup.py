@@ -4,7 +4,8 @@ import pytest
 
 from app import locations
 from app.live_keys import every_binding_id
-from app.startup import Opened, Request, prepare
+from app.opening import ModelRequest
+from app.startup import Opened, prepare
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
 from engine.errors import ModelFileError, PresetError
@@ -21,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def opened(request: Request) -> Opened:
+def opened(request: ModelRequest) -> Opened:
     result = prepare(request, every_binding_id)
     result.close()
     return result
@@ -34,7 +35,7 @@ def settings(home: Path, text: str) -> None:
 
 
 def test_an_empty_home_has_no_model_to_open() -> None:
-    result = opened(Request())
+    result = opened(ModelRequest())
     assert result.model is None
     assert result.services.folders
     assert result.notices == ()
@@ -44,7 +45,7 @@ def test_the_starter_opens_where_it_is_found(
     starter_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
-    assert opened(Request()).model == starter_path
+    assert opened(ModelRequest()).model == starter_path
 
 
 def test_the_model_used_last_opens_before_the_starter(
@@ -55,33 +56,33 @@ def test_the_model_used_last_opens_before_the_starter(
         store.create_chat(
             title="", model_path=str(gemma_path), system_prompt="", sampling=SamplingSettings()
         )
-    assert opened(Request()).model == gemma_path
+    assert opened(ModelRequest()).model == gemma_path
 
 
 def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(ModelFileError):
-        prepare(Request(model="nothing-like-this"), every_binding_id)
+        prepare(ModelRequest(model="nothing-like-this"), every_binding_id)
 
 
 def test_a_preset_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(PresetError):
-        prepare(Request(preset="nothing-like-this"), every_binding_id)
+        prepare(ModelRequest(preset="nothing-like-this"), every_binding_id)
 
 
 def test_what_is_wrong_in_the_settings_becomes_notices(home: Path) -> None:
     settings(home, '[models]\ndefault = "gone"\n[keys]\nchat-nwe = "f8"\n[ui]\ntheem = "x"\n')
-    notices = " ".join(opened(Request()).notices)
+    notices = " ".join(opened(ModelRequest()).notices)
     for part in ("gone", "chat-nwe", "did you mean chat-new", "theem"):
         assert part in notices
 
 
 def test_keys_of_the_settings_reach_the_screen(home: Path) -> None:
     settings(home, '[keys]\nchat-new = "ctrl+t"\n')
-    assert opened(Request()).services.keymap == {"chat-new": "ctrl+t"}
+    assert opened(ModelRequest()).services.keymap == {"chat-new": "ctrl+t"}
 
 
 def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None:
-    services = opened(Request()).services
+    services = opened(ModelRequest()).services
     configuration = services.configure(starter_path)
     assert 512 <= configuration.n_ctx <= 8192
     planned = services.planned_bytes(configuration)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.bench.numbers import bootstrap_interval, geometric_mean, loops, median, parts_at, share
+from app.bench.numbers import bootstrap_interval, geometric_mean, loops, median, parts_at
 
 
 def test_a_gain_and_its_inverse_cancel_in_the_mean() -> None:
@@ -74,8 +74,3 @@ def test_a_short_repetition_or_one_in_the_middle_is_no_loop() -> None:
     assert not loops([*range(20), *range(20), 1])
     assert not loops(list(range(100)))
     assert not loops([])
-
-
-def test_a_share_of_nothing_is_unknown() -> None:
-    assert share(1, 4) == 0.25
-    assert share(0, 0) is None

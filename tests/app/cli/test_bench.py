@@ -20,7 +20,7 @@ from tests.app.cli.test_imports import imported
 from tests.fakes_client import CONFIGURATION
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
-FEW = ("--tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
+FEW = ("--max-tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 ) -> None:
     json_path = tmp_path / "all.json"
     command = [KVCHAT, "bench", str(starter_path), "--set", str(prompts), "--policy", "lookup:auto"]
-    command += ["--json", str(json_path), "--tokens", "8", "--pairs", "40", "--threads", "1"]
+    command += ["--json", str(json_path), "--max-tokens", "8", "--pairs", "40", "--threads", "1"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

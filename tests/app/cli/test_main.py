@@ -5,7 +5,7 @@ import sys
 import click
 import pytest
 
-from app import __version__
+from app import __version__, locations
 from app.cli import main
 from app.store.errors import StoreError
 from engine.errors import ModelFileError
@@ -42,7 +42,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"kvchat {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["some-model"], ["--theme", "nord"], ["chat"]])
+@pytest.mark.parametrize("arguments", [[], ["--theme", "nord"], ["chat"]])
 def test_without_a_terminal_the_chat_names_kvchat_run(arguments: list[str]) -> None:
     done = kvchat(*arguments)
     assert done.returncode == 1
@@ -107,7 +107,65 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.communicate()[1] == ""
 
 
+def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> None:
+    done = kvchat("modles")
+    assert done.returncode == 1
+    assert done.stderr.startswith("No such model: no file and no model is called 'modles'")
+    assert "Did you mean the command `kvchat models`?" in done.stderr
+    assert "No terminal" not in done.stderr
+
+
 def test_a_mistyped_command_is_taken_as_a_model_and_hinted_at() -> None:
     assert main._command_hint("modles") == "\nDid you mean the command `kvchat models`?"
     assert main._command_hint("qwen2.5-7b") == ""
     assert main._command_hint(None) == ""
+
+
+def settings(text: str) -> None:
+    path = locations.settings_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature: is no setting, did you mean"),
+        ("\n[cache]\ncold = '9 giraffes'\n", "line 3, [cache] cold: "),
+        ("[cahce]\n", "line 1, [cahce]: is no setting, did you mean cache"),
+        ("[models\n", "at line 1, column 8"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [["where"], ["models"], ["cache"], ["chats"], ["plan", "x"], ["run", "x", "-m", "x"]],
+)
+def test_every_command_says_what_is_wrong_in_the_settings(
+    command: list[str], text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings(text)
+    main.run(command)
+    shown = capsys.readouterr().err
+    assert shown.startswith("kvchat: ")
+    assert str(locations.settings_path()) in shown
+    assert told in shown
+    assert shown.count("config.toml") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["prune"], ["prune", "--older", "1d"], ["clear", "--yes"], ["budget", "4GiB"]]
+)
+def test_nothing_is_deleted_by_settings_that_cannot_be_read(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "[cache]\ncold = '100GiB'\n[models\n"
+    settings(text)
+    assert main.run(["cache", *command]) == 1
+    assert "nothing is deleted or changed while" in capsys.readouterr().err
+    assert locations.settings_path().read_text() == text
+
+
+def test_help_does_not_read_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    settings("[models\n")
+    assert main.run(["run", "--help"]) == 0
+    assert capsys.readouterr().err == ""

@@ -50,7 +50,7 @@ def test_disk_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, status
 
 
 def test_bad_settings_are_passed_on() -> None:
-    locations.make_private(locations.config_dir())
+    locations.config_dir().mkdir(parents=True)
     locations.settings_path().write_text("[ui]\nthem = 1\n")
     check = found(GOOD)["settings"]
     assert check.status == "note"

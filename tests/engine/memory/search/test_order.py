@@ -1,6 +1,5 @@
 """Each goal's answer against those of the other goals, and against what it names beside itself."""
 
-
 import pytest
 
 from engine.configuration import Configuration

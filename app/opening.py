@@ -1,16 +1,119 @@
-"""What was chosen, made into the configuration that the engine loads: for screen and `run`."""
+"""From the model that was asked for to the configuration that the engine loads.
+
+The chat, `run`, `compare` and `bench` all open a model in this way.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import locations
 from app.settings import Settings
 from engine.configuration import Configuration, PredictorName
 from engine.errors import ModelFileError
-from engine.model.library import find_model, scan
+from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
+from engine.presets.library import find_preset
 from engine.presets.preset import Preset
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A model as it was asked for; None leaves it to preset, settings and machine."""
+
+    model: str | None = None
+    draft: str | None = None
+    preset: str | None = None
+    n_ctx: int | None = None
+    n_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """The files and rules that a request names."""
+
+    request: ModelRequest
+    path: Path | None
+    """The model; None where none was named."""
+    draft: Path | None
+    rules: Preset | None
+
+    def system_prompt(self, settings: Settings) -> str:
+        """The instruction that a chat begins with: of the preset, else of the settings."""
+        return (self.rules.system_prompt if self.rules else "") or settings.chat.system_prompt
+
+    def configure(self, path: Path, settings: Settings) -> Configuration:
+        """The configuration of a model under these rules; raises as `configure` does."""
+        from engine.memory.fit import with_n_ctx
+
+        configuration = configure(path, self.draft, self.rules, settings)
+        if self.request.n_ctx is not None:
+            configuration = with_n_ctx(configuration, self.request.n_ctx)
+        n_threads = self.request.n_threads or configuration.n_threads
+        return replace(configuration, n_threads=n_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """What a reply is asked for with."""
+
+    configuration: Configuration
+    system_prompt: str
+    """Empty is none."""
+    max_tokens: int | None
+    """Of a reply; None ends it where the context is full."""
+
+
+def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
+    """The files and rules that a request names.
+
+    Raises:
+        ModelFileError: the named model or draft model is not there.
+        PresetError: the named preset is not there or not valid.
+    """
+    rules = find_preset(request.preset, locations.presets_dir()) if request.preset else None
+    draft = request.draft or (rules.draft.model if rules and rules.draft else None)
+    name = request.model or (rules.model if rules else None)
+    return ChosenModel(
+        request,
+        find_model(name, folders) if name else None,
+        find_model(draft, folders) if draft else None,
+        rules,
+    )
+
+
+def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
+    """The named model, else the usual one, as the chat would open it.
+
+    Raises:
+        EngineError: there is no such model or preset, or they do not go together.
+    """
+    folders = locations.model_folders(settings.models.folders)
+    chosen = choose_model(request, folders)
+    last = None if chosen.path or settings.models.default else last_model()
+    path = chosen.path or usual_model(settings, folders, last)
+    if path is None:
+        raise ModelNotFoundError(
+            "there is no model on this machine: `kvchat models install-starter` fetches a small "
+            "one, `kvchat where` shows the folders that were searched"
+        )
+    return OpenedModel(
+        chosen.configure(path, settings), chosen.system_prompt(settings), settings.chat.max_tokens
+    )
+
+
+def last_model() -> str | None:
+    """The path of the model of the chat used last; None where there is no chat.
+
+    Raises:
+        StoreError: the chats cannot be read.
+    """
+    from app.store.chats import ChatStore  # not needed where a model is named
+
+    if not locations.database_path().is_file():
+        return None
+    with ChatStore(locations.database_path()) as store:
+        return next((chat.model_path for chat in store.list_chats(limit=1)), None)
 
 
 def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -> Path | None:
@@ -27,12 +130,6 @@ def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -
     except ModelFileError:
         usable = (entry for entry in scan(folders, cache_path=locations.header_cache_path()))
         return next((entry.path for entry in usable if entry.problem is None), None)
-
-
-def draft_path(named: str | None, rules: Preset | None, folders: Sequence[Path]) -> Path | None:
-    """The draft model that was named, else the preset's, else none."""
-    name = named or (rules.draft.model if rules and rules.draft else None)
-    return find_model(name, folders) if name else None
 
 
 def configure(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.configure import configure
+from app.opening import configure
 from app.settings import Settings
 from engine.configuration import ControllerName, PredictorName
 from engine.presets.preset import parse_preset

@@ -1,0 +1,65 @@
+"""What commands print with: on a terminal, no text can move its cursor or change its title.
+
+Lines about chats, models and files show control characters as signs wherever they go. What a model
+or a person wrote, and files, go to a pipe or a file as they are.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+
+import click
+
+from app.render.sanitize import escaped, with_signs
+
+Part = str | tuple[str, str]
+"""A text, or a text and its style: a colour, `bold`, `dim`, or two of them."""
+_MODIFIERS = ("bold", "dim")
+
+
+def say(*parts: Part, err: bool = False, nl: bool = True) -> None:
+    """Print a line; harmful characters are shown as signs."""
+    click.echo("".join(map(_styled, parts)), err=err, nl=nl)
+
+
+def tell(*parts: Part) -> None:
+    """Print a line on standard error; harmful characters are shown as signs."""
+    say(*parts, err=True)
+
+
+def print_text(pieces: Iterable[str], *, nl: bool = True) -> None:
+    """Print a text: as it is into a pipe or a file, harmful characters as signs on a terminal."""
+    is_terminal = sys.stdout.isatty()
+    for piece in (*pieces, "\n") if nl else pieces:
+        # Not by `click.echo`, which takes escape sequences out of what goes into a pipe.
+        sys.stdout.write(with_signs(piece) if is_terminal else piece)
+        sys.stdout.flush()
+
+
+def print_json(values: object) -> None:
+    """Print values as JSON, harmful characters spelled as escapes."""
+    click.echo(escaped(json.dumps(values, indent=2, ensure_ascii=False)))
+
+
+def prompt_text(prompt: str | None, usage: str) -> str:
+    """The prompt that was typed, or standard input where it is left out or `-`.
+
+    Raises:
+        UsageError: it is empty, or standard input is a terminal.
+    """
+    if prompt is None and sys.stdin.isatty():
+        raise click.UsageError(f"no prompt: write {usage}, or pipe one in")
+    text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    if not text.strip():
+        raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
+    return text
+
+
+def _styled(part: Part) -> str:
+    if isinstance(part, str):
+        return with_signs(part)
+    text, style = part
+    color = next((word for word in style.split() if word not in _MODIFIERS), None)
+    # None leaves out the code that would end a style that never began.
+    bold, dim = (True if name in style.split() else None for name in _MODIFIERS)
+    return click.style(with_signs(text), fg=color, bold=bold, dim=dim)

@@ -1,0 +1,30 @@
+"""Tables and notes that commands print through rich."""
+
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from app.render.sanitize import with_signs
+
+PLAIN_WIDTH = 1000
+"""What goes into a pipe is never cut to the width of a screen."""
+
+
+class HarmlessConsole(Console):
+    """A console on which no text can move the cursor; control characters are shown as signs."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The pieces of something to print, harmful characters replaced."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=with_signs(segment.text))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for what a command prints."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return HarmlessConsole(width=width, highlight=False, stderr=stderr)

@@ -1,0 +1,113 @@
+"""What command line, preset and settings say of a reply reaches the engine."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+import engine.worker_client
+from app import locations
+from app.cli import main
+from app.store.chats import ChatStore
+from engine.configuration import SamplingSettings
+from engine.requests import Message
+from tests.drafting_models import drafting_model
+from tests.fakes_client import ScriptedClient
+from tests.gguf_files import header, llama_values, write
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
+    client = ScriptedClient()
+    monkeypatch.setattr(engine.worker_client, "WorkerClient", lambda **paths: client)
+    return client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    presets = locations.presets_dir()
+    presets.mkdir(parents=True)
+    (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
+    locations.settings_path().write_text(
+        '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
+    )
+    return write(tmp_path / "model.gguf", header(llama_values()))
+
+
+def asked(command: str, model: Path, *arguments: str) -> list[str]:
+    rest = (
+        ["hello", "--model", str(model)]
+        if command == "run"
+        else [str(model), "hello", "--second", "lookup"]
+    )
+    return [command, *rest, *arguments]
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize(
+    ("arguments", "instruction"),
+    [
+        ([], "Be kind."),
+        (["--preset", "terse"], "Be terse."),
+        (["--preset", "terse", "--system", "Be odd."], "Be odd."),
+        (["--preset", "terse", "--system", ""], None),
+    ],
+)
+def test_the_system_prompt_is_the_typed_one_else_the_presets_else_that_of_the_settings(
+    client: ScriptedClient, model: Path, command: str, arguments: list[str], instruction: str | None
+) -> None:
+    assert main.run(asked(command, model, *arguments)) == 0
+    system = () if instruction is None else (Message("system", instruction),)
+    assert client.requests[0].messages == (*system, Message("user", "hello"))
+
+
+@pytest.mark.parametrize(("arguments", "n"), [([], 77), (["--max-tokens", "8"], 8)])
+def test_a_reply_is_as_long_as_the_settings_or_the_option_say(
+    client: ScriptedClient, model: Path, arguments: list[str], n: int
+) -> None:
+    assert main.run(asked("run", model, *arguments)) == 0
+    assert client.requests[0].max_tokens == n
+    assert client.requests[0].sampling.temperature == 0.25
+
+
+def test_without_a_model_the_one_used_last_answers(
+    client: ScriptedClient, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = drafting_model(tmp_path / "other.gguf", 1)
+    monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
+    assert main.run(["run", "hello"]) == 0
+    with ChatStore(locations.database_path()) as store:
+        store.create_chat(
+            title="", model_path=str(model), system_prompt="", sampling=SamplingSettings()
+        )
+    assert main.run(["run", "hello"]) == 0
+    assert [load.model_path for load in client.loads] == [other, model]
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare", "a-model"]])
+@pytest.mark.parametrize(
+    ("prompt", "piped"), [([""], ""), ([" \n"], ""), ([], ""), (["-"], "\n"), ([], " ")]
+)
+def test_an_empty_prompt_is_refused(
+    command: list[str],
+    prompt: list[str],
+    piped: str,
+    client: ScriptedClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
+    assert main.run([*command, *prompt]) == 2
+    assert "the prompt is empty: write kvchat" in capsys.readouterr().err
+    assert not client.loads
+
+
+def test_a_raw_prompt_takes_no_instruction(
+    client: ScriptedClient, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(asked("run", model, "--raw", "--system", "Be odd.")) == 2
+    assert "leave out --system" in capsys.readouterr().err
+    assert main.run(asked("run", model, "--raw")) == 0
+    assert client.requests[0].raw_prompt == "hello"
+    assert client.requests[0].messages == ()
