@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.backends.llama_cpp.log import NativeLog
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.file_hash import FileHashes
@@ -49,7 +48,7 @@ class Bench:
             n_threads=options.threads,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
         )
-        self._loaded: LoadedSession = load_session(configuration, NativeLog())
+        self._loaded: LoadedSession = load_session(configuration)
         self._session = self._loaded.session
         self._prompt = SENTENCE * (n_prompt // TOKENS_OF_SENTENCE)
         self._states = folder / "states"

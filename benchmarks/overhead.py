@@ -28,7 +28,6 @@ import numpy as np
 
 from app.bench.prompt_sets import read_set
 from engine.backends.base import Forward
-from engine.backends.llama_cpp.log import NativeLog
 from engine.cancellation import Cancellation
 from engine.configuration import (
     Configuration,
@@ -247,7 +246,7 @@ def measure_model(options: argparse.Namespace) -> list[Measured]:
     configuration = Configuration(
         model_path=options.model.resolve(), n_ctx=4096, n_threads=options.threads, draft=draft
     )
-    loaded = load_session(configuration, NativeLog())
+    loaded = load_session(configuration)
     llama_cpp.llama_decode = counted(llama_cpp.llama_decode)
     llama_cpp.llama_get_logits = counted(llama_cpp.llama_get_logits)
     prompt = read_set("grounded")[0].text

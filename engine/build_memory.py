@@ -5,6 +5,8 @@ import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from engine.files import replace_file
+
 
 class BuildMemory:
     """Remembers that extra buffer types crash this build; another build starts afresh.
@@ -23,9 +25,9 @@ class BuildMemory:
         if self._path is None:
             return
         # Where nothing can be written, the next start finds the crash out again.
+        text = json.dumps({"extra_buffers_crash_on": self._build}) + "\n"
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.write_text(json.dumps({"extra_buffers_crash_on": self._build}) + "\n")
+            replace_file(self._path, [text.encode()], is_durable=False)
 
     def _read(self) -> bool:
         if self._path is None or not self._path.is_file():

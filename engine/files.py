@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,26 +10,29 @@ DRAFT_SUFFIX = ".new"
 """Ends the name of a file that is being written; the number of the process stands before it."""
 
 
-def replace_file(path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool) -> None:
-    """Replace a file whole, or leave it as it was; it is for its owner only.
+def replace_file(
+    path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
+) -> None:
+    """Replace a file whole, or leave it as it was.
 
     The parts are written one behind the other to a new file in the same folder, which is flushed
-    to the disk and then takes the name. The folder is made where it is missing.
+    to the disk and then takes the name. Its own name is used by nobody else, so that several
+    processes may replace a file at once. The folder is made where it is missing.
 
     Args:
         path: The file; a link is replaced, not followed.
         parts: Its content.
         is_durable: Whether the folder is flushed too, so that the new file outlives a power cut;
             without it the old one may come back then.
+        mode: Who may use it, less what the umask takes away; the owner only if nothing is said.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        prefix=f"{path.name}.", suffix=f".{os.getpid()}{DRAFT_SUFFIX}", dir=path.parent
-    )
-    draft = Path(name)
+    name = f"{path.name}.{secrets.token_hex(4)}.{os.getpid()}{DRAFT_SUFFIX}"
+    draft = path.with_name(name)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             for part in parts:

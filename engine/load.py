@@ -29,7 +29,6 @@ class LoadedSession:
 
 def load_session(
     configuration: Configuration,
-    log: NativeLog,
     barred: Barred | None = None,
     costs: CostProfile | None = None,
 ) -> LoadedSession:
@@ -45,7 +44,7 @@ def load_session(
         IncompatiblePairError: the draft does not fit its target.
         TemplateError: the model's chat template is not valid.
     """
-    watch = Stopwatch()
+    watch, log = Stopwatch(), NativeLog()
     warning = check_draft(configuration)
     opened: list[LlamaCppBackend] = []
     try:

@@ -16,7 +16,7 @@ from engine.cache.settings import CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, SpeculationSettings
-from engine.errors import DecodeAborted, IncompatiblePairError
+from engine.errors import DecodeAborted, EngineError, IncompatiblePairError
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -56,7 +56,7 @@ COSTS_EVERY = 16
 class Session:
     """A backend, perhaps a draft backend, and the settings that can change between rounds.
 
-    From one thread at a time; `Cancellation` may be used from any.
+    One reply at a time, from one thread at a time; `Cancellation` may be used from any.
 
     Raises:
         IncompatiblePairError: the draft's vocabulary is not the target's.
@@ -88,6 +88,7 @@ class Session:
         self._experience = Experience(costs)
         self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
+        self._is_replying = False
         self._exactness = Exactness()
 
     @property
@@ -135,7 +136,10 @@ class Session:
     def generate(self, request: GenerationRequest, cancellation: Cancellation) -> Iterator[Event]:
         """Make one reply; ends with `Finished`.
 
+        A reply that is not wanted to its end is closed: the generator's `close()` ends it.
+
         Raises:
+            EngineError: another reply of this session is not over.
             ContextFullError: the prompt does not fit; nothing of the cache was lost but what the
                 prompt does not share.
             TemplateError: the chat template failed.
@@ -143,6 +147,12 @@ class Session:
             DecodeError: the backend failed.
         """
         watch = Stopwatch()
+        if self._is_replying:
+            raise EngineError(
+                "this session is making a reply already, and two would write to one context: take "
+                "its events to the end or close() its generator, or open a second session"
+            )
+        self._is_replying = True
         self._backend.clear_abort()
         if self._draft_backend is not None:
             self._draft_backend.clear_abort()
@@ -151,6 +161,7 @@ class Session:
             yield from self._generate(request, cancellation, watch)
         finally:
             cancellation.detach()
+            self._is_replying = False
 
     def keep(self) -> CacheReport:
         """Keep what the last reply computed, and give where everything lies.
@@ -193,16 +204,21 @@ class Session:
             recalled=recalled,
             note=prompt.note,
         )
+        fault: EngineError | None = None
         try:
             yield from self._prefill.read(reply, self._wanted, cancellation)
             yield self._cache_state(reply)
             yield from self._rounds(reply, cancellation)
         except DecodeAborted:
             reply.ended = FinishReason.CANCELLED
+        except EngineError as error:
+            fault = error
         rest = reply.text.finish()
         if rest:
             yield TokensCommitted((), rest)
         yield self._cache_state(reply)
+        if fault is not None:
+            raise fault
         yield from self._costs()
         yield self._finished(reply)
 
@@ -250,7 +266,7 @@ class Session:
     def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
         handing_s = reply.watch.split()
         length = drafter.length
-        most_exact = self._most_exact(reply) if length else None
+        most_exact = None if drafter.predictor is None else self._most_exact(reply)
         draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply, most_exact))
         draft_s = reply.watch.split()
         verdict = self._verified(reply, drafter, draft, is_exact=most_exact is not None)

@@ -15,7 +15,6 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from engine.backends.llama_cpp.log import NativeLog
 from engine.cache_keeper import CacheKeeper
 from engine.cancellation import Cancellation
 from engine.errors import EngineError
@@ -65,38 +64,36 @@ class Worker:
     def __init__(self, connection: "Connection[Answer, Command]") -> None:
         self._connection = connection
         self._send_lock = threading.Lock()
-        self._tasks: SimpleQueue[tuple[Load | Generate | Close, Cancellation]] = SimpleQueue()
+        self._tasks: SimpleQueue[Load | tuple[Generate, Cancellation] | Close] = SimpleQueue()
         self._cancellations: list[Cancellation] = []
         self._session: Session | None = None
         self._costs: KeptCosts | None = None
-        self._log = NativeLog()
         self._cache = CacheKeeper(lambda event: self._send((event,)))
 
     def run(self) -> None:
         """Serve until the pipe closes."""
         threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
         while True:
-            task, cancellation = self._tasks.get()
+            task = self._tasks.get()
             try:
-                self._do(task, cancellation)
+                self._do(task)
             except EngineError as error:
                 self._send((Failed(error.title, str(error), fatal=isinstance(task, Load)),))
-            if cancellation in self._cancellations:
-                self._cancellations.remove(cancellation)
 
-    def _do(self, task: Load | Generate | Close, cancellation: Cancellation) -> None:
+    def _do(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
         match task:
             case Load(configuration, barred, costs_path, cache):
                 self._costs = KeptCosts(configuration, costs_path)
-                loaded = load_session(configuration, self._log, barred, self._costs.read())
+                loaded = load_session(configuration, barred, self._costs.read())
                 self._session = loaded.session
                 gc.freeze()  # what lives as long as the model is not looked at in every collection
                 self._send((loaded.loaded,))
                 self._cache.open(loaded, cache)
-            case Generate(request):
+            case (Generate(request), cancellation):
                 try:
                     self._generate(request, cancellation)
                 finally:
+                    self._cancellations.remove(cancellation)
                     self._keep_what_was_computed()
                 self._keep_costs()
             case Close():
@@ -109,14 +106,18 @@ class Worker:
         batch: list[Event] = []
         since = Stopwatch()
         n_rounds = 0
-        for event in self._session.generate(request, cancellation):
-            batch.append(event)
-            n_rounds += isinstance(event, RoundFinished)
-            is_due = n_rounds == 1 or since.since_split() >= SEND_EVERY_S
-            if isinstance(event, SENT_AT_ONCE) or (isinstance(event, CacheChanged) and is_due):
-                since.split()
+        try:
+            for event in self._session.generate(request, cancellation):
+                batch.append(event)
+                n_rounds += isinstance(event, RoundFinished)
+                is_due = n_rounds == 1 or since.since_split() >= SEND_EVERY_S
+                if isinstance(event, SENT_AT_ONCE) or (isinstance(event, CacheChanged) and is_due):
+                    since.split()
+                    self._send(tuple(batch))
+                    batch.clear()
+        finally:
+            if batch:  # of a reply that failed: what was committed before is part of the chat
                 self._send(tuple(batch))
-                batch.clear()
 
     def _keep_what_was_computed(self) -> None:
         if self._session is not None:
@@ -144,11 +145,13 @@ class Worker:
         limit.daemon = True
         limit.start()
         self._take(Stop())
-        self._tasks.put((Close(), Cancellation()))
+        self._tasks.put(Close())
 
     def _take(self, command: Command) -> None:
         match command:
-            case Load() | Generate():
+            case Load():
+                self._tasks.put(command)
+            case Generate():
                 cancellation = Cancellation()
                 self._cancellations.append(cancellation)
                 self._tasks.put((command, cancellation))
@@ -156,7 +159,7 @@ class Worker:
                 for cancellation in tuple(self._cancellations):
                     cancellation.cancel()
             case SetSpeculation(settings):
-                if self._session is not None:
+                if self._session is not None:  # the client says it again behind `Loaded`
                     self._session.set_speculation(settings)
             case Prefetch() | ManageCache() | ForgetOwner():
                 self._cache.take(command)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.errors import EngineError
+from engine.files import replace_file
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.log_comparison import compare_log, settings_that_differ
@@ -179,10 +180,8 @@ def write_calibrations(path: Path, found: Calibrations) -> None:
         CalibrationError: the file cannot be read or written.
     """
     rows = {name: asdict(one) for name, one in {**read_calibrations(path), **found}.items()}
+    text = json.dumps(rows, indent=2) + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        replace_file(path, [text.encode()], is_durable=False)
     except OSError as error:
         raise CalibrationError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ import tomlkit
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
+from engine.files import replace_file
 from engine.presets.preset import Preset, read_preset
 
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
@@ -78,10 +79,7 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
         raise PresetError(f"there is a preset {preset.name!r} already: choose another name")
     text = preset_toml(preset)
     try:
-        user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        replace_file(path, [text.encode()], is_durable=False)
     except OSError as error:
         raise PresetError(f"{path} cannot be written: {error.strerror or error}") from error
     return path

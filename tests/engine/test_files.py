@@ -2,12 +2,28 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.build_memory import BuildMemory
+from engine.configuration import Configuration
 from engine.files import drafting_process, replace_file
+from engine.memory.calibration import Calibration, write_calibrations
+from engine.presets.export.formats import FORMATS
+from engine.presets.export.install import write
+from engine.presets.export.request import ExportRequest
+from engine.presets.library import save_preset
+from engine.presets.preset import Preset
+
+SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "calibrations.json": lambda path: write_calibrations(path, {"card": Calibration(1, None)}),
+    "build.json": lambda path: BuildMemory(path).remember_crash(),
+    "mine.toml": lambda path: save_preset(Preset(name="mine"), path.parent, replace_existing=True),
+    "serve.sh": lambda path: write(SHELL, path, replace_existing=True),
+}
 
 
 def test_a_file_is_replaced_by_all_parts_in_order(tmp_path: Path) -> None:
@@ -51,3 +67,31 @@ def test_a_draft_names_the_process_that_writes_it(tmp_path: Path) -> None:
     assert drafting_process(tmp_path / "one.kv") is None
     assert drafting_process(tmp_path / "one.12.kv") is None
     assert drafting_process(tmp_path / "one.new") is None
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_a_file_of_ours_is_replaced_whole_and_nobody_elses_draft_is_touched(
+    tmp_path: Path, name: str
+) -> None:
+    path, old = tmp_path / name, tmp_path / "old"
+    path.write_text("{}")
+    os.link(path, old)
+    drafts = [path.with_suffix(".new"), path.with_suffix(".partial"), tmp_path / f".{name}.partial"]
+    for draft in drafts:
+        draft.write_text("half of another process")
+
+    WRITERS[name](path)
+
+    assert old.read_text() == "{}"
+    assert path.read_text() != "{}"
+    assert [draft.read_text() for draft in drafts] == ["half of another process"] * len(drafts)
+    assert len(list(tmp_path.iterdir())) == 2 + len(drafts)
+
+
+def test_a_file_for_others_is_as_open_as_the_umask_lets_it_be(tmp_path: Path) -> None:
+    usual = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "serve.sh", [b"#!"], is_durable=False, mode=0o777)
+    finally:
+        os.umask(usual)
+    assert stat.S_IMODE((tmp_path / "serve.sh").stat().st_mode) == 0o750

@@ -17,7 +17,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import ContextFullError, IncompatiblePairError
+from engine.errors import ContextFullError, DecodeError, EngineError, IncompatiblePairError
 from engine.events import (
     CacheChanged,
     CostsMeasured,
@@ -308,6 +308,64 @@ def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
         events.append(event)
         late.cancel()
     assert finished(events).reason is FinishReason.LENGTH
+
+
+def test_a_second_reply_is_refused_while_one_is_made_and_leaves_it_alone() -> None:
+    alone = finished(run(make_session(LOOKUP), request()))
+    session = make_session(LOOKUP)
+    reply = session.generate(request(), Cancellation())
+    events = [next(reply) for _ in range(20)]
+
+    with pytest.raises(EngineError, match=r"close\(\) its generator"):
+        run(session, request("xyz"))
+
+    assert finished([*events, *reply]).text == alone.text
+    assert finished(run(session, request())).text == alone.text
+
+
+@pytest.mark.parametrize("n_events", [0, 1, 2, 3, 20])
+def test_a_reply_that_was_let_go_leaves_the_session_to_the_next(n_events: int) -> None:
+    alone = finished(run(make_session(LOOKUP), request("xyz")))
+    session = make_session(LOOKUP)
+    reply = session.generate(request(), Cancellation())
+    for _ in range(n_events):
+        next(reply)
+    reply.close()
+    assert finished(run(session, request("xyz"))).text == alone.text
+
+
+class Failing(FakeBackend):
+    """Its `n_good`th pass and those before it succeed."""
+
+    n_good = 20
+
+    def logits_behind(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        if self.n_decodes > self.n_good:
+            raise DecodeError("llama_decode gave -3: load the model again")
+        return super().logits_behind(tokens)
+
+
+@pytest.mark.parametrize("settings", [OFF, LOOKUP])
+def test_a_reply_that_fails_in_the_middle_tells_all_that_it_committed(
+    settings: SpeculationSettings,
+) -> None:
+    whole = finished(run(make_session(settings), request())).text
+    told: list[Event] = []
+    for n_good in range(4, 20):
+        target = Failing(LETTERS, sharpness=2.0)
+        target.n_good = n_good
+        held_back = tuple(f"{letter}?" for letter in set(whole))  # might begin with any letter
+        reply = make_session(settings, target=target).generate(
+            request(stop=held_back), Cancellation()
+        )
+        told = []
+        with pytest.raises(DecodeError):
+            told.extend(reply)
+        committed = [event for event in told if isinstance(event, TokensCommitted)]
+        n_tokens = sum(len(event.tokens) for event in committed)
+        assert "".join(event.text for event in committed) == whole[:n_tokens]
+        assert isinstance(told[-1], CacheChanged)
+    assert n_tokens > 1
 
 
 def test_the_predictor_can_be_switched_in_the_middle_of_a_reply() -> None:

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from engine.backends.base import Forward
 from engine.cancellation import Cancellation
-from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+from engine.configuration import (
+    ControllerName,
+    SamplingSettings,
+    SpeculationSettings,
+    Verification,
+)
 from engine.events import (
     Event,
     Finished,
@@ -26,6 +31,8 @@ from engine.events import (
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.session import Session
+from engine.speculation.controller import FixedController
+from engine.speculation.predictors.base import DraftToken
 from tests.engine.test_session import (
     DRAFT,
     GREEDY,
@@ -408,6 +415,26 @@ def test_strict_drafts_no_more_than_comes_out_as_it_would_alone(
         assert finished(events).token_ids == plain.token_ids
         assert finished(events).stats.n_redecoded == 0
         assert max(told.n_verified for told in rounds(events)) == 2
+
+
+class PlansPlain(FixedController):
+    """Drafts in rounds that it plans as plain, as `auto` does where a sure guess turns up."""
+
+    length = 0
+
+    def wants_source(self, name: str) -> bool:
+        return True
+
+    def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
+        return True
+
+
+def test_strict_bounds_a_draft_that_nobody_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.speculation.drafter.make_controller", lambda *_: PlansPlain(8))
+    settings = replace(DRAFT, strict=True, controller=ControllerName.AUTO)
+    session = make_session(settings, target=RoughFromFour(LETTERS, sharpness=0.6))
+    told = rounds(run(session, request()))
+    assert max(one.n_verified for one in told) == 2
 
 
 @pytest.mark.parametrize("verification", OWN_LAW)

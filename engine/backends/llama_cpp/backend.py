@@ -98,7 +98,12 @@ class LlamaCppBackend:
         log.clear()
         self._model = _load_model(settings, log)
         self._context = _open_context(self._model, settings, log)
-        apply_adapters(self._model, self._context, settings.lora_paths, log)
+        try:
+            apply_adapters(self._model, self._context, settings.lora_paths, log)
+        except ModelLoadError:
+            llama_cpp.llama_free(self._context)
+            llama_cpp.llama_model_free(self._model)
+            raise
         llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = log.buffers(settings.owner)
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))

@@ -4,6 +4,7 @@ import ctypes
 import re
 from collections import deque
 from collections.abc import Iterable
+from typing import ClassVar
 
 import llama_cpp
 
@@ -29,6 +30,9 @@ class NativeLog:
     Sizes are printed with two decimals, so each buffer is exact to 0.005 MiB.
     """
 
+    _called: ClassVar["NativeLog | None"] = None
+    """The one that llama.cpp calls: it lives until another takes its place."""
+
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=2000)
         self._errors: deque[str] = deque(maxlen=20)
@@ -36,6 +40,7 @@ class NativeLog:
         self._level = LEVEL_INFO
         self._callback = llama_cpp.llama_log_callback(self._receive)
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+        NativeLog._called = self
 
     def _receive(self, level: int, text: bytes, _data: int | None) -> None:
         if level != LEVEL_CONTINUATION:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from engine.files import replace_file
 from engine.presets.export.formats import ExportFormat
 from engine.presets.export.request import Exported, ExportError
 
@@ -18,7 +19,7 @@ def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> 
         if place.exists() and not replace_existing:
             raise ExportError(f"{place} is there already: name another file, or allow replacing it")
     for place, text in texts.items():
-        _write(place, text, is_program=text.startswith("#!"))
+        _write(place, text, mode=0o777 if text.startswith("#!") else 0o666)
     return list(texts)
 
 
@@ -40,13 +41,13 @@ def install(
         write(exported, path, replace_existing=replace_existing)
         return path, None
     try:
-        existing = path.read_text(encoding="utf-8")
+        existing, mode = path.read_text(encoding="utf-8"), path.stat().st_mode & 0o777
     except (OSError, UnicodeDecodeError) as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
     merged = format_.merge(existing, exported.text)
     backup = _free_name(path)
-    _write(backup, existing)
-    _write(path, merged)
+    _write(backup, existing, mode=mode)
+    _write(path, merged, mode=mode)
     return path, backup
 
 
@@ -59,13 +60,9 @@ def _free_name(path: Path) -> Path:
     return backup
 
 
-def _write(path: Path, text: str, *, is_program: bool = False) -> None:
-    partial = path.with_name(f".{path.name}.partial")
+def _write(path: Path, text: str, *, mode: int = 0o666) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        if is_program:
-            partial.chmod(0o755)
-        partial.replace(path)
+        replace_file(path, [text.encode()], is_durable=False, mode=mode)
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,5 +1,7 @@
 """The contract on real models, with one row per micro-batch: there rows equal single decodes."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +136,15 @@ def test_quantised_values_without_flash_attention_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ModelLoadError, match="V q8_0, flash attention off"):
         LlamaCppBackend(settings(starter_path, type_v="q8_0", flash_attention="off"), log)
+
+
+def test_the_log_that_llama_cpp_writes_to_lives_until_another_takes_its_place() -> None:
+    first = weakref.ref(NativeLog())
+    gc.collect()
+    assert first() is not None
+    second = weakref.ref(NativeLog())
+    gc.collect()
+    assert (first(), second() is not None) == (None, True)
 
 
 def test_buffer_lines_are_read_with_device_kind_and_size() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
@@ -63,17 +64,24 @@ def test_an_adapter_changes_what_the_model_says(starter_path: Path, tmp_path: Pa
         assert np.abs(logits(backend) - plain).max() > 0.1
 
 
-def test_a_file_that_is_no_adapter_is_refused_by_name(starter_path: Path, tmp_path: Path) -> None:
-    with (
-        pytest.raises(ModelLoadError, match="is no adapter of this model"),
-        opened(starter_path, lora_paths=(starter_path,)),
-    ):
+@pytest.mark.parametrize(
+    ("is_there", "reason"), [(True, "is no adapter of this model"), (False, "does not exist")]
+)
+def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool, reason: str
+) -> None:
+    freed: list[str] = []
+
+    def counted(name: str) -> None:
+        free = getattr(llama_cpp, name)
+        monkeypatch.setattr(llama_cpp, name, lambda each: (freed.append(name), free(each)))
+
+    counted("llama_free")
+    counted("llama_model_free")
+    adapter = starter_path if is_there else starter_path.with_name("none.gguf")
+    with pytest.raises(ModelLoadError, match=reason), opened(starter_path, lora_paths=(adapter,)):
         pass
-    with (
-        pytest.raises(ModelLoadError, match="does not exist"),
-        opened(starter_path, lora_paths=(tmp_path / "none.gguf",)),
-    ):
-        pass
+    assert freed == ["llama_free", "llama_model_free"]
 
 
 def test_tensors_can_be_sent_to_main_memory_and_nothing_else_changes(starter_path: Path) -> None:

@@ -41,8 +41,10 @@ def test_a_second_backup_does_not_replace_the_first(tmp_path: Path) -> None:
     assert no_backup is None
     assert not place.read_bytes().startswith(b"\xef\xbb\xbf")
     place.write_text('{"preset": "one"}')
+    place.chmod(0o600)
     _, first = install(exported, format_)
     _, second = install(exported, format_)
+    assert {each.stat().st_mode & 0o777 for each in place.parent.iterdir()} == {0o600}
     assert first is not None
     assert second not in (None, first)
     assert json.loads(first.read_text()) == {"preset": "one"}
