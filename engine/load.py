@@ -64,6 +64,7 @@ def load_session(
             draft_backend=draft,
             barred=barred,
             costs=costs,
+            n_ctx_train=target.n_ctx_train,
         )
     except EngineError:
         for backend in opened:

@@ -8,6 +8,9 @@ from engine.errors import ContextFullError
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 
+FOR_THE_REPLY = 256
+"""Tokens that a larger context is to have beyond the prompt."""
+
 _MARK = "\ue0f0{}\ue0f1"
 
 
@@ -28,9 +31,22 @@ class _Piece:
 
 
 def asked_prompt(
-    request: GenerationRequest, template: ChatTemplate, vocabulary: Vocabulary, *, n_ctx: int
+    request: GenerationRequest,
+    template: ChatTemplate,
+    vocabulary: Vocabulary,
+    *,
+    n_ctx: int,
+    n_ctx_train: int | None = None,
 ) -> Prompt:
     """Give the prompt of a request, with the reply that it goes on behind.
+
+    Args:
+        request: what is asked.
+        template: of the model.
+        vocabulary: of the model.
+        n_ctx: tokens that the context holds.
+        n_ctx_train: the most that the model was trained on, beyond which nobody is sent; None where
+            it is not known.
 
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
@@ -45,11 +61,26 @@ def asked_prompt(
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write something to answer")
     if n_prompt > n_ctx:
-        raise ContextFullError(
-            f"the prompt has {n_prompt} tokens but the context has {n_ctx}: raise the context "
-            f"to {n_prompt + 256} or more, or shorten the chat by {n_prompt - n_ctx} tokens"
-        )
+        raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt
+
+
+def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
+    fact = f"the prompt has {n_prompt:,} tokens but the context has {n_ctx:,}"
+    if n_ctx_train is None or n_prompt + FOR_THE_REPLY <= n_ctx_train:
+        return (
+            f"{fact}: raise the context to {n_prompt + FOR_THE_REPLY:,} or more, or drop "
+            f"{n_prompt - n_ctx:,} tokens of the prompt or the chat"
+        )
+    if n_ctx < n_ctx_train:
+        return (
+            f"{fact}: raise the context to the {n_ctx_train:,} that the model was trained on, and "
+            f"drop {n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
+        )
+    return (
+        f"{fact}, which is all that the model was trained on: drop {n_prompt - n_ctx:,} tokens of "
+        "the prompt or the chat"
+    )
 
 
 def chat_prompt(

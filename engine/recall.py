@@ -29,6 +29,8 @@ class Recalled:
     n_warm: int = 0
     n_cold: int = 0
     restore_s: float = 0.0
+    recompute_s: float | None = None
+    """What computing the restored tokens took when that was timed, None where it was not."""
     n_branch: int = 0
     """Tokens that other lines began with too: where no state lies, one is worth being made there;
     0 where there is none."""
@@ -77,9 +79,19 @@ class Recall:
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
                 n_computed=len(tokens) - recalled.n_reused,
-                saved_s=self.rate.seconds_of(n_restored) - restore_s,
+                saved_s=self._saved_s(recalled, restore_s),
             )
         return replace(recalled, restore_s=restore_s)
+
+    def _saved_s(self, recalled: Recalled, restore_s: float) -> float | None:
+        """Give what restoring spared; None where nothing was, or its computing was never timed."""
+        n_restored = recalled.n_warm + recalled.n_cold
+        if not n_restored:
+            return None
+        recompute_s = self.rate.seconds_of(n_restored)
+        if recompute_s is None:
+            recompute_s = recalled.recompute_s
+        return None if recompute_s is None else recompute_s - restore_s
 
     def make_room(self) -> None:
         """See to it that a shared pool of cells has room for one more round."""
@@ -106,7 +118,7 @@ class Recall:
                 self._save(tiers, tokens, match.n_tokens if self._backend.can_slice else 0)
 
     def _save(self, tiers: TieredCache, tokens: Tokens[int], start: int) -> None:
-        recompute_s = self.rate.seconds_of(len(tokens) - start)
+        recompute_s = self.rate.seconds_of(len(tokens) - start) or 0.0
         try:
             state = self._slot.sequence.save(start)
             tiers.put(tokens, start, state, recompute_s=recompute_s, owner=self._slot.owner)
@@ -186,7 +198,12 @@ class Recall:
         slot.is_pure = True
         n_held = self._rewound(tokens)
         n_cold = min(match.n_cold, n_held)
-        return Recalled(slot.sequence, n_warm=n_held - n_cold, n_cold=n_cold)
+        return Recalled(
+            slot.sequence,
+            n_warm=n_held - n_cold,
+            n_cold=n_cold,
+            recompute_s=match.recompute_s,
+        )
 
     def _n_branch(self, tiers: TieredCache, tokens: Tokens[int]) -> int:
         """Give where other lines leave this one, if a state is wanted there."""

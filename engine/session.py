@@ -71,8 +71,10 @@ class Session:
         draft_backend: Backend | None = None,
         barred: Barred | None = None,
         costs: CostProfile | None = None,
+        n_ctx_train: int | None = None,
     ) -> None:
         self._backend = backend
+        self._n_ctx_train = n_ctx_train
         self._template = template
         self._draft_backend = draft_backend
         if draft_backend is not None:
@@ -188,7 +190,11 @@ class Session:
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
         prompt = asked_prompt(
-            request, self._template, self._backend.vocabulary, n_ctx=self._backend.n_ctx
+            request,
+            self._template,
+            self._backend.vocabulary,
+            n_ctx=self._backend.n_ctx,
+            n_ctx_train=self._n_ctx_train,
         )
         tokens = list(prompt.tokens)
         recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)

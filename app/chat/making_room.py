@@ -24,6 +24,8 @@ class Choices:
     """Whether the last question can be asked in a new chat: not where it is alone here too."""
     can_take_back: bool
     """Whether the last question goes back to the composer when nothing is done."""
+    can_grow: bool = False
+    """Whether the model was trained on more tokens than the context has."""
 
 
 class RoomMaker:
@@ -56,6 +58,7 @@ class RoomMaker:
             n_dropped=len(room.dropped) if room else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
             can_take_back=self._controller.refused is not None,
+            can_grow=self._controller.can_have_a_larger_context,
         )
 
     # --- doing it ---

@@ -245,16 +245,25 @@ class ChatReplies:
             self._context_full = event.message
             self._cut_reply(FinishReason.CONTEXT)
             return
-        self._notices.append(Notice(event.message, event.title, "error", is_said=True))
+        message = event.message
+        if is_full and self.can_have_a_larger_context:
+            message += ". F2 plans a larger context"
+        self._notices.append(Notice(message, event.title, "error", is_said=True))
         if reply is None or reply.has_begun:
             self._cut_reply(FAILED)
         elif reply.begun is not None:
             self._cut_reply(reply.begun.finish_reason or FAILED)
         else:
             self._take_back(reply)
-        note = self.say(f"{event.title}: {event.message}")
+        note = self.say(f"{event.title}: {message}")
         if self.loaded is None:
             self._engine_note = note
+
+    @property
+    def can_have_a_larger_context(self) -> bool:
+        """Whether the model was trained on more tokens than its context has."""
+        loaded = self.loaded
+        return loaded is not None and loaded.n_ctx < loaded.n_ctx_train
 
     def _take_stopped(self, event: WorkerStopped) -> None:
         self.loaded = None

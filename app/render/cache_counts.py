@@ -45,14 +45,20 @@ def hanging(label: str, value: Line, width: int) -> list[Line]:
 
 
 def reuse_line(counts: CacheCounts, width: int) -> Line:
-    """Hits, misses, and the time that reuse saved: `reuse   14 hits · 2 misses · +12 s`."""
-    hits = f"{fmt.counted(counts.n_hits, 'hit')} · {fmt.counted(counts.n_misses, 'miss')}"
-    if not counts.saved_s:
-        return clipped(labelled("reuse", hits), width)
-    is_loss = counts.saved_s < 0
-    saved = Run(f"{fmt.gain(counts.saved_s)}", "bad" if is_loss else "good")
-    runs = labelled("reuse", f"{hits} · ", saved, Run(" lost" if is_loss else " saved"))
-    return clipped(runs, width)
+    """Prompts that memory or disk helped or could not help, and the time that it saved.
+
+    `reuse   14 restored · 2 missed · +12 s saved`; a dash where computing was never timed.
+    """
+    said = f"{fmt.count(counts.n_hits)} restored · {fmt.count(counts.n_misses)} missed"
+    if not counts.n_hits:
+        return clipped(labelled("reuse", said), width)
+    return clipped(labelled("reuse", f"{said} · ", *_saved(counts.saved_s)), width)
+
+
+def _saved(saved_s: float | None) -> Line:
+    if saved_s is not None and saved_s < 0:
+        return (Run(fmt.seconds(-saved_s), "bad"), Run(" lost"))
+    return (Run(fmt.gain(saved_s), "" if saved_s is None else "good"), Run(" saved"))
 
 
 def tokens_line(counts: CacheCounts, width: int) -> Line:

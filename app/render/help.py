@@ -70,6 +70,9 @@ GLOSSARY = (
     ("going on", "A reply that was cut continues behind its own tokens, in the same message."),
     ("prefix reuse", "The part of a prompt that the cache held already and that was not read "
                      "again."),
+    ("restored, missed", "Prompts of which a start came back from main memory or disk, and those "
+                         "that were computed though the context did not hold them; one that the "
+                         "context held is neither."),
     ("planned", "What the estimate said before loading; measured is what llama.cpp allocated."),
     ("variant", "A reply or question beside another one: regenerate and edit keep both."),
 )  # fmt: skip

@@ -44,11 +44,8 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             yield Static("the context is full", classes="title", markup=False)
             yield Static(f"{_sentence(self._why)}\n", markup=False)
             yield OptionList(*self._options(), id="context-choices")
-            yield Static(
-                "enter chooses · the planner (f2) sets a larger context",
-                classes="hint",
-                markup=False,
-            )
+            larger = " · the planner (f2) sets a larger context" if self._choices.can_grow else ""
+            yield Static(f"enter chooses{larger}", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)

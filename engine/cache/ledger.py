@@ -15,7 +15,7 @@ class Ledger:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._counts: Counter[str] = Counter()
-        self._saved_s = 0.0
+        self._saved_s: float | None = None
         self._notes: deque[CacheNote] = deque(maxlen=MAX_NOTES)
 
     @property
@@ -34,7 +34,7 @@ class Ledger:
 
     def save(self, seconds: float) -> None:
         """Add time that was saved; negative is a loss."""
-        self._saved_s += seconds
+        self._saved_s = (self._saved_s or 0.0) + seconds
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
         """Add a line to the log."""

@@ -47,8 +47,9 @@ class CacheCounts:
     """Counts since the engine was started; never derived from each other."""
 
     n_hits: int = 0
-    """Prompts of which a tier held something beyond the hot tier's own sequence."""
+    """Prompts of which main memory or disk held something beyond what the context had."""
     n_misses: int = 0
+    """Prompts of which nothing was restored, and more was computed than the context had."""
     n_evictions: int = 0
     """Snapshots that left a tier for want of room and lie in no other."""
     n_promotions: int = 0
@@ -67,8 +68,9 @@ class CacheCounts:
     n_cold_tokens: int = 0
     n_computed_tokens: int = 0
     """Tokens of prompts that had to be computed."""
-    saved_s: float = 0.0
-    """Measured time that computing the found tokens would have taken, less that of restoring."""
+    saved_s: float | None = None
+    """Measured time that computing the restored tokens would have taken, less that of restoring;
+    None before anything was restored whose computing was ever timed."""
 
 
 @dataclass(frozen=True, slots=True)

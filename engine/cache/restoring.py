@@ -30,6 +30,8 @@ class Match:
     node: KeptNode | None
     """The node that the match ends with, locked."""
     unlock: Callable[[KeptNode], None]
+    recompute_s: float | None = None
+    """Measured time of computing those tokens, as their states tell it; None where one does not."""
 
     def release(self) -> None:
         """Let what was matched be evicted again; a second time does nothing."""
@@ -77,8 +79,9 @@ class Restoring:
                 for node in nodes
                 if value(node).payload is not None
             )
+            recompute_s = self._recompute_s(nodes, n_tokens)
         last = nodes[-1] if nodes else None
-        return Match(n_tokens, n_warm, n_tokens - n_warm, line, last, self._unlock)
+        return Match(n_tokens, n_warm, n_tokens - n_warm, line, last, self._unlock, recompute_s)
 
     def read(self, match: Match) -> list[Payload]:
         """Do `TieredCache.read`."""
@@ -99,9 +102,20 @@ class Restoring:
             n_done = end
             if not self._core.catalog.can_slice:
                 break
+        if match.recompute_s is not None and match.n_tokens:
+            match.recompute_s *= n_done / match.n_tokens
         match.n_tokens, match.n_warm, match.n_cold = n_done, n_done - n_cold, n_cold
         self._core.wake()
         return states
+
+    def _recompute_s(self, nodes: Sequence[KeptNode], n_tokens: int) -> float | None:
+        total_s = 0.0
+        for node in nodes:
+            start, kept = self._core.catalog.start(node), value(node)
+            if kept.recompute_s <= 0.0:
+                return None
+            total_s += kept.recompute_s * (min(node.end, n_tokens) - start) / (node.end - start)
+        return total_s if nodes else None
 
     def refuse(self, match: Match, reason: str) -> None:
         """Do `TieredCache.refuse`."""

@@ -176,9 +176,9 @@ class TieredCache:
         return self._keeping.put(tokens, start, state, recompute_s, owner)
 
     def note_hit(
-        self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float
+        self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float | None
     ) -> None:
-        """Count a prompt by where its tokens came from, and the time that restoring saved.
+        """Count a prompt by where its tokens came from, and what restoring saved, if that is known.
 
         A hit took something from a tier. A miss took nothing, and computed more than the context
         held by itself. The rest is neither.
@@ -193,7 +193,8 @@ class TieredCache:
                 n_cold_tokens=n_cold,
                 n_computed_tokens=n_computed,
             )
-            self._core.ledger.save(saved_s)
+            if saved_s is not None:
+                self._core.ledger.save(saved_s)
 
     def pin(self, key: str) -> None:
         """Protect a state, and what it needs, from eviction by budget.

@@ -103,8 +103,8 @@ class PromptRate:
         if n_tokens >= self.MIN_TOKENS:
             self._samples.append(elapsed_s / n_tokens)
 
-    def seconds_of(self, n_tokens: int) -> float:
-        """Give what computing that many tokens would take; 0 before anything was measured."""
+    def seconds_of(self, n_tokens: int) -> float | None:
+        """Give what computing that many tokens would take; None before anything was measured."""
         if not self._samples:
-            return 0.0
+            return None
         return n_tokens * sorted(self._samples)[len(self._samples) // 2]

@@ -1,6 +1,9 @@
+import pytest
+
+from engine.errors import ContextFullError
 from engine.model.chat_template import ChatTemplate
-from engine.prompt import chat_prompt, raw_prompt, spelled
-from engine.requests import Message
+from engine.prompt import asked_prompt, chat_prompt, raw_prompt, spelled
+from engine.requests import GenerationRequest, Message
 from tests.fakes import TEMPLATE, FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
@@ -96,3 +99,22 @@ def test_a_user_who_quotes_a_reply_does_not_confuse_the_cut() -> None:
 def test_a_raw_prompt_is_not_templated() -> None:
     assert text_of(raw_prompt("plain", VOCABULARY).tokens) == "<bos>plain"
     assert spelled(list(b"plain"), VOCABULARY) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "n_ctx_train", "advice"),
+    [
+        (100, None, "raise the context to 556 or more, or drop 200 tokens of the prompt"),
+        (100, 8192, "raise the context to 556 or more, or drop 200 tokens of the prompt"),
+        (100, 400, "raise the context to the 400 that the model was trained on, and drop 156 tok"),
+        (100, 100, "which is all that the model was trained on: drop 200 tokens of the prompt"),
+        (200, 100, "which is all that the model was trained on: drop 100 tokens of the prompt"),
+    ],
+)
+def test_no_context_beyond_what_a_model_was_trained_on_is_advised(
+    n_ctx: int, n_ctx_train: int | None, advice: str
+) -> None:
+    asked = GenerationRequest(raw_prompt="x" * 299)
+    with pytest.raises(ContextFullError, match="the prompt has 300 tokens but") as caught:
+        asked_prompt(asked, template(), VOCABULARY, n_ctx=n_ctx, n_ctx_train=n_ctx_train)
+    assert advice in str(caught.value)

@@ -15,6 +15,7 @@ from engine.model.chat_template import ChatTemplate
 from engine.recall import Recall
 from engine.requests import GenerationRequest, Message
 from engine.session import Session
+from engine.speculation.cost import PromptRate
 from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -80,6 +81,26 @@ def test_a_line_that_another_chat_pushed_out_comes_back_from_memory() -> None:
 
     assert (recalled.n_hot, recalled.n_warm, recalled.n_cold) == (0, 60, 0)
     assert list(recall.sequence.tokens) == LINE
+
+
+@pytest.mark.parametrize(
+    ("kept_s", "rate_s", "saved_s"),
+    [(0.0, None, None), (6.0, None, 6.0), (6.0, 0.2, 12.0), (0.0, 0.2, 12.0)],
+    ids=["never timed", "as its state says", "as this session says", "state does not say"],
+)
+def test_what_restoring_saved_is_told_by_what_was_timed(
+    kept_s: float, rate_s: float | None, saved_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recall = recall_of(FakeBackend())
+    monkeypatch.setattr(PromptRate, "seconds_of", lambda _, n: kept_s / 60 * n or None)
+    compute(recall, LINE, "chat:1")
+    compute(recall, LINE[::-1], "chat:2")
+    monkeypatch.setattr(PromptRate, "seconds_of", lambda _, n: rate_s and rate_s * n)
+
+    recall.begin([*LINE, 3], "chat:1")
+
+    told = recall.report().counts.saved_s
+    assert told is None if saved_s is None else told == pytest.approx(saved_s, abs=0.5)
 
 
 def test_what_the_context_holds_is_not_restored() -> None:

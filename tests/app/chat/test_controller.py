@@ -181,6 +181,20 @@ def test_a_first_question_that_is_refused_leaves_no_empty_chat(
     assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
 
 
+@pytest.mark.parametrize(("n_ctx", "is_named"), [(4096, True), (8192, False)])
+def test_a_larger_context_is_only_offered_where_the_model_can_use_one(
+    n_ctx: int, is_named: bool, tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = loaded(tmp_path, clock, Script())
+    controller.load(replace(CONFIGURATION, n_ctx=n_ctx))
+    controller.poll()
+    client.script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
+    controller.send("much too long")
+    [notice] = controller.poll().notices
+    assert ("F2 plans a larger context" in notice.message) == is_named
+    assert ("F2 plans a larger context" in contents(controller)[-1][1]) == is_named
+
+
 def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -66,7 +66,7 @@ def test_a_tall_panel_has_the_counts_in_full() -> None:
         "4,100 tokens · 92 MiB of 1 GiB · 3 snapshots",
         "90,500 tokens · 1.94 of 8 GiB · 41 snapshots",
         "1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms",
-        "14 hits · 1 miss · +12.3 s saved",
+        "14 restored · 1 missed · +12.3 s saved",
         "3 promoted, 4 demoted, 2 evicted",
         "5 prefetched: 3 used, 1 wasted",
         "12.3k hot, 900 cold, 4.0k computed",
@@ -139,12 +139,14 @@ def test_why_less_was_reused_stands_beside_the_prefix() -> None:
 
 
 def test_no_time_is_claimed_before_any_was_saved() -> None:
-    assert plain(reuse_line(CacheCounts(), 60)) == "reuse  0 hits · 0 misses"
+    assert plain(reuse_line(CacheCounts(), 60)) == "reuse  0 restored · 0 missed"
+    restored = CacheCounts(n_hits=1, n_cold_tokens=61)
+    assert plain(reuse_line(restored, 60)) == f"reuse  1 restored · 0 missed · {NO_VALUE} saved"
 
 
 def test_a_loss_of_time_is_named_and_coloured() -> None:
     line = reuse_line(replace(COUNTS, saved_s=-0.4), 60)
-    assert plain(line).endswith("-0.40 s lost")
+    assert plain(line).endswith(" · 0.40 s lost")
     assert [run.style for run in line if "0.40" in run.text] == ["bad"]
 
 

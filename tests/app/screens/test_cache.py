@@ -103,7 +103,7 @@ async def test_chats_and_counters_are_shown_in_every_size(
         assert "1,104" in shown
         assert "\x1b" not in shown
         counters = "\n".join(map(plain, screen.query_one(CachePanel).lines))
-        assert "5 hits" in counters
+        assert "5 restored" in counters
         assert "2 evicted" in counters
         assert "3 states of 2 chats" in plain(screen.query_one(PlanTitle).lines[0])
 

@@ -151,3 +151,11 @@ def test_a_prompt_is_a_hit_a_miss_or_was_in_the_context(n_hot, n_warm, n_cold, n
     assert found == (n_hot, n_warm, n_cold)
     assert counts.n_computed_tokens == n_computed
     assert counts.saved_s == 0.5
+
+
+def test_time_that_nobody_timed_is_no_gain_and_no_loss():
+    cache = make_cache()
+    for saved_s in (None, 2.0, None, -0.5):
+        assert cache.report().counts.saved_s in (None, 2.0)
+        cache.note_hit(n_hot=0, n_warm=99, n_cold=0, n_computed=1, saved_s=saved_s)
+    assert cache.report().counts.saved_s == 1.5
