@@ -189,7 +189,7 @@ def write_recommendation(
         return
     advice = recommend(summaries, policies)
     if advice.is_open:
-        click.echo(f"kvchat: {target} is left as it is: {advice.reason}", err=True)
+        _tell(f"{target} is left as it is: {advice.reason}")
         return
     draft = configuration.draft
     write_policy(
