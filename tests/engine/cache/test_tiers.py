@@ -1,11 +1,10 @@
 """The tiers over a disk in memory: what is put is found, whatever moved in between."""
 
-import time
-
 import pytest
 
 from engine.errors import StateError
 from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
+from tests.waiting import wait_until
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -172,9 +171,7 @@ def test_the_background_writes_without_being_asked():
     disk = MemoryDisk()
     cache = make_cache(disk, in_background=True)
     put(cache, A)
-    until = time.monotonic() + 5.0
-    while not disk.files and time.monotonic() < until:
-        time.sleep(0.001)
+    wait_until(lambda: disk.files)
     cache.close(5.0)
     assert [state.end for state in disk.states()] == [50]
 
