@@ -86,13 +86,14 @@ class KvchatApp(App[None]):
         self.services = services
         self._model = model
         self._configuration = configuration
-        self._symbols = symbols
+        self.symbols = symbols
+        """Characters that every widget draws gauges with."""
         self._notices = [*notices]
         self.set_keymap(dict(services.keymap))
         self._use_first_theme(theme)
 
     def on_mount(self) -> None:
-        chat = ChatScreen(self.controller, self.services, symbols=self._symbols)
+        chat = ChatScreen(self.controller, self.services)
         self.push_screen(chat)
         self.call_after_refresh(self._begin, chat)
 

@@ -1,7 +1,6 @@
 """`kvchat plan`: what a model costs in memory, and which context fits."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -159,13 +158,13 @@ def command(
     from app.planning.plan import Planner
     from engine.memory.cards import find_card
 
-    named = [find_card(card) for card in cards]
     asked = Asked(
         model=model,
         preset=_text(options.pop("preset")),
         target="llama-server" if options.pop("target") == "llama-server" else "kvchat",
         draft=_text(options.pop("draft")),
-        vram_bytes=(*vram, *(card.memory_bytes for card in named)),
+        vram_bytes=vram,
+        cards=tuple(find_card(card).name for card in cards),
         margin_bytes=_whole(options.pop("margin_bytes")),
         rules={name: value for name, value in options.items() if value is not None},
     )
@@ -173,8 +172,6 @@ def command(
     reading = SlowReading()
     setup = setup_of(asked, planner, progress=reading.header)
     reading.done()
-    if named:
-        setup = replace(setup, vram_bytes=vram, cards=cards)
     plan = planner.plan(setup)
     if dry_run:
         if not can_measure(plan):

@@ -37,7 +37,7 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     width = min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
     symbols = symbols_for(sys.stdout.encoding)
-    lines = [heading_line(plan, width), *plan_lines(plan, width, symbols=symbols)]
+    lines = [heading_line(plan, width), *plan_lines(plan, width, symbols)]
     effects = what_ifs(plan, planner, facts_of(plan.setup, planner))
     for section in (
         table_section(table, width),

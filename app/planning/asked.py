@@ -1,18 +1,26 @@
-"""From what a user asked for to a setup: preset, model, options and machine joined."""
+"""From what a user asked for to a setup: preset, model, options and machine joined.
+
+The commands, the presets and the planner all start from here, so that one question has one answer.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app import locations
 from app.planning.model_source import Progress, take_model
 from app.planning.plan import Planner, Setup
-from engine.configuration import PredictorName
+from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Target
+from engine.memory.fit import with_n_ctx
 from engine.memory.units import GIB
-from engine.presets.library import find_preset
+from engine.model.architecture import Model
+from engine.presets.library import find_preset, preset_of
 from engine.presets.preset import Preset
 from engine.presets.resolve import LEAST_N_CTX, DoesNotFitError, Machine, resolve
+
+PLACED = frozenset(("n_gpu_layers", "n_cpu_moe"))
+"""Fields of a configuration that say where the layers lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,8 @@ class Asked:
     target: Target = "kvchat"
     draft: str | None = None
     vram_bytes: tuple[int, ...] = ()
+    cards: tuple[str, ...] = ()
+    ram_bytes: int | None = None
     margin_bytes: int | None = None
     rules: Mapping[str, object] = field(default_factory=dict)
     """Values that stand over those of the preset, by the preset's own keys."""
@@ -56,16 +66,51 @@ def setup_of_preset(
     margin = asked.margin_bytes
     if margin is not None:
         rules = rules.model_copy(update={"margin_gib": margin / GIB})
-    vram = asked.vram_bytes or _vram(rules)
-    machine = Machine(planner.devices(vram), asked.target)
-    model = planner.model(model_path)
+    vram = asked.vram_bytes or (() if asked.cards else _vram(rules))
+    machine = Machine(planner.devices(vram, asked.cards, asked.ram_bytes), asked.target)
     draft = None if draft_path is None else planner.model(draft_path)
+    configuration = _resolved(rules, planner.model(model_path), machine, draft)
+    margin_bytes = round(rules.margin_gib * GIB)
+    return Setup(configuration, asked.target, vram, margin_bytes, asked.cards, asked.ram_bytes)
+
+
+def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:
+    """Resolve rules; where nothing fits, with a small context."""
     try:
-        configuration = resolve(rules, model, machine, draft=draft)
+        return resolve(rules, model, machine, draft=draft)
     except DoesNotFitError:
         least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
-        configuration = resolve(least, model, machine, draft=draft)
-    return Setup(configuration, asked.target, vram, round(rules.margin_gib * GIB))
+        return resolve(least, model, machine, draft=draft)
+
+
+def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
+    """Give a setup with the context and the layers that suit its machine beside its other knobs.
+
+    They are those of `kvchat plan` with the same options.
+
+    Args:
+        setup: Whose machine counts.
+        planner: Knows its models.
+        kept: What stays as it is, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
+
+    Raises:
+        PresetError: llama.cpp refuses the other knobs.
+    """
+    now = setup.configuration
+    rules = preset_of(now, "default").model_copy(
+        update={
+            "n_ctx": now.n_ctx if "n_ctx" in kept else "auto",
+            "n_gpu_layers": "auto",
+            "n_cpu_moe": 0,
+            "margin_gib": setup.margin_bytes / GIB,
+        }
+    )
+    machine = Machine(planner.devices_of(setup), setup.target)
+    draft = None if now.draft is None else planner.model(now.draft.model_path)
+    found = _resolved(rules, planner.model(now.model_path), machine, draft)
+    if not kept & PLACED:
+        now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
+    return replace(setup, configuration=with_n_ctx(now, found.n_ctx))
 
 
 def _model_name(rules: Preset, asked: Asked) -> str:

@@ -22,6 +22,11 @@ class RememberingPlanner(Planner):
         super().__init__(loaded=loaded)
         self._estimates: OrderedDict[tuple[Base, Configuration], Estimate] = OrderedDict()
 
+    def take_headers(self, other: Planner) -> None:
+        """Know what another planner has read."""
+        self._models |= other._models
+        self._files |= other._files
+
     def estimator(self, setup: Setup) -> Estimator:
         """Give the cost of other configurations of the same models and devices."""
         cost = super().estimator(setup)

@@ -1,17 +1,22 @@
 """Models to choose from, each with its verdict on the machine that is planned for."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 
 from app.planning.plan import Planner, Setup
 from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render.format import context_size
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.model.architecture import Model, read_model
+from engine.model.catalog import CatalogEntry, entries
 from engine.model.library import ModelEntry
+from engine.presets.resolve import AUTO_N_CTX
 
 CATALOG_QUANTIZATIONS = ("Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
 
@@ -41,18 +46,19 @@ class Bench:
     devices: tuple[Device, ...]
 
 
-def bench_of(setup: Setup, planner: Planner) -> Bench:
-    """Give what models are judged by."""
+def bench_of(setup: Setup | None, planner: Planner) -> Bench:
+    """Give what models are judged by: a setup; without one, the usual context on this machine."""
+    setup = setup or Setup(Configuration(Path("any"), AUTO_N_CTX))
     return Bench(setup, planner.devices_of(setup))
 
 
 def library_offers(
-    entries: Sequence[ModelEntry], facts: Sequence[tuple[str, ...]], bench: Bench | None
+    models: Sequence[ModelEntry], facts: Sequence[tuple[str, ...]], bench: Bench
 ) -> Iterator[Offer]:
     """Give the models of this machine one by one; their headers are read."""
-    for entry, shown in zip(entries, facts, strict=True):
+    for entry, shown in zip(models, facts, strict=True):
         offer = Offer(str(entry.path), entry.name, shown, problem=entry.problem or "")
-        if bench is None or offer.problem:
+        if offer.problem:
             yield offer
             continue
         try:
@@ -61,23 +67,26 @@ def library_offers(
             yield replace(offer, problem=str(error))
 
 
-def catalog_offers(quantization: str, bench: Bench | None) -> Iterator[Offer]:
+def catalog_offers(quantization: str, bench: Bench) -> Iterator[Offer]:
     """Give the models of the catalogue one by one, as if they had been quantised so.
 
     What cannot be had in that quantisation says so.
     """
-    from engine.model.catalog import entries
-
-    for entry in entries():
+    for entry in sorted(entries(), key=_by_name):
         key = f"{entry.name}:{quantization}"
         offer = Offer(key, entry.name, (quantization,))
         try:
             model = entry.model(quantization)
-            offer = replace(offer, facts=_facts(model))
-            offer = judged(offer, model, bench) if bench else offer
+            offer = judged(replace(offer, facts=_facts(model)), model, bench)
         except EngineError as error:
             offer = replace(offer, problem=str(error))
         yield offer
+
+
+def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:
+    """Sort names by their words and numbers: 4b comes before 12b."""
+    parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", entry.name.lower())
+    return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
 
 def _facts(model: Model) -> tuple[str, ...]:

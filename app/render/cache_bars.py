@@ -31,7 +31,7 @@ def tiers_of(snapshot: CockpitSnapshot) -> tuple[Tier, ...]:
     return tuple(told.values())
 
 
-def tier_line(tier: Tier, width: int, symbols: GraphSymbols = "block") -> Line:
+def tier_line(tier: Tier, width: int, symbols: GraphSymbols) -> Line:
     """One line: name, bar, tokens and bytes in short; what has no room goes, tokens last."""
     if isinstance(tier, str):
         return _without_bar(tier, fmt.NO_VALUE, width)
@@ -44,7 +44,7 @@ def tier_line(tier: Tier, width: int, symbols: GraphSymbols = "block") -> Line:
     return clipped(tuple(runs), width)
 
 
-def tier_block(tier: Tier, width: int, symbols: GraphSymbols = "block") -> list[Line]:
+def tier_block(tier: Tier, width: int, symbols: GraphSymbols) -> list[Line]:
     """Two lines: name, bar and share; below them the counts in full."""
     if isinstance(tier, str) or not _has_budget(tier):
         return [tier_line(tier, width, symbols), ()]

@@ -44,7 +44,7 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
 
 
 def chat_detail(
-    chat: KeptChat, titles: Titles, width: int, now: float, symbols: GraphSymbols = "block"
+    chat: KeptChat, titles: Titles, width: int, now: float, symbols: GraphSymbols
 ) -> list[Line]:
     """Where one chat lies, tier by tier, and what that costs and spares.
 

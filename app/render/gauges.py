@@ -25,7 +25,7 @@ _MARKS: dict[GraphSymbols, tuple[str, str]] = {
 }
 
 
-def bar(fraction: float, width: int, symbols: GraphSymbols = "block") -> Line:
+def bar(fraction: float, width: int, symbols: GraphSymbols) -> Line:
     """A filled part and a free part that are `width` cells together."""
     fraction = min(max(fraction, 0.0), 1.0)
     full, free = _FULL[symbols]
@@ -46,7 +46,7 @@ def bar(fraction: float, width: int, symbols: GraphSymbols = "block") -> Line:
 def history(
     values: Sequence[float | None],
     width: int,
-    symbols: GraphSymbols = "block",
+    symbols: GraphSymbols,
     *,
     top: float | None = None,
 ) -> Line:
@@ -65,7 +65,7 @@ def history(
     return (Run(text, "history"),) if text else EMPTY
 
 
-def ribbon(verdicts: Sequence[bool], width: int, symbols: GraphSymbols = "block") -> Line:
+def ribbon(verdicts: Sequence[bool], width: int, symbols: GraphSymbols) -> Line:
     """The last verdicts, oldest first: accepted and refuted differ in shape and in colour."""
     accepted, refuted = _MARKS[symbols]
     runs: list[Run] = []

@@ -21,19 +21,19 @@ SOURCES = "= exact · * dry run · ~ estimated, from–to"  # noqa: RUF001  a ra
 def plan_lines(
     plan: Plan,
     width: int,
+    symbols: GraphSymbols,
     *,
     loaded: LoadedBytes | None = None,
     advice: Line = EMPTY,
-    symbols: GraphSymbols = "block",
 ) -> list[Line]:
     """Whether a plan fits, the largest context, and the devices.
 
     Args:
         plan: What to show.
         width: Cells of a line.
+        symbols: Characters of the bars.
         loaded: What the engine has allocated for the same model, shown beside the plan.
         advice: What would help, in the place of the empty line before the devices.
-        symbols: Characters of the bars.
     """
     lines = [
         *wrapped(verdict_line(plan), width),
@@ -41,7 +41,7 @@ def plan_lines(
         advice,
     ]
     for device in plan.estimate.devices:
-        lines += [*device_lines(plan, device, width, loaded, symbols), EMPTY]
+        lines += [*device_lines(plan, device, width, symbols, loaded), EMPTY]
     lines.append((Run(SOURCES, "muted"),))
     return [clipped(runs, width) for runs in lines]
 
@@ -108,18 +108,22 @@ def warning_lines(text: str, width: int) -> list[Line]:
     ]
 
 
-def heading_line(plan: Plan, width: int) -> Line:
-    """Which model is planned, for which program and context."""
+def heading_line(plan: Plan, width: int, note: str = "") -> Line:
+    """Which model is planned, for which program and context, and what is to be said of that."""
     file, setup = plan.model.file, plan.setup
     parts = [visible(file.architecture), file.file_type, f"for {setup.target}"]
-    context = f"context {fmt.count(plan.estimate.n_ctx)}"
+    context = f"{f'{note} · ' if note else ''}context {fmt.count(plan.estimate.n_ctx)}"
     left = (Run(visible(file.path.stem), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
 
 
 def command_lines(plan: Plan, width: int) -> list[Line]:
     """The command of llama-server, a flag and its value never on two lines."""
-    lines: list[Line] = [(Run("llama-server", "heading-minor"), Run(" \\", "muted"))]
+    heading = "as a command of llama-server" if plan.setup.target == "kvchat" else "command"
+    lines: list[Line] = [
+        (Run(heading, "heading-minor"),),
+        (Run("llama-server", "strong"), Run(" \\", "muted")),
+    ]
     current = ""
     for group in map(visible, _flags(plan.arguments)):
         if current and len(current) + len(group) + 3 > width - 2:

@@ -10,7 +10,7 @@ from engine.memory.estimate import DeviceEstimate, TermKind
 _LIMITS: dict[GraphSymbols, str] = {"block": "┃", "braille": "┃", "ascii": "|"}
 
 
-def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols = "block") -> Line:
+def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols) -> Line:
     """The parts of a device on the scale of what is free on it.
 
     Where they need more than that, the bar is as long as they are, and a line through it marks the

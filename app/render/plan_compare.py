@@ -15,9 +15,7 @@ COLUMN = 10
 """Cells of a size; at 42 cells all four columns have room."""
 
 
-def comparison_lines(
-    comparison: Comparison, width: int, symbols: GraphSymbols = "block"
-) -> list[Line]:
+def comparison_lines(comparison: Comparison, width: int, symbols: GraphSymbols) -> list[Line]:
     """The pinned plan A beside plan B."""
     lines: list[Line] = [_row("", "A", "B", "change", "muted")]
     lines += [_verdicts(comparison), _contexts(comparison)]

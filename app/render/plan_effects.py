@@ -56,14 +56,14 @@ def _arrow_line(sign: str, effect: Effect | None, width: int) -> Line:
     )
 
 
-def effect_lines(effects: tuple[Effect, ...], width: int) -> list[Line]:
-    """The changes worth a thought, one a line under their heading."""
+def effect_lines(effects: tuple[Effect, ...], width: int, hint: str = "") -> list[Line]:
+    """The changes worth a thought, one a line under their heading, which says what a key does."""
     if not effects:
         return []
     heading: Line = (
-        Run("what if", "heading-minor"), Run("  memory, largest context", "muted")
+        Run("what if", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
     )  # fmt: skip
-    return [clipped(line, width) for line in (heading, *map(_effect_line, effects))]
+    return [clipped(line, width) for line in (heading, *map(effect_line, effects))]
 
 
 def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
@@ -71,11 +71,12 @@ def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
     first = next(iter(effects), None)
     if first is None or verdict is Verdict.FITS or first.verdict is not Verdict.FITS:
         return ()
-    freed = f"  {delta_text(first.delta_bytes)}"
+    freed = f"  {delta_text(first.delta_bytes)} · a takes it"
     return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 
-def _effect_line(effect: Effect) -> Line:
+def effect_line(effect: Effect) -> Line:
+    """One change: whether it fits then, the memory, the largest context, and what is done."""
     return (
         VERDICT_SIGNS[effect.verdict],
         Run(f"{delta_text(effect.delta_bytes):>{DELTA_WIDTH + 1}}", _style(effect.delta_bytes)),

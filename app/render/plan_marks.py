@@ -25,7 +25,7 @@ STYLES = tuple(f"mem-{kind}" for kind in (*TermKind, SHARED, FREE, "over"))
 """Every style that bars and legends use."""
 
 
-def mark(kind: str, symbols: GraphSymbols = "block") -> Run:
+def mark(kind: str, symbols: GraphSymbols) -> Run:
     """The sign of a part, in its colour."""
     return Run(_MARKS[kind][symbols == "ascii"], f"mem-{kind}")
 

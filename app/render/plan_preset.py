@@ -11,7 +11,13 @@ from engine.presets.library import PresetEntry
 
 
 def preset_lines(
-    entry: PresetEntry, text: str, width: int, *, outcome: Plan | None = None, note: str = ""
+    entry: PresetEntry,
+    text: str,
+    width: int,
+    *,
+    outcome: Plan | None = None,
+    problem: str = "",
+    hint: str = "",
 ) -> list[Line]:
     """The preview of a preset.
 
@@ -20,14 +26,16 @@ def preset_lines(
         text: What stands in it.
         width: Cells of a line.
         outcome: What it comes to with a model; None while that is not known.
-        note: Why it comes to nothing.
+        problem: Why it comes to nothing.
+        hint: What it still needs.
     """
     kind = "comes with kvchat" if entry.is_builtin else "yours"
     lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]
     lines += [(Run(part),) for part in wrap(visible(entry.description), width)]
     lines += [EMPTY, *_problem(entry.problem, width)] if entry.problem else [EMPTY]
     lines += _outcome(outcome)
-    lines += [*_problem(note, width), EMPTY] if note and not entry.problem else []
+    lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
+    lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
     lines.append((Run(visible(str(entry.path)), "muted"),))
     return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
 

@@ -33,8 +33,8 @@ def device_lines(
     plan: Plan,
     device: DeviceEstimate,
     width: int,
+    symbols: GraphSymbols,
     loaded: LoadedBytes | None = None,
-    symbols: GraphSymbols = "block",
 ) -> list[Line]:
     """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
     name = Run(device.device.name, "heading-minor")

@@ -30,7 +30,7 @@ def source_shares(by_source: Mapping[str, SourceCounts], width: int) -> list[Lin
 
 
 def position_shares(
-    by_position: Sequence[PositionCounts], width: int, symbols: GraphSymbols = "block"
+    by_position: Sequence[PositionCounts], width: int, symbols: GraphSymbols
 ) -> Line:
     """How often the first, second, third ... token of a draft is right when those before it are.
 

@@ -25,7 +25,6 @@ from app.render.cache_screen import (
     title_line,
     title_of,
 )
-from app.render.gauges import GraphSymbols
 from app.render.lines import Line, Run, wrapped
 from app.screens.ask import AskYes
 from app.store.errors import StoreError
@@ -67,16 +66,14 @@ class CacheScreen(Screen[None]):
                 tooltip="Back to the chat"),
     ]  # fmt: skip
 
-    def __init__(self, controller: ChatController, *, symbols: GraphSymbols = "block") -> None:
+    def __init__(self, controller: ChatController) -> None:
         """List what is kept.
 
         Args:
             controller: Gives the cache's reports, and takes what is asked of it.
-            symbols: Which characters bars are drawn with.
         """
         super().__init__()
         self._controller = controller
-        self._symbols = symbols
         self._is_by_chat = True
         self._report: CacheReport | None = None
         self._rows: Sequence[KeptChat | CacheEntry] = ()
@@ -91,7 +88,7 @@ class CacheScreen(Screen[None]):
         with Horizontal(id="cache-main"):
             yield RowList(id="kept", note=LEGEND)
             with Vertical(id="cache-side"):
-                yield CachePanel(id="cache", symbols=self._symbols)
+                yield CachePanel(id="cache")
                 yield PlanReport(title="marked", id="cache-detail")
                 yield PlanReport(title="log", id="cache-log")
         yield KeyBar(id="keys")
@@ -133,16 +130,18 @@ class CacheScreen(Screen[None]):
     def _present_detail(self) -> None:
         row, now = self._marked(), time.time()
 
+        detail = self.query_one("#cache-detail", PlanReport)
+
         def render(width: int) -> list[Line]:
             match row:
                 case KeptChat():
-                    return chat_detail(row, self._titles, width, now, self._symbols)
+                    return chat_detail(row, self._titles, width, now, detail.symbols)
                 case CacheEntry():
                     return state_detail(row, self._titles, width, now)
                 case None:
                     return wrapped((Run("nothing is marked", "muted"),), width)
 
-        self.query_one("#cache-detail", PlanReport).present(render)
+        detail.present(render)
 
     def _row(self, place: int, width: int) -> Line:
         row, now = self._rows[place], time.time()

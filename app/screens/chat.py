@@ -12,7 +12,6 @@ from app.chat.change import Change
 from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
 from app.chat.pieces import Piece
-from app.render.gauges import GraphSymbols
 from app.render.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from app.services import Services
@@ -48,11 +47,8 @@ class ChatScreen(ChatActions):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    def __init__(
-        self, controller: ChatController, services: Services, *, symbols: GraphSymbols = "block"
-    ) -> None:
+    def __init__(self, controller: ChatController, services: Services) -> None:
         super().__init__(controller, services)
-        self._symbols = symbols
         self._pending = ""
         self._pending_pieces: list[Piece] = []
         self._jump: tuple[int, str] | None = None
@@ -69,10 +65,10 @@ class ChatScreen(ChatActions):
                 yield Transcript(id="transcript")
                 yield Composer(id="composer")
             with VerticalScroll(id="cockpit", can_focus=False):
-                yield SpeculationPanel(id="speculation", symbols=self._symbols)
-                yield ThroughputPanel(id="throughput", symbols=self._symbols)
-                yield CachePanel(id="cache", symbols=self._symbols)
-                yield MemoryPanel(id="memory", symbols=self._symbols)
+                yield SpeculationPanel(id="speculation")
+                yield ThroughputPanel(id="throughput")
+                yield CachePanel(id="cache")
+                yield MemoryPanel(id="memory")
         yield Static(
             f"kvchat needs {MIN_SIZE[0]} columns and {MIN_SIZE[1]} rows: make the window larger",
             id="too-small",
@@ -81,7 +77,6 @@ class ChatScreen(ChatActions):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self.recall_drafts()
         self.composer.focus()
         self.transcript.set_tint(self.services.tint)
         self.set_interval(FRAME_S, self._tick)
@@ -109,7 +104,6 @@ class ChatScreen(ChatActions):
                 self.present()
 
     def _read_memory(self) -> None:
-        self.save_drafts()
         with self._memory_pacer.work():
             self.controller.meters.process(self.controller.client.process_memory_bytes())
 
@@ -119,7 +113,6 @@ class ChatScreen(ChatActions):
             self._pending, self._pending_pieces = "", []
             self.transcript.is_read_only = self.controller.history.is_read_only
             self.transcript.show(self.controller.entries())
-            self.follow_chat()
             self._present_chat()
             self.present()
         if self._jump is not None:
@@ -135,15 +128,10 @@ class ChatScreen(ChatActions):
         if change.draft is not None:
             self.give_back(change.draft)
         if change.context_full is not None:
-            self.give_back_waiting()
             self.offer_room(change.context_full)
         if change.loaded is not None:
             self._read_memory()
-            self.measure_text()
             self.present()
-
-    def on_unmount(self) -> None:
-        self.save_drafts()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._keep_focus)
@@ -179,7 +167,7 @@ class ChatScreen(ChatActions):
         """Show what is kept of computed tokens."""
         from app.screens.cache import CacheScreen
 
-        self.app.push_screen(CacheScreen(self.controller, symbols=self._symbols))
+        self.app.push_screen(CacheScreen(self.controller))
 
     # --- tabs of a narrow screen ---
 

@@ -1,6 +1,7 @@
 """The dialogs that the chat leads to, and what it does with their answers."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import work
 from textual.screen import Screen
@@ -13,6 +14,9 @@ from app.store.errors import StoreError
 from engine.configuration import Configuration
 from engine.errors import EngineError
 
+if TYPE_CHECKING:
+    from app.screens.plan_choices import LeftPlan
+
 
 class ChatDialogs(Screen[None]):
     """Opens dialogs; each is imported with its first use, to start fast."""
@@ -22,8 +26,7 @@ class ChatDialogs(Screen[None]):
         self.controller = controller
         self.room = RoomMaker(controller)
         self.services = services
-        self.is_choosing = False
-        """The user is asked what goes from a full context: nothing else is asked meanwhile."""
+        self._left_plan: LeftPlan | None = None
 
     # --- chats ---
 
@@ -111,7 +114,6 @@ class ChatDialogs(Screen[None]):
             return
 
         def chosen(choice: ContextChoice | None) -> None:
-            self.is_choosing = False
             try:
                 match choice:
                     case "shift":
@@ -125,7 +127,6 @@ class ChatDialogs(Screen[None]):
             except EngineError as error:
                 self.report(error)
 
-        self.is_choosing = True
         self.app.push_screen(ContextFullScreen(why, self.room.choices()), chosen)
 
     def action_see_all(self) -> None:
@@ -184,8 +185,14 @@ class ChatDialogs(Screen[None]):
             measured=loaded.buffers if loaded else (),
             scan=self.services.scan,
             presets_dir=self.services.presets_dir,
+            left=self._left_plan,
         )
-        self.app.push_screen(screen, self.load)
+
+        def closed(configuration: Configuration | None) -> None:
+            self._left_plan = screen.left() if configuration is None else None
+            self.load(configuration)
+
+        self.app.push_screen(screen, closed)
 
     def action_presets(self) -> None:
         """List the presets."""

@@ -1,6 +1,7 @@
 """What leaves for other programs: looked at, copied, saved, installed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -8,17 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Static
 
 from app.clipboard import copy
 from app.planning.exporting import export_request
 from app.planning.plan import Plan
 from app.render.export import export_lines, place_line
-from app.render.lines import EMPTY, Line
+from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
 from app.screens.ask import AskLine, AskYes
 from app.widgets.key_bar import KeyBar
+from app.widgets.plan_list import PlanList
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_title import PlanTitle
 from engine.errors import EngineError
@@ -66,17 +67,18 @@ class ExportScreen(ModalScreen[None]):
             yield Static("export", classes="title", markup=False)
             yield PlanTitle(id="export-place")
             with Horizontal(id="export-main"):
-                yield OptionList(*(Option(name) for name in FORMATS), id="export-formats")
+                yield PlanList(id="export-formats")
                 yield PlanReport(id="export-lines")
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        formats = self.query_one(OptionList)
-        formats.highlighted = 0
+        formats = self.query_one(PlanList)
+        formats.show_rows([partial(clipped, (Run(name),)) for name in FORMATS])
         formats.focus()
+        self._show()
 
-    def on_option_list_option_highlighted(self, message: OptionList.OptionHighlighted) -> None:
-        self._format = list(FORMATS.values())[message.option_index]
+    def on_plan_list_marked(self, message: PlanList.Marked) -> None:
+        self._format = list(FORMATS.values())[message.place]
         self._show()
 
     def check_action(
@@ -96,15 +98,11 @@ class ExportScreen(ModalScreen[None]):
 
     def action_move(self, step: int) -> None:
         """Go to another format."""
-        formats = self.query_one(OptionList)
-        if step > 0:
-            formats.action_cursor_down()
-        else:
-            formats.action_cursor_up()
+        self.query_one(PlanList).action_move(step)
 
     def action_scroll_report(self, pages: int) -> None:
         """Scroll by pages."""
-        report = self.query_one(PlanReport)
+        report = self.query_one("#export-lines", PlanReport)
         report.scroll_relative(y=pages * (report.size.height - 1), animate=False)
 
     def action_flags(self) -> None:
@@ -149,7 +147,7 @@ class ExportScreen(ModalScreen[None]):
     def _show(self) -> None:
         self._exported = self._rendered()
         self.refresh_bindings()
-        report = self.query_one(PlanReport)
+        report = self.query_one("#export-lines", PlanReport)
         report.scroll_home(animate=False)
         report.present(self._lines)
         self.query_one(PlanTitle).present(self._place())

@@ -6,9 +6,12 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from app.planning.plan import Plan, Setup
+from app.planning.what_if import Effect
 from app.screens.ask import AskLine, AskYes
-from app.screens.plan_choices import PlanChoices
+from app.screens.plan_choices import LeftPlan, PlanChoices
+from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
+from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.cards import find_card
 from engine.memory.fit import with_n_ctx
@@ -43,6 +46,11 @@ class PlanActions(PlanChoices):
         Binding("escape", "leave", "Back", id="planner-back", tooltip="Back, nothing is loaded"),
         Binding("f", "fit", "Fit", id="planner-fit",
                 tooltip="Take the largest context that fits"),
+        Binding("a", "apply", "Apply", id="planner-apply",
+                tooltip="Take one of the changes under what if; the first makes it fit"),
+        Binding("u", "undo", "Undo", id="planner-undo", tooltip="Take the last change back"),
+        Binding("r", "begin_again", "Anew", id="planner-begin",
+                tooltip="Begin again from the model that is loaded"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="planner-page-up", show=False,
                 tooltip="Scroll the plan up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="planner-page-down", show=False,
@@ -51,10 +59,63 @@ class PlanActions(PlanChoices):
 
     pinned: Plan | None = None
     """Plan A, which the one that is shown is compared with."""
+    loaded: Configuration | None = None
+    """What is loaded, where the knobs start."""
+    effects: tuple[Effect, ...] = ()
+    """The changes worth a thought, the best first; none until they were worked out."""
 
     def show_again(self) -> None:
         """Paint the plan anew."""
         raise NotImplementedError
+
+    def begin(self) -> None:
+        """Plan what is loaded, or let a model be chosen."""
+        raise NotImplementedError
+
+    # --- going back ---
+
+    def left(self) -> LeftPlan | None:
+        """Give what is planned, to come back to; None where nothing is."""
+        if self.setup is None:
+            return None
+        knob = self.query_one(PlanKnobs).place
+        return LeftPlan(
+            self.loaded, self.setup, self.kept, knob, self.searched, self.pinned, self.planner
+        )
+
+    def come_back(self, left: LeftPlan) -> None:
+        """Plan again what was left."""
+        self.planner.take_headers(left.planner)
+        self.query_one(PlanKnobs).action_choose_end(left.knob)
+        self.searched, self.pinned = left.searched, left.pinned
+        self.open_setup(left.setup, left.kept)
+
+    def action_begin_again(self) -> None:
+        """Forget what was planned, and begin with what is loaded."""
+        self.searched = self.pinned = None
+        self.begin()
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        if not self.past:
+            self.notify("Nothing was changed yet.")
+            return
+        setup = self.past.pop()
+        self.change(setup)
+        self.past.pop()
+
+    def action_apply(self) -> None:
+        """List the changes worth a thought; the one that is chosen becomes the plan."""
+        from app.screens.plan_effects import EffectsScreen
+
+        def take(setup: Setup | None) -> None:
+            if setup is not None:
+                self.turn(setup)
+
+        if self.effects:
+            self.app.push_screen(EffectsScreen(self.effects), take)
+        else:
+            self.notify("There is no change to offer yet: they come when the knobs rest.")
 
     # --- comparing ---
 
@@ -111,7 +172,7 @@ class PlanActions(PlanChoices):
             self.notify("No context fits: fewer layers on the GPU, or a smaller model.")
             return
         fitting = with_n_ctx(plan.setup.configuration, plan.max_n_ctx)
-        self.change(replace(plan.setup, configuration=fitting))
+        self.turn(replace(plan.setup, configuration=fitting))
 
     # --- presets and export ---
 

@@ -16,6 +16,7 @@ class CardsScreen(PickScreen[tuple[str, ...]]):
 
     TITLE_TEXT: ClassVar[str] = "plan for which GPUs?"
     HINT: ClassVar[str] = "enter takes it · + adds one more · type to search · esc closes"
+    NOUN: ClassVar[str] = "card"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
                 tooltip="One more of the marked card"),
@@ -32,12 +33,12 @@ class CardsScreen(PickScreen[tuple[str, ...]]):
         self._show()
 
     def _show(self) -> None:
-        rows: list[Row[tuple[str, ...]]] = [Row((), "found here", self._found_line)]
+        rows: list[Row[tuple[str, ...]]] = [Row((), "", self._found_line)]
         rows += [
             Row((card.name,), _words(card), partial(_line, card)) for card in all_cards()
         ]  # fmt: skip
         chosen = " + ".join(self._added)
-        self.show_all(rows, note=f"chosen: {chosen}" if chosen else f"{len(rows) - 1} cards")
+        self.show_all(rows, note=f"chosen: {chosen}" if chosen else "")
 
     def _found_line(self, width: int) -> Line:
         del width

@@ -1,15 +1,16 @@
 """What the planner lets choose from a list: models, files, cards, and the goal of a search."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from textual import work
 from textual.screen import Screen
 
 from app import locations
-from app.planning.asked import Asked, setup_of_preset
-from app.planning.companion_files import find_companions
+from app.planning.asked import PLACED, Asked, setup_of_preset, suited
 from app.planning.devices import with_gpus
 from app.planning.goals import Searched, search_setup
 from app.planning.knob import Chooser
@@ -19,13 +20,32 @@ from app.planning.offers import bench_of
 from app.planning.plan import Plan, Setup
 from app.screens.hand_back import hand_back
 from engine.configuration import Configuration
-from engine.errors import EngineError
+from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.search import Goal
+from engine.model.kinds import ModelKind
 from engine.model.library import ModelEntry, scan
 from engine.presets.preset import Preset
+from engine.presets.resolve import AUTO_N_CTX
 
 NO_MODEL = "No model is planned yet: m chooses one."
+CONTEXT = "n_ctx"
+MAX_PAST = 200
+"""Changes that can be taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPlan:
+    """The planner as it was left, for coming back to it."""
+
+    loaded: Configuration | None
+    """What was loaded then; with another model the planner begins anew."""
+    setup: Setup
+    kept: frozenset[str]
+    knob: int
+    searched: Searched | None
+    pinned: Plan | None
+    planner: RememberingPlanner
 
 
 class PlanChoices(Screen[Configuration | None]):
@@ -47,6 +67,10 @@ class PlanChoices(Screen[Configuration | None]):
         self.last_plan: Plan | None = None
         self.searched: Searched | None = None
         """What was found last, shown while the knobs stay."""
+        self.kept: frozenset[str] = frozenset()
+        """Which of context and layers the user has set: the others follow the machine."""
+        self.past: deque[Setup] = deque(maxlen=MAX_PAST)
+        """Setups before the one of now."""
         self._scan = scan or _scan
         self._presets_dir = presets_dir or locations.presets_dir()
 
@@ -54,43 +78,62 @@ class PlanChoices(Screen[Configuration | None]):
         """Plan another setup."""
         raise NotImplementedError
 
+    def turn(self, setup: Setup) -> None:
+        """Plan what the user made of the setup; what follows the machine goes along with it."""
+        now = self.setup
+        if now is None:
+            return
+        old, new = _values(now), _values(setup)
+        self.kept |= {name for name in old if old[name] != new[name]}
+        machine = (setup.vram_bytes, setup.cards, setup.ram_bytes)
+        if machine != (now.vram_bytes, now.cards, now.ram_bytes):
+            setup = self._moved(setup)
+        if files_of(setup) == files_of(now):
+            self.change(setup)
+        else:
+            self.open_setup(setup)
+
+    def _moved(self, setup: Setup) -> Setup:
+        try:
+            return suited(setup, self.planner, kept=self.kept)
+        except PresetError:
+            return setup  # llama.cpp refuses its other knobs, which the plan will say
+
     # --- models and files ---
 
     def action_choose_model(self) -> None:
         """List the models of this machine and of the catalogue."""
         from app.screens.plan_models import PlanModelsScreen
 
-        bench = None if self.setup is None else bench_of(self.setup, self.planner)
-        now = None if self.setup is None else self.setup.configuration.model_path
-        folders = locations.model_folders()
+        setup, folders = self.setup, locations.model_folders()
+        now = None if setup is None else setup.configuration.model_path
+        bench = partial(bench_of, setup, self.planner)
         self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
 
     def choose_file(self, chooser: Chooser) -> None:
         """List the files, one of which is to be drafted with, projected by, or added."""
-        from app.screens.models import ModelsScreen
+        from app.screens.plan_files import FilesScreen
 
         if self.setup is None or chooser == "device":
             return
-        draft = self.setup.configuration.draft
-        now = None if draft is None or chooser != "draft" else draft.model_path
-        folders = [*locations.model_folders(), self.setup.configuration.model_path.parent]
-        kind = chooser
+        kind, now = chooser, self.setup.configuration
+        beside = now.model_path.absolute().parent
+        folders = tuple(dict.fromkeys((*locations.model_folders(), beside)))
 
         def look() -> Sequence[ModelEntry]:
-            return self._scan() if kind == "draft" else find_companions(kind, folders)
+            return self._scan() if kind == "draft" else _scan(folders, (_KINDS[kind],))
 
         def take(path: Path | None) -> None:
             if path is not None and self.setup is not None:
-                self.open_setup(_WITH_FILE[kind](self.setup, path))
+                self.turn(_WITH_FILE[kind](self.setup, path))
 
-        self.app.push_screen(ModelsScreen(look, folders, now), take)
-
-    def change_files(self, setup: Setup) -> None:
-        """Plan another setup, some of whose files may not have been read yet."""
-        if self.setup is not None and files_of(setup) == files_of(self.setup):
-            self.change(setup)
-        else:
-            self.open_setup(setup)
+        chosen = {
+            "draft": () if now.draft is None else (now.draft.model_path,),
+            "projector": () if now.mmproj_path is None else (now.mmproj_path,),
+            "adapter": now.lora_paths,
+        }
+        screen = FilesScreen(_NAMES[kind], look, folders, chosen[kind])
+        self.app.push_screen(screen, take)
 
     def open_model(self, name: str | Path | None) -> None:
         """Plan a model as it suits the machine; None keeps the one that is there.
@@ -100,14 +143,19 @@ class PlanChoices(Screen[Configuration | None]):
         """
         if name is not None:
             now = self.setup
-            self._read(lambda: suited(str(name), now, self.planner))
+            self._read(lambda: _first_setup(str(name), now, self.planner), frozenset())
 
-    def open_setup(self, setup: Setup) -> None:
-        """Plan a setup whose models may not have been read yet."""
-        self._read(lambda: setup)
+    def open_setup(self, setup: Setup, kept: frozenset[str] | None = None) -> None:
+        """Plan a setup whose models may not have been read yet; with None, what is kept stays."""
+        self._read(lambda: setup, kept)
+
+    def open_loaded(self, configuration: Configuration) -> None:
+        """Plan what is loaded; a context that nobody chose follows the machine."""
+        is_usual = configuration.n_ctx == AUTO_N_CTX
+        self.open_setup(Setup(configuration), frozenset(() if is_usual else (CONTEXT,)))
 
     @work(thread=True, exclusive=True, group="read")
-    def _read(self, make: Callable[[], Setup]) -> None:
+    def _read(self, make: Callable[[], Setup], kept: frozenset[str] | None) -> None:
         """Read headers and ask for devices away from the screen."""
         try:
             setup = make()
@@ -115,7 +163,11 @@ class PlanChoices(Screen[Configuration | None]):
         except EngineError as error:
             hand_back(self, self.report, error)
             return
-        hand_back(self, self.change, setup)
+        hand_back(self, self._take_read, setup, kept)
+
+    def _take_read(self, setup: Setup, kept: frozenset[str] | None) -> None:
+        self.kept = self.kept if kept is None else kept
+        self.change(setup)
 
     # --- machine and goal ---
 
@@ -132,7 +184,7 @@ class PlanChoices(Screen[Configuration | None]):
             if cards is None:
                 return
             try:
-                self.change(with_gpus(setup, (), cards))
+                self.turn(with_gpus(setup, (), cards))
             except EngineError as error:
                 self.report(error)
 
@@ -174,28 +226,30 @@ class PlanChoices(Screen[Configuration | None]):
         self.notify(str(error), title=error.title, severity="error", markup=False)
 
 
-def suited(name: str, now: Setup | None, planner: RememberingPlanner) -> Setup:
-    """Give a model as it suits the machine that is planned for.
+def _first_setup(name: str, now: Setup | None, planner: RememberingPlanner) -> Setup:
+    """Give a model with the defaults of the machine that is planned for.
 
     Raises:
         ModelFileError: nothing has that name, or its header cannot be read.
         HardwareError: the parts make no machine.
     """
-    if now is None:
-        return setup_of_preset(Preset(name="default"), Asked(model=name), planner)
-    vram: tuple[int, ...] = ()
-    if now.vram_bytes or now.cards:
-        gpus = (device for device in planner.devices_of(now) if device.kind == "gpu")
-        vram = tuple(gpu.total_bytes for gpu in gpus)
-    asked = Asked(model=name, target=now.target, vram_bytes=vram, margin_bytes=now.margin_bytes)
-    setup = setup_of_preset(Preset(name="default"), asked, planner)
-    return replace(
-        setup,
-        vram_bytes=now.vram_bytes,
-        cards=now.cards,
-        ram_bytes=now.ram_bytes,
-        margin_bytes=now.margin_bytes,
-    )
+    asked = Asked(model=name)
+    if now is not None:
+        asked = Asked(
+            model=name,
+            target=now.target,
+            vram_bytes=now.vram_bytes,
+            cards=now.cards,
+            ram_bytes=now.ram_bytes,
+            margin_bytes=now.margin_bytes,
+        )
+    return setup_of_preset(Preset(name="default"), asked, planner)
+
+
+def _values(setup: Setup) -> dict[str, int]:
+    """Give what follows the machine until the user says otherwise."""
+    now = setup.configuration
+    return {name: getattr(now, name) for name in (CONTEXT, *PLACED)}
 
 
 def files_of(setup: Setup) -> tuple[Path | None, ...]:
@@ -205,6 +259,8 @@ def files_of(setup: Setup) -> tuple[Path | None, ...]:
     return (now.model_path, draft, now.mmproj_path, *now.lora_paths)
 
 
+_NAMES = {"draft": "draft model", "projector": "projector", "adapter": "LoRA adapter"}
+_KINDS = {"projector": ModelKind.PROJECTOR, "adapter": ModelKind.ADAPTER}
 _WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
     "draft": with_draft,
     "projector": with_projector,
@@ -212,5 +268,8 @@ _WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
 }
 
 
-def _scan() -> Sequence[ModelEntry]:
-    return scan(locations.model_folders(), cache_path=locations.header_cache_path())
+def _scan(
+    folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
+) -> Sequence[ModelEntry]:
+    cache_path = locations.header_cache_path()
+    return scan(folders or locations.model_folders(), cache_path=cache_path, kinds=kinds)

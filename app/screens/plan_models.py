@@ -42,6 +42,7 @@ class PlanModelsScreen(PickScreen[str]):
 
     TITLE_TEXT: ClassVar[str] = "plan which model?"
     HINT: ClassVar[str] = f"{LEGEND}\nenter plans it · tab other list · type to search · esc closes"
+    NOUN: ClassVar[str] = "model"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "next_tab", "List", id="plan-models-tab", priority=True,
                 tooltip="The other list: this machine, the catalogue"),
@@ -55,15 +56,15 @@ class PlanModelsScreen(PickScreen[str]):
         self,
         scan: Callable[[], Sequence[ModelEntry]],
         folders: Sequence[Path],
-        bench: Bench | None,
+        bench: Callable[[], Bench],
         now: Path | None,
     ) -> None:
-        """List models.
+        """List models; those of the catalogue where this machine has none.
 
         Args:
             scan: Finds those of this machine.
             folders: Where it looks, for the note.
-            bench: What each is judged by; None judges none.
+            bench: Gives what each is judged by; called away from the screen.
             now: The model that is planned.
         """
         super().__init__()
@@ -72,6 +73,8 @@ class PlanModelsScreen(PickScreen[str]):
         self._bench = bench
         self._now = now
         self._quantization = "Q4_K_M"
+        self._has_turned = False
+        """Whether another list was asked for: none is chosen for the user then."""
 
     def head(self) -> Sequence[Widget]:
         return (ListTabs(TABS, id="plan-models-tabs"),)
@@ -85,6 +88,7 @@ class PlanModelsScreen(PickScreen[str]):
 
     def action_next_tab(self) -> None:
         """Show the other list."""
+        self._has_turned = True
         self.query_one(TabStrip).next()
 
     def action_quantize(self, step: int) -> None:
@@ -102,15 +106,15 @@ class PlanModelsScreen(PickScreen[str]):
 
     def _fill(self) -> None:
         if self._is_catalog:
-            offers = catalog_offers(self._quantization, self._bench)
-            note = f"as {self._quantization} (◂ ▸) · not on disk"
-            self._judge(lambda: offers, note)
+            quantization = self._quantization
+            note = f"as {quantization} (◂ ▸) · not on disk"
+            self._judge(lambda: catalog_offers(quantization, self._bench()), note)
         else:
-            self._judge(self._library, f"in {len(self._folders)} folders")
+            self._judge(self._library, f"in {fmt.counted(len(self._folders), 'folder')}")
 
     def _library(self) -> Iterator[Offer]:
         entries = self._scan()
-        return library_offers(entries, [_facts(entry) for entry in entries], self._bench)
+        return library_offers(entries, [_facts(entry) for entry in entries], self._bench())
 
     @work(thread=True, exclusive=True, group="judge")
     def _judge(self, offers: Callable[[], Iterator[Offer]], note: str) -> None:
@@ -123,7 +127,13 @@ class PlanModelsScreen(PickScreen[str]):
             found.append(offer)
             if len(found) % BATCH == 0:
                 hand_back(self, self._show, list(found), f"{note} · reading …")
-        hand_back(self, self._show, found, f"{len(found)} models {note}")
+        hand_back(self, self._show if found else self._show_none, found, note)
+
+    def _show_none(self, offers: list[Offer], note: str) -> None:
+        """Go on to the catalogue, once, where this machine has no model."""
+        self._show(offers, note)
+        if not self._is_catalog and not self._has_turned:
+            self.action_next_tab()
 
     def _show(self, offers: list[Offer], note: str) -> None:
         now = str(self._now)

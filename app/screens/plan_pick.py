@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from app.render import format as fmt
 from app.render.lines import Line
 from app.widgets.plan_list import PlanList
 
@@ -24,6 +25,7 @@ class Row(Generic[Key]):
 
     key: Key
     words: str
+    """Empty where no search finds it and no count has it."""
     line: Callable[[int], Line]
 
 
@@ -38,6 +40,8 @@ class PickScreen(ModalScreen[Key | None]):
 
     TITLE_TEXT: ClassVar[str] = ""
     HINT: ClassVar[str] = "enter takes it · type to search · esc closes"
+    NOUN: ClassVar[str] = ""
+    """What a row is, in the singular, for the count; empty counts only what a search finds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,11 +52,21 @@ class PickScreen(ModalScreen[Key | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide", id="plan-pick"):
-            yield Static(self.TITLE_TEXT, classes="title", markup=False)
+            yield Static(self.title_text, classes="title", markup=False)
             yield from self.head()
             yield PlanList(id="plan-rows")
             yield Static("", id="plan-pick-note", classes="hint", markup=False)
             yield Static(self.HINT, classes="hint", markup=False)
+
+    @property
+    def title_text(self) -> str:
+        """What stands over the rows."""
+        return self.TITLE_TEXT
+
+    @property
+    def noun(self) -> str:
+        """What a row is, in the singular."""
+        return self.NOUN
 
     def head(self) -> Sequence[Widget]:
         """Give what stands between title and rows."""
@@ -65,6 +79,10 @@ class PickScreen(ModalScreen[Key | None]):
         """Show other rows, as far as they match what was typed."""
         self._all, self._note = rows, note
         self._narrow(place)
+
+    def show_note(self, note: str) -> None:
+        """Say why there are no rows yet."""
+        self.query_one("#plan-pick-note", Static).update(note)
 
     @property
     def marked(self) -> Key | None:
@@ -102,6 +120,13 @@ class PickScreen(ModalScreen[Key | None]):
         words = self._search.split()
         self._shown = [row for row in self._all if all(word in row.words for word in words)]
         self.query_one(PlanList).show_rows([row.line for row in self._shown], place)
-        found = f"“{self._search}” · {len(self._shown)} of {len(self._all)} · "
-        note = f"{found if self._search else ''}{self._note}"
-        self.query_one("#plan-pick-note", Static).update(note)
+        parts = (f"“{self._search}”" if self._search else "", self._count(), self._note)
+        self.query_one("#plan-pick-note", Static).update(" · ".join(filter(None, parts)))
+
+    def _count(self) -> str:
+        n_all = sum(bool(row.words) for row in self._all)
+        n_found = sum(bool(row.words) for row in self._shown)
+        whole = fmt.counted(n_all, self.noun) if self.noun else fmt.count(n_all)
+        if self._search:
+            return f"{n_found} of {whole}"
+        return whole if self.noun else ""

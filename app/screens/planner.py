@@ -16,7 +16,8 @@ from app.planning.measuring import can_measure, measured_plan
 from app.planning.plan import Plan, Setup
 from app.planning.table import cost_table
 from app.planning.verdict import verdict_of
-from app.planning.what_if import Effect, arrows, effects, ranked
+from app.planning.what_if import arrows, effects, ranked
+from app.render.gauges import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
     command_lines,
@@ -30,6 +31,7 @@ from app.render.plan_effects import advice_line, effect_lines
 from app.render.plan_goal import goal_lines
 from app.screens.hand_back import hand_back, is_open
 from app.screens.plan_actions import PlanActions
+from app.screens.plan_choices import LeftPlan
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_report import PlanReport
@@ -65,6 +67,7 @@ class PlannerScreen(PlanActions):
         scan: Callable[[], Sequence[ModelEntry]] | None = None,
         presets_dir: Path | None = None,
         dry_run: DryRun | None = None,
+        left: LeftPlan | None = None,
     ) -> None:
         """Plan a model.
 
@@ -75,15 +78,18 @@ class PlannerScreen(PlanActions):
             scan: Finds the models to choose from; None looks into the usual folders.
             presets_dir: Where presets are saved; None is the usual folder.
             dry_run: Measures in the background; None starts llama.cpp's own.
+            left: What was planned when the planner was left before; it is shown again.
         """
         super().__init__(measured=measured, scan=scan, presets_dir=presets_dir)
-        self._first = (model_path, configuration)
+        self._model_path = model_path
+        self.loaded = configuration
+        is_same = left is not None and _file_of(left.loaded) == _file_of(configuration)
+        self._left = left if is_same else None
         self._dry_run = dry_run or DryRun()
         self._measure_timer: Timer | None = None
         self._note = ""
         """Why the dry run gave no numbers."""
         self._idle_timer: Timer | None = None
-        self._effects: tuple[Effect, ...] = ()
         self.has_what_ifs = False
         """Whether the changes worth a thought are known for the plan that is shown."""
 
@@ -99,9 +105,16 @@ class PlannerScreen(PlanActions):
 
     def on_mount(self) -> None:
         self.query_one(PlanKnobs).focus()
-        path, configuration = self._first
-        if configuration is not None and path in (None, configuration.model_path):
-            self.open_setup(Setup(configuration))
+        if self._left is None:
+            self.begin()
+        else:
+            self.come_back(self._left)
+
+    def begin(self) -> None:
+        """Plan what is loaded, or let a model be chosen."""
+        path, loaded = self._model_path, self.loaded
+        if loaded is not None and path in (None, loaded.model_path):
+            self.open_loaded(loaded)
         elif path is not None:
             self.open_model(str(path))
         else:
@@ -123,7 +136,7 @@ class PlannerScreen(PlanActions):
             return
         turned = message.knob.turned(setup, facts_of(setup, self.planner), message.step)
         if turned != setup:
-            self.change_files(turned)
+            self.turn(turned)
 
     def on_plan_knobs_typed(self, message: PlanKnobs.Typed) -> None:
         read = message.knob.read
@@ -135,7 +148,7 @@ class PlannerScreen(PlanActions):
             facts = facts_of(self.setup, self.planner)
             self.query_one(PlanKnobs).present(self.setup, facts, str(error))
             return
-        self.change_files(setup)
+        self.turn(setup)
 
     def on_plan_knobs_focused(self) -> None:
         if self.plan is not None:
@@ -143,7 +156,7 @@ class PlannerScreen(PlanActions):
             self._idle(self.plan, self._arrows_only if self.has_what_ifs else self._what_ifs)
 
     def on_plan_table_chosen(self, message: PlanTable.Chosen) -> None:
-        self.change(message.setup)
+        self.turn(message.setup)
 
     # --- planning ---
 
@@ -151,6 +164,8 @@ class PlannerScreen(PlanActions):
         """Plan another setup and show it; the headers of its files are known."""
         facts = facts_of(setup, self.planner)
         setup = settled(setup, facts)
+        if self.setup not in (None, setup):
+            self.past.append(self.setup)
         self.setup, self._note = setup, ""
         self.query_one(PlanKnobs).present(setup, facts)
         try:
@@ -159,7 +174,7 @@ class PlannerScreen(PlanActions):
             self.plan = None
             self._present_refusal(error)
             return
-        self._effects, self.has_what_ifs = (), False
+        self.effects, self.has_what_ifs = (), False
         self._take(plan)
         self._idle(plan, self._what_ifs)
         if can_measure(plan):
@@ -201,7 +216,7 @@ class PlannerScreen(PlanActions):
             if effect is not None:
                 found.append(effect)
             yield
-        self._effects, self.has_what_ifs = ranked(found, plan), True
+        self.effects, self.has_what_ifs = ranked(found, plan), True
         self.show_again()
 
     def _measure_later(self, plan: Plan) -> None:
@@ -237,14 +252,22 @@ class PlannerScreen(PlanActions):
 
     def _present(self, plan: Plan) -> None:
         width = self.size.width
-        title = heading_line(plan, width - 2)
+        title = heading_line(plan, width - 2, self._origin(plan.setup))
         self.query_one(PlanTitle).present((Run(" "), *title))
         is_split = self.has_class("-huge")
         report = self.query_one("#plan-report", PlanReport)
         report.set_frame(title="memory" if self.pinned is None else COMPARING)
-        report.present(lambda width: self._memory(plan, width, has_rest=not is_split))
+        symbols = report.symbols
+        report.present(lambda width: self._memory(plan, width, symbols, has_rest=not is_split))
         if is_split:
             self.query_one("#plan-side", PlanReport).present(lambda width: self._rest(plan, width))
+
+    def _origin(self, setup: Setup) -> str:
+        """Say where a setup comes from, while nobody has changed it."""
+        if setup.configuration == self.loaded and not setup.is_elsewhere:
+            return "as it is loaded"
+        is_left = self._left is not None and setup == self._left.setup
+        return "as you left it" if is_left else ""
 
     def _present_table(self, plan: Plan) -> None:
         if self.plan is not plan:
@@ -255,13 +278,15 @@ class PlannerScreen(PlanActions):
         )
         table.present(found, plan.setup)
 
-    def _memory(self, plan: Plan, width: int, *, has_rest: bool) -> list[Line]:
+    def _memory(
+        self, plan: Plan, width: int, symbols: GraphSymbols, *, has_rest: bool
+    ) -> list[Line]:
         if self.pinned is not None:
-            lines = comparison_lines(compare(self.pinned, plan), width)
+            lines = comparison_lines(compare(self.pinned, plan), width, symbols)
         else:
             loaded = self._loaded(plan)
-            advice = advice_line(self._effects, verdict_of(plan.estimate, plan.setup.margin_bytes))
-            report = plan_lines(plan, width, loaded=loaded, advice=advice)
+            advice = advice_line(self.effects, verdict_of(plan.estimate, plan.setup.margin_bytes))
+            report = plan_lines(plan, width, symbols, loaded=loaded, advice=advice)
             lines = [*self._found(plan, width), *report]
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
 
@@ -274,7 +299,7 @@ class PlannerScreen(PlanActions):
     def _rest(self, plan: Plan, width: int) -> list[Line]:
         note = (f"no dry run: {self._note}",) if self._note else ()
         parts = [
-            effect_lines(self._effects, width),
+            effect_lines(self.effects, width, " · a takes one"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]
@@ -284,19 +309,17 @@ class PlannerScreen(PlanActions):
         return lines
 
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
-        first = self._first[1]
-        if (
-            plan.setup.is_elsewhere
-            or first is None
-            or first.model_path != plan.setup.configuration.model_path
-        ):
+        is_loaded = _file_of(self.loaded) == plan.setup.configuration.model_path
+        if plan.setup.is_elsewhere or not is_loaded:
             return None
         return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
 
     def _present_refusal(self, error: EngineError) -> None:
         title = "llama.cpp refuses this" if isinstance(error, PresetError) else error.title
+        way_back = "\n\nu takes the last change back." if self.past else ""
+        text = f"{error}{way_back}"
         self.query_one("#plan-report", PlanReport).present(
-            lambda width: refusal_lines(title, str(error), width)
+            lambda width: refusal_lines(title, text, width)
         )
         self.query_one("#plan-side", PlanReport).present(lambda _: [])
         self.query_one(PlanTable).present(None, None)
@@ -304,3 +327,7 @@ class PlannerScreen(PlanActions):
     def present_message(self, text: str) -> None:
         """Show a sentence in the place of a plan."""
         self.query_one("#plan-report", PlanReport).present(lambda _: [(Run(text, "muted"),)])
+
+
+def _file_of(configuration: Configuration | None) -> Path | None:
+    return None if configuration is None else configuration.model_path

@@ -1,6 +1,7 @@
 """The presets: what each is, and what it comes to here; load, rename, delete, export."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -8,21 +9,19 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from app import locations
 from app.planning.asked import Asked, setup_of_preset
 from app.planning.plan import Plan, Planner
-from app.render.lines import Run, plain
+from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_preset import preset_lines
 from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.hand_back import hand_back
 from app.widgets.key_bar import KeyBar
+from app.widgets.plan_list import MARKER_WIDTH, PlanList
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
@@ -33,6 +32,11 @@ from engine.presets.library import PresetEntry, delete_preset, list_presets, ren
 from engine.presets.preset import read_preset
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
+MAX_NAME = 30
+"""Cells that the longest name of the list gets."""
+NO_MODEL = "It names no model, and none is loaded: enter asks for one."
+FRAME = MARKER_WIDTH + 4
+"""Cells of the list beside its names."""
 
 
 class PresetsScreen(Screen[Configuration | None]):
@@ -85,14 +89,17 @@ class PresetsScreen(Screen[Configuration | None]):
     def compose(self) -> ComposeResult:
         yield PlanTitle(id="presets-title")
         with Horizontal(id="presets-main"):
-            yield OptionList(id="presets-list")
+            yield PlanList(id="presets-list")
             yield PlanReport(title="preview", id="presets-preview")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        model = "no model is loaded" if self._current is None else self._current.model_path.stem
-        title = (Run(" presets", "strong"), Run(f"  for {model}", "muted"))
+        where = "no model is loaded: each asks for one"
+        if self._current is not None:
+            where = f"for {visible(self._current.model_path.stem)}"
+        title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(PlanTitle).present(title)
+        self.query_one(PlanList).focus()
         self._fill(None)
 
     # --- the list ---
@@ -100,16 +107,18 @@ class PresetsScreen(Screen[Configuration | None]):
     def _fill(self, highlighted: Path | None) -> None:
         """Read the folders again and keep a place in the list."""
         self._entries = list_presets(self._presets_dir)
-        presets = self.query_one(OptionList)
-        place = presets.highlighted or 0
-        presets.set_options([Option(_prompt(entry)) for entry in self._entries])
+        presets = self.query_one(PlanList)
+        lines = [_line(entry) for entry in self._entries]
+        presets.styles.width = min(max(map(width_of, lines), default=0), MAX_NAME) + FRAME
         paths = [entry.path for entry in self._entries]
-        if highlighted in paths:
-            place = paths.index(highlighted)
-        presets.highlighted = min(place, len(paths) - 1) if paths else None
-        presets.focus()
+        place = paths.index(highlighted) if highlighted in paths else None
+        presets.show_rows([partial(clipped, line) for line in lines], place)
+        self._show_marked()
 
-    def on_option_list_option_highlighted(self) -> None:
+    def on_plan_list_marked(self) -> None:
+        self._show_marked()
+
+    def _show_marked(self) -> None:
         entry = self._chosen()
         if entry is None:
             return
@@ -117,20 +126,16 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry.path not in self._outcomes and entry.problem is None:
             self._resolve(entry)
 
-    def on_option_list_option_selected(self) -> None:
+    def on_plan_list_picked(self) -> None:
         self.action_load()
 
     def action_move(self, step: int) -> None:
         """Go down or up."""
-        presets = self.query_one(OptionList)
-        if step > 0:
-            presets.action_cursor_down()
-        else:
-            presets.action_cursor_up()
+        self.query_one(PlanList).action_move(step)
 
     def _chosen(self) -> PresetEntry | None:
-        place = self.query_one(OptionList).highlighted
-        return None if place is None or place >= len(self._entries) else self._entries[place]
+        place = self.query_one(PlanList).place
+        return self._entries[place] if place < len(self._entries) else None
 
     # --- the preview ---
 
@@ -140,16 +145,20 @@ class PresetsScreen(Screen[Configuration | None]):
         except OSError as error:
             text = f"# it cannot be read: {error.strerror or error}"
         outcome = self._outcomes.get(entry.path)
-        plan, note = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
-        report = self.query_one(PlanReport)
-        report.present(lambda width: preset_lines(entry, text, width, outcome=plan, note=note))
+        plan, problem = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
+        hint = NO_MODEL if outcome == NO_MODEL else ""
+        report = self.query_one("#presets-preview", PlanReport)
+        problem = "" if hint else problem
+        report.present(
+            lambda width: preset_lines(entry, text, width, outcome=plan, problem=problem, hint=hint)
+        )
 
     @work(thread=True, exclusive=True, group="resolve")
     def _resolve(self, entry: PresetEntry) -> None:
         """Find out what a preset comes to, away from the screen."""
         outcome: Plan | str
         try:
-            outcome = self._plan_of(entry)
+            outcome = self._plan_of(entry) if self._has_model(entry) else NO_MODEL
         except EngineError as error:
             outcome = str(error)
         hand_back(self, self._resolved, entry, outcome)
@@ -171,9 +180,13 @@ class PresetsScreen(Screen[Configuration | None]):
         asked = Asked(model=None if model is None else str(model))
         return self._planner.plan(setup_of_preset(preset, asked, self._planner))
 
+    def _has_model(self, entry: PresetEntry) -> bool:
+        """Whether it is known which model a preset is for; raises `PresetError` as reading does."""
+        return self._current is not None or read_preset(entry.path).model is not None
+
     def action_scroll_preview(self, pages: int) -> None:
         """Scroll the preview by pages."""
-        report = self.query_one(PlanReport)
+        report = self.query_one("#presets-preview", PlanReport)
         report.scroll_relative(y=pages * max(report.size.height - 1, 1), animate=False)
 
     # --- what is done with one ---
@@ -217,7 +230,7 @@ class PresetsScreen(Screen[Configuration | None]):
             self.notify(entry.problem, title="Not valid", severity="error", markup=False)
             return
         try:
-            has_model = self._current is not None or read_preset(entry.path).model is not None
+            has_model = self._has_model(entry)
         except PresetError as error:
             self.report(error)
             return
@@ -232,11 +245,11 @@ class PresetsScreen(Screen[Configuration | None]):
         self._choose_model(chosen)
 
     def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
-        from app.screens.models import ModelsScreen
+        from app.screens.plan_files import FilesScreen
 
         folders = locations.model_folders()
-        screen = ModelsScreen(LibraryScan(folders, locations.header_cache_path()), folders, None)
-        self.app.push_screen(screen, chosen)
+        look = LibraryScan(folders, locations.header_cache_path())
+        self.app.push_screen(FilesScreen("model", look, folders), chosen)
 
     @work(thread=True, exclusive=True, group="use")
     def _plan_then(
@@ -299,6 +312,7 @@ class PresetsScreen(Screen[Configuration | None]):
         self.notify(str(error), title=error.title, severity="error", markup=False)
 
 
-def _prompt(entry: PresetEntry) -> Content:
+def _line(entry: PresetEntry) -> Line:
     kind = "✗ broken" if entry.problem else "" if entry.is_builtin else "yours"
-    return Content.assemble((visible(entry.name), "bold"), "  ", (kind, "$text-muted"))
+    style = "bad" if entry.problem else "muted"
+    return (Run(visible(entry.name), "strong"), Run(f"  {kind}" if kind else "", style))

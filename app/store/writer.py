@@ -57,11 +57,6 @@ class Writer:
         self._jobs.put(lambda: self._settle(future, job))
         return future.result()
 
-    def later(self, job: Callable[[sqlite3.Connection], None]) -> None:
-        """Run `job` in a transaction soon; returns at once, and what fails is told as above."""
-        if not self._is_closed:
-            self._jobs.put(lambda: self._try(job))
-
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
         """Note the text so far of a reply, written within `FLUSH_S` seconds; returns at once."""
         with self._partials_lock:
@@ -143,11 +138,8 @@ class Writer:
             self._flush_at = None
         if not partials:
             return
-        self._try(lambda connection: _update_partials(connection, partials))
-
-    def _try(self, job: Callable[[sqlite3.Connection], None]) -> None:
         try:
-            self._transact(job)
+            self._transact(lambda connection: _update_partials(connection, partials))
         except StoreError as error:
             self._report(error)
         else:

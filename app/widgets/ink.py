@@ -14,6 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.render.frame import frame_bottom, frame_top
+from app.render.gauges import GraphSymbols
 from app.render.lines import Line, clipped, width_of
 from app.render.tint import SOURCE_STYLES
 
@@ -42,6 +43,11 @@ class Ink(Widget):
     frame_hint: str = ""
     # Textual's own cache of component styles is emptied by every refresh.
     _inks: dict[str, Style] | None = None
+
+    @property
+    def symbols(self) -> GraphSymbols:
+        """Characters of gauges: those of the settings, on every screen."""
+        return getattr(self.app, "symbols", "block")
 
     def notify_style_update(self) -> None:
         self._inks = None

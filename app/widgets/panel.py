@@ -1,7 +1,6 @@
 """A framed panel of the cockpit: a snapshot goes in, lines are painted."""
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render.gauges import GraphSymbols
 from app.render.lines import Line
 from app.widgets.ink import InkLines
 
@@ -11,14 +10,8 @@ class Panel(InkLines):
 
     TITLE = ""
 
-    def __init__(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002  Textual's own name
-        symbols: GraphSymbols = "block",
-    ) -> None:
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
-        self.symbols = symbols
         self.frame_title = self.TITLE
         self._snapshot: CockpitSnapshot | None = None
 

@@ -75,6 +75,11 @@ class PlanKnobs(InkLines, can_focus=True):
         return KNOBS[self._state.selected]
 
     @property
+    def place(self) -> int:
+        """Where the chosen one stands among all."""
+        return self._state.selected
+
+    @property
     def is_typing(self) -> bool:
         """Whether a value is being typed."""
         return self._state.typed is not None

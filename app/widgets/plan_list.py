@@ -33,6 +33,12 @@ class PlanList(PlanReport, can_focus=True):
     ]  # fmt: skip
 
     @dataclass
+    class Marked(Message):
+        """Another row was marked."""
+
+        place: int
+
+    @dataclass
     class Picked(Message):
         """A row was taken."""
 
@@ -90,6 +96,7 @@ class PlanList(PlanReport, can_focus=True):
 
     def _go(self, place: int) -> None:
         self.place = place
+        self.post_message(self.Marked(place))
         self.present(self._marked)
         self._follow()
 

@@ -45,7 +45,7 @@ def test_plans_of_two_models_say_so() -> None:
 def test_the_view_fits_into_the_narrow_panel_with_every_column() -> None:
     a, planner = planned(DENSE, 12)
     b = planner.plan(replace(a.setup, target="kvchat"))
-    lines = comparison_lines(compare(a, b), 42)
+    lines = comparison_lines(compare(a, b), 42, "block")
     assert max(map(width_of, lines)) <= 42
     text = [plain(line) for line in lines]
     assert text[0].split() == ["A", "B", "change"]
@@ -56,5 +56,5 @@ def test_the_view_fits_into_the_narrow_panel_with_every_column() -> None:
 
 def test_equal_plans_ask_for_a_turn() -> None:
     a, _ = planned(DENSE, 12)
-    text = "\n".join(map(plain, comparison_lines(compare(a, a), 60)))
+    text = "\n".join(map(plain, comparison_lines(compare(a, a), 60, "block")))
     assert "Turn the knobs" in text

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.planning.companion_files import find_companions
 from app.planning.goals import search_setup
 from app.planning.offers import Offer, bench_of, catalog_offers, judged, library_offers
 from app.planning.verdict import Verdict
@@ -74,15 +73,6 @@ def test_rows_are_no_wider_than_asked_and_end_with_the_need(width: int) -> None:
     assert width_of(line) <= width
     assert plain(line).startswith("• ")
     assert plain(line).endswith(" of 12 GiB")
-
-
-def test_files_beside_a_model_are_found_by_what_their_headers_say(tmp_path: Path) -> None:
-    write(tmp_path / "vision.gguf", header({"general.architecture": "clip"}))
-    values = {"general.architecture": "llama", "general.type": "adapter"}
-    write(tmp_path / "style.gguf", header(values))  # type: ignore[arg-type]
-    (tmp_path / "noise.gguf").write_bytes(b"no header")
-    assert [e.name for e in find_companions("projector", [tmp_path, tmp_path])] == ["vision"]
-    assert [e.name for e in find_companions("adapter", [tmp_path])] == ["style"]
 
 
 @pytest.mark.parametrize("goal", list(Goal))

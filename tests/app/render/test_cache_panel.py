@@ -92,7 +92,7 @@ def test_before_the_first_report_only_the_context_is_known() -> None:
 
 
 def test_a_tier_without_a_budget_is_off() -> None:
-    assert [plain(tier_line(tier, 44)) for tier in tiers_of(OFF)][1:] == [
+    assert [plain(tier_line(tier, 44, "block")) for tier in tiers_of(OFF)][1:] == [
         "warm   off",
         "cold   off",
     ]
@@ -100,14 +100,14 @@ def test_a_tier_without_a_budget_is_off() -> None:
 
 def test_a_tier_has_its_name_and_its_own_colour() -> None:
     for tier in (HOT, WARM, COLD):
-        styles = {run.style for run in tier_line(tier, 44)}
+        styles = {run.style for run in tier_line(tier, 44, "block")}
         assert f"tier-{tier.name}" in styles
         assert "bar-free" in styles
 
 
 @pytest.mark.parametrize("name", ["warm", "cold"])
 def test_a_tier_over_its_budget_is_drawn_full(name: TierName) -> None:
-    full = plain(tier_line(TierUse(name, 1, 10, 300 * MIB, 200 * MIB), 60))
+    full = plain(tier_line(TierUse(name, 1, 10, 300 * MIB, 200 * MIB), 60, "block"))
     assert "░" not in full
     assert "150%" in full
 

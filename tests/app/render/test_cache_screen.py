@@ -114,7 +114,7 @@ def test_pins_are_told_of_all_or_some() -> None:
 
 def test_a_pin_is_told_with_the_chats_that_share_it() -> None:
     chats = {chat.owner: chat for chat in kept_chats((STATE, SHARED))}
-    said = text(chat_detail(chats["chat:2"], TITLES, 60, NOW))
+    said = text(chat_detail(chats["chat:2"], TITLES, 60, NOW, "block"))
     assert "pinned all of it, together with “The plan”" in said
 
 
@@ -155,7 +155,7 @@ def test_a_state_is_told_in_full() -> None:
 
 def test_where_a_chat_lies_is_drawn_tier_by_tier() -> None:
     one = next(c for c in kept_chats((STATE, SHARED)) if c.owner == "chat:1")
-    lines = [plain(line) for line in chat_detail(one, TITLES, 44, NOW)]
+    lines = [plain(line) for line in chat_detail(one, TITLES, 44, NOW, "block")]
     assert lines[2].startswith("hot    ░")
     assert lines[3].startswith("warm   █")
     assert lines[3].endswith("804")

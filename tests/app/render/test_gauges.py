@@ -11,18 +11,18 @@ def test_a_bar_always_has_its_width(fraction: float, width: int, symbols: str) -
 
 
 def test_a_bar_shows_that_a_little_is_used() -> None:
-    assert plain(bar(0.0001, 10))[0] == "▏"
+    assert plain(bar(0.0001, 10, "block"))[0] == "▏"
 
 
 def test_a_history_has_gaps_where_nothing_was_measured() -> None:
-    assert plain(history([None, 0.0, 0.5, 1.0], 10, top=1.0)) == " ▁▅█"
+    assert plain(history([None, 0.0, 0.5, 1.0], 10, "block", top=1.0)) == " ▁▅█"
 
 
 def test_a_history_shows_the_newest_values() -> None:
-    assert plain(history([0.0, 1.0, 1.0], 2, top=1.0)) == "██"
+    assert plain(history([0.0, 1.0, 1.0], 2, "block", top=1.0)) == "██"
 
 
 def test_a_ribbon_differs_in_shape_and_in_style() -> None:
-    runs = ribbon([True, True, False], 10)
+    runs = ribbon([True, True, False], 10, "block")
     assert [(run.text, run.style) for run in runs] == [("▪▪", "accepted"), ("✗", "refuted")]
     assert plain(ribbon([True, False], 10, "ascii")) == "+x"

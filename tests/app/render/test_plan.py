@@ -40,14 +40,14 @@ def short_of_memory(setup: Setup) -> Plan:
 def test_no_line_is_wider_than_asked(plan: Plan, width: int) -> None:
     planner = Planner()
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
-    lines = [*plan_lines(plan, width), *table_section(table, width)]
+    lines = [*plan_lines(plan, width, "block"), *table_section(table, width)]
     assert max(map(width_of, lines)) <= width
 
 
 def test_the_bar_is_as_wide_as_asked_and_shows_every_part_by_shape(plan: Plan) -> None:
     for device in plan.used_devices:
         for width in (10, 41, 120):
-            bar = memory_bar(device, width)
+            bar = memory_bar(device, width, "block")
             assert width_of(bar) == width
         marks = {run.text[0] for run in bar}
         present = {kind for kind, term in device.terms.items() if term.nbytes}
@@ -57,7 +57,7 @@ def test_the_bar_is_as_wide_as_asked_and_shows_every_part_by_shape(plan: Plan) -
 
 def test_parts_are_in_proportion(plan: Plan) -> None:
     device = plan.used_devices[0]
-    bar = memory_bar(device, 1000)
+    bar = memory_bar(device, 1000, "block")
     [free] = [run for run in bar if run.style == "mem-free"]
     assert len(free.text) == pytest.approx(
         1000 * device.left_bytes / device.device.free_bytes, abs=5
@@ -66,7 +66,7 @@ def test_parts_are_in_proportion(plan: Plan) -> None:
 
 def test_a_line_through_the_bar_marks_where_the_memory_ends(setup: Setup) -> None:
     device = short_of_memory(setup).used_devices[0]
-    text = plain(memory_bar(device, 100))
+    text = plain(memory_bar(device, 100, "block"))
     place = text.index("┃")
     assert place == pytest.approx(100 * device.device.free_bytes / device.total_bytes, abs=1)
     assert "·" not in text
@@ -88,7 +88,7 @@ def test_less_than_the_margin_does_not_fit_and_says_why(plan: Plan) -> None:
 @pytest.mark.parametrize("width", [42, 100])
 def test_planned_stands_beside_loaded(plan: Plan, width: int) -> None:
     buffers = (BufferSize("CUDA0", "KV", 123 * MIB),)
-    lines = plan_lines(plan, width, loaded=loaded_bytes(buffers, plan.estimate.devices))
+    lines = plan_lines(plan, width, "block", loaded=loaded_bytes(buffers, plan.estimate.devices))
     text = "\n".join(map(plain, lines))
     assert "planned" in text
     assert "loaded" in text
@@ -96,7 +96,9 @@ def test_planned_stands_beside_loaded(plan: Plan, width: int) -> None:
 
 
 def test_the_command_is_broken_between_flags_only(plan: Plan) -> None:
-    for line in map(plain, command_lines(plan, 50)[1:]):
+    heading, program, *flags = map(plain, command_lines(plan, 50))
+    assert (heading, program) == ("as a command of llama-server", "llama-server \\")
+    for line in flags:
         assert line.startswith("  --")
 
 

@@ -36,12 +36,12 @@ def test_a_range_over_two_units_names_both() -> None:
 def test_every_kind_of_term_has_a_sign_a_colour_and_a_row() -> None:
     terms = {kind: Term(GIB, Source.EXACT) for kind in TermKind}
     device = DeviceEstimate(Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), terms)
-    bar = memory_bar(device, 96)
+    bar = memory_bar(device, 96, "block")
     assert len({run.text[0] for run in bar}) == len({run.style for run in bar}) == len(terms) + 1
     assert len({mark(kind, "ascii").text for kind in TermKind}) == len(TermKind)
     assert {run.style for run in bar} <= set(STYLES)
     plan, _ = planned(DENSE, 12)
-    text = "\n".join(map(plain, device_lines(plan, device, 60)))
+    text = "\n".join(map(plain, device_lines(plan, device, 60, "block")))
     for kind in TermKind:
         assert ("KV cache" if kind is TermKind.KV else str(kind)) in text
 
@@ -102,9 +102,9 @@ def test_memory_that_gpus_share_is_a_part_of_the_bar_and_a_row() -> None:
     plan, _ = planned(DENSE, 12)
     terms = {TermKind.OVERHEAD: Term(GIB, Source.EXACT)}
     device = DeviceEstimate(Device("CPU", "cpu", 32 * GIB, 32 * GIB), terms, 15 * GIB)
-    shares = {run.style: len(run.text) for run in memory_bar(device, 64)}
+    shares = {run.style: len(run.text) for run in memory_bar(device, 64, "block")}
     assert shares == {"mem-overhead": 2, "mem-shared": 30, "mem-free": 32}
-    text = "\n".join(map(plain, device_lines(plan, device, 60)))
+    text = "\n".join(map(plain, device_lines(plan, device, 60, "block")))
     assert "16 GiB of 32 GiB" in text
     assert "on GPU" in text
 

@@ -6,12 +6,14 @@ from typing import ClassVar
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widgets import Static
 
 import app as kvchat
 from app.planning.knobs import KNOBS
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.plan_knobs import PlanKnobs
+from app.widgets.plan_list import PlanList
 from app.widgets.plan_report import PlanReport
 from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration
@@ -84,3 +86,10 @@ def go_to(screen: Screen[Configuration | None], name: str) -> None:
 async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: str) -> None:
     """Wait until a report shows a text."""
     await wait_until(pilot, lambda: text in report_of(screen))
+
+
+def dialog_text(screen: Screen[object]) -> str:
+    """The title, the notes and the rows of a list to pick from."""
+    notes = [str(static.render()) for static in screen.query(Static)]
+    rows = [plain(line) for rows in screen.query(PlanList) for line in rows.lines]
+    return "\n".join((*notes, *rows))

@@ -20,7 +20,10 @@ from app.chat.making_room import Choices
 from app.compare.choices import Choice
 from app.compare.side import plain_side
 from app.live_keys import key_sections
+from app.planning.offers import bench_of
 from app.planning.plan import Planner, Setup
+from app.planning.verdict import Verdict
+from app.planning.what_if import Effect
 from app.render.sanitize import harmless
 from app.screens.ask import AskLine, AskYes
 from app.screens.cache import CacheScreen
@@ -34,17 +37,20 @@ from app.screens.first_run import FirstRunScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelsScreen
 from app.screens.plan_cards import CardsScreen
+from app.screens.plan_effects import EffectsScreen
+from app.screens.plan_files import FilesScreen
 from app.screens.plan_goal import GoalScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
+from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
 from engine.model.library import ModelEntry
 from engine.requests import GenerationRequest, Message
 from tests.app.screens.plan_host import SilentDryRun
-from tests.fakes_app import WIDE, ask, make_app, ready, wait_until
+from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script
 
 AnyScreen = Screen[Any]
@@ -103,6 +109,16 @@ def planner(sources: Sources) -> AnyScreen:
     )
 
 
+def effects(sources: Sources) -> AnyScreen:
+    made = Setup(sources.configuration)
+    return EffectsScreen((Effect(sources.text, made, 1, 1, Verdict.FITS),))
+
+
+def plan_models(sources: Sources) -> AnyScreen:
+    judged_by = partial(bench_of, None, Planner())
+    return PlanModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
+
+
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
@@ -114,12 +130,14 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "ContextFullScreen": lambda s: ContextFullScreen(
         s.text, Choices(64, 2, can_branch=True, can_take_back=True)
     ),
+    "EffectsScreen": effects,
     "ExportScreen": export,
+    "FilesScreen": lambda s: FilesScreen(s.text, s.entries, (s.file,), (s.file,)),
     "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None),
     "GoalScreen": lambda _: GoalScreen(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
     "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
-    "PlanModelsScreen": lambda s: PlanModelsScreen(s.entries, (s.file,), None, s.file),
+    "PlanModelsScreen": plan_models,
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SidesScreen": lambda s: SidesScreen(
@@ -220,6 +238,40 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
             await paints_letters(pilot)
             application.pop_screen()
             await pilot.pause()
+
+
+BLOCKS = set("█▓▒▚▞▤▥▧░▁▂▃▄▅▆▇")
+
+
+async def test_gauges_are_letters_on_every_screen_where_the_settings_say_so(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    application, _ = make_app(tmp_path)
+    application.symbols = "ascii"
+    async with application.run_test(size=(200, 50)) as pilot:
+        chat = await ready(pilot)
+        await answered(pilot, chat, "Hello")
+        sources = Sources(application, starter_path, tmp_path, "x")
+        sources.file = starter_path
+        for name in ("ChatScreen", *SCREENS):
+            await show(pilot, name, sources)
+            if name == "PlannerScreen":
+                await wait_until(pilot, lambda: "W weights" in gauges(application.screen))
+                await pilot.press("c")
+            assert not BLOCKS & set(gauges(application.screen)), name
+            if application.screen is not chat:
+                application.pop_screen()
+            await pilot.pause()
+
+
+def gauges(screen: AnyScreen) -> str:
+    """What the widgets with gauges paint."""
+    return "".join(
+        strip.text
+        for widget in screen.walk_children()
+        if isinstance(widget, Ink)
+        for strip in widget.render_lines(widget.outer_size.region)
+    )
 
 
 def report(text: str, chat_id: int) -> CacheReport:

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from textual.widgets import OptionList
+from textual.pilot import Pilot
 
 from app.application import KvchatApp
 from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
+from app.widgets.plan_list import PlanList
 from tests.fakes_app import WIDE, make_controller, ready, services, wait_until
 from tests.fakes_client import CONFIGURATION, ScriptedClient
 
@@ -48,6 +49,33 @@ async def test_leaving_the_planner_changes_nothing(tmp_path: Path, starter_path:
         assert len(client.loads) == 1
 
 
+async def planner_with_a_plan(pilot: Pilot[None]) -> PlannerScreen:
+    await pilot.press("f2")
+    await wait_until(pilot, lambda: getattr(pilot.app.screen, "plan", None))
+    assert isinstance(pilot.app.screen, PlannerScreen)
+    return pilot.app.screen
+
+
+async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_loaded(
+    tmp_path: Path, starter_path: Path, gemma_path: Path
+) -> None:
+    app, _ = on_real_model(tmp_path, starter_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        await planner_with_a_plan(pilot)
+        await pilot.press("right", "escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+        planner = await planner_with_a_plan(pilot)
+        assert planner.setup is not None
+        assert planner.setup.configuration.n_ctx == 3072
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
+        chat.load(replace(CONFIGURATION, model_path=gemma_path, n_ctx=1024))
+        planner = await planner_with_a_plan(pilot)
+        assert planner.setup is not None
+        assert planner.setup.configuration.n_ctx == 1024
+
+
 async def test_help_over_the_planner_lists_the_planners_keys(
     tmp_path: Path, starter_path: Path
 ) -> None:
@@ -71,7 +99,7 @@ async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(
         screen = await ready(pilot)
         await pilot.press("f3")
         await wait_until(pilot, lambda: isinstance(app.screen, PresetsScreen))
-        await wait_until(pilot, lambda: app.screen.query_one(OptionList).option_count)
+        await wait_until(pilot, lambda: app.screen.query_one(PlanList).lines)
         while len(client.loads) < 2:
             await pilot.press("enter")
             await pilot.pause()

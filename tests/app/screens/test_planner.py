@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 
 from app.render.lines import plain
 from app.screens.ask import AskLine, AskYes
 from app.screens.export import ExportScreen
-from app.screens.models import ModelsScreen
+from app.screens.plan_files import FilesScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.plan_knobs import PlanKnobs
@@ -23,6 +23,7 @@ from engine.presets.library import find_preset
 from tests.app.screens.plan_host import (
     Host,
     SilentDryRun,
+    dialog_text,
     go_to,
     knobs_of,
     report_of,
@@ -243,9 +244,9 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
         await shows(pilot, screen, "✓ fits")
         go_to(screen, "draft")
         await pilot.press("right")
-        assert isinstance(app.screen, ModelsScreen)
-        models = app.screen.query_one(OptionList)
-        await wait_until(pilot, lambda: models.option_count)
+        assert isinstance(app.screen, FilesScreen)
+        await wait_until(pilot, lambda: "1 draft model · in" in dialog_text(app.screen))
+        assert "which draft model?" in dialog_text(app.screen)
         await pilot.press("down", "enter")
         await shows(pilot, screen, "--model-draft")
         assert screen.setup is not None

@@ -7,19 +7,28 @@ import pytest
 from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 
+from app.planning.asked import Asked, setup_of
+from app.planning.devices import with_gpus
+from app.planning.plan import Setup
 from app.render.lines import plain
 from app.screens.plan_cards import CardsScreen
+from app.screens.plan_choices import LeftPlan
+from app.screens.plan_effects import EffectsScreen
 from app.screens.plan_goal import GoalScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_list import PlanList
 from app.widgets.plan_table import PlanTable
+from app.widgets.plan_title import PlanTitle
+from app.widgets.tab_strip import TabStrip
 from engine.configuration import Configuration
+from engine.memory.cards import all_cards
 from engine.memory.units import GIB, MIB
 from tests.app.screens.plan_host import (
     Host,
     SilentDryRun,
+    dialog_text,
     go_to,
     knobs_of,
     report_of,
@@ -204,7 +213,9 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, vram_bytes=(12 * GIB,))
-        await pilot.press("m", "tab", *"llama-3.1-8b")
+        await pilot.press("m")
+        await wait_until(pilot, lambda: "not on disk" in dialog_text(app.screen))
+        await pilot.press(*"llama-3.1-8b")
         await wait_until(pilot, lambda: "✓ fits" in rows_of(app.screen))
         await pilot.press("right")
         await wait_until(pilot, lambda: "of 12 GiB" in rows_of(app.screen))
@@ -237,23 +248,53 @@ async def test_the_wheel_turns_the_knob_under_the_mouse(starter_path: Path, tmp_
         assert knobs.knob.name == "n_ctx"
 
 
-async def test_a_projector_is_chosen_from_the_folder_of_its_model(
-    starter_path: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("knob", "noun", "values", "flag"),
+    [
+        ("mmproj", "projector", {"general.architecture": "clip"}, "--mmproj"),
+        ("lora", "LoRA adapter", {"general.type": "adapter"}, "--lora"),
+    ],
+)
+async def test_a_file_is_chosen_from_the_folder_of_its_model(
+    knob: str, noun: str, values: dict[str, str], flag: str, starter_path: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "mmproj-model.gguf", header({"general.architecture": "clip"}))
+    named = {"general.architecture": "llama", **values}
+    tensors = [("v.weight", (32,), 0, 0)]
+    write(tmp_path / "beside.gguf", header(named, tensors), data_bytes=128)  # type: ignore[arg-type]
     model = tmp_path / "model.gguf"
     model.symlink_to(starter_path)
     screen = planner(model, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, target="llama-server")
-        go_to(screen, "mmproj")
+        go_to(screen, knob)
         await pilot.press("right")
-        await wait_until(pilot, lambda: "1 models" in str(app.screen.query_one("#where").render()))
-        await pilot.press("down", "enter")
-        await shows(pilot, screen, "--mmproj")
+        await wait_until(pilot, lambda: f"1 {noun} · in" in dialog_text(app.screen))
+        shown = dialog_text(app.screen)
+        assert f"which {noun}?" in shown
+        assert shown.count(str(tmp_path)) == 1
+        assert "▸   beside" in shown
+        assert "loads" not in shown
+        await pilot.press("enter")
+        await shows(pilot, screen, flag)
         await pilot.press("left")
-        assert "--mmproj" not in report_of(screen)
+        assert flag not in report_of(screen)
+
+
+async def test_a_folder_that_is_looked_into_is_named_once_and_whole(
+    starter_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("model.gguf").symlink_to(starter_path)
+    screen = planner(Path("model.gguf"), tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        go_to(screen, "lora")
+        await pilot.press("right")
+        await wait_until(pilot, lambda: "0 LoRA adapters · in" in dialog_text(app.screen))
+        assert dialog_text(app.screen).count(str(tmp_path)) == 1
 
 
 async def test_a_machine_that_cannot_be_is_answered_beside_the_knob(
@@ -267,3 +308,160 @@ async def test_a_machine_that_cannot_be_is_answered_beside_the_knob(
         assert "✗ no card 'RTX 9999'" in knobs_of(screen)
         await pilot.press("escape", "space", *"2x24GiB", "enter")
         assert "2x24 GiB" in knobs_of(screen)
+
+
+def with_model(path: Path | None, tmp_path: Path, left: LeftPlan | None = None) -> PlannerScreen:
+    configuration = None if path is None else Configuration(path, 4096)
+    return PlannerScreen(
+        path, configuration, dry_run=SilentDryRun(), presets_dir=tmp_path, scan=list, left=left
+    )
+
+
+async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was_found(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    first = with_model(starter_path, tmp_path)
+    async with Host(first).run_test(size=WIDE) as pilot:
+        await shows(pilot, first, "largest context")
+        first.open_model("qwen3-30b-a3b:Q4_K_M")
+        await shows(pilot, first, "qwen3-30b-a3b")
+        assert first.setup is not None
+        first.turn(with_gpus(replace(first.setup, ram_bytes=64 * GIB), (), ("GeForce RTX 4070",)))
+        await pilot.press("g", "enter")
+        await shows(pilot, first, "found for context")
+        go_to(first, "n_ubatch")
+        left = first.left()
+        before = (first.setup, first.kept)
+    again = with_model(starter_path, tmp_path, left)
+    app = Host(again)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, again, "found for context")
+        assert (again.setup, again.kept) == before
+        assert again.query_one(PlanKnobs).knob.name == "n_ubatch"
+        assert "as you left it" in plain(again.query_one(PlanTitle).lines[0])
+        await pilot.press("r")
+        await wait_until(pilot, lambda: again.setup == Setup(Configuration(starter_path, 4096)))
+        assert "found for" not in report_of(again)
+        assert "as it is loaded" in plain(again.query_one(PlanTitle).lines[0])
+        await pilot.press("u")
+        assert again.setup == before[0]
+
+
+async def test_changes_are_taken_back_one_by_one(starter_path: Path, tmp_path: Path) -> None:
+    screen = with_model(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        await pilot.press("right", "right", "down", "right", "u", "u")
+        assert screen.setup is not None
+        now = screen.setup.configuration
+        assert (now.n_ctx, now.type_k) == (6144, "f16")
+        await pilot.press("u", "u")
+        assert screen.setup == Setup(Configuration(starter_path, 4096))
+        [notice] = app._notifications
+        assert notice.message == "Nothing was changed yet."
+
+
+async def test_what_llama_cpp_refuses_names_the_key_that_takes_it_back(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = with_model(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        packed = replace(Configuration(starter_path, 4096), type_k="q8_0", type_v="q8_0")
+        await ready(pilot, screen, configuration=packed)
+        go_to(screen, "flash_attention")
+        await pilot.press("left")
+        await shows(pilot, screen, "llama.cpp refuses this")
+        assert "u takes the last change back" in report_of(screen)
+        await pilot.press("u")
+        assert screen.plan is not None
+        assert screen.plan.setup.configuration == packed
+
+
+async def test_a_change_under_what_if_is_taken_with_a_key(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = with_model(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        await wait_until(pilot, lambda: screen.has_what_ifs)
+        await pilot.press("a")
+        assert isinstance(app.screen, EffectsScreen)
+        await pilot.press("q", "8")
+        await pilot.press("enter")
+        assert screen.setup is not None
+        assert screen.setup.configuration.type_v == "q8_0"
+
+
+CARDS = ("GeForce RTX 4070", "GeForce RTX 3060", "GeForce RTX 4090", "M4 Pro 24GB")
+
+
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b:Q4_K_M", "llama-3.1-8b", "gemma-3-12b:Q8_0"])
+async def test_the_planner_and_kvchat_plan_say_the_same_of_a_model_on_a_card(
+    name: str, starter_path: Path, tmp_path: Path
+) -> None:
+    screen = with_model(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "largest context")
+        screen.open_model(name)
+        await wait_until(pilot, lambda: screen.setup and screen.setup.configuration.n_ctx == 8192)
+        for card in CARDS:
+            assert screen.setup is not None
+            screen.turn(with_gpus(screen.setup, (), (card,)))
+            expected = setup_of(Asked(name, cards=(card,)), screen.planner)
+            assert screen.setup == expected, card
+        screen.open_model(str(starter_path))
+        await wait_until(pilot, lambda: screen.plan and screen.plan.model.file.path == starter_path)
+        screen.open_model(name)
+        await wait_until(pilot, lambda: screen.setup == expected)
+
+
+async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = with_model(starter_path, tmp_path)
+    name = "qwen3-30b-a3b:Q4_K_M"
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "largest context")
+        screen.open_model(name)
+        await wait_until(pilot, lambda: screen.setup and screen.setup.configuration.n_ctx == 8192)
+        go_to(screen, "n_ctx")
+        await pilot.press("space", *"32k", "enter")
+        assert screen.setup is not None
+        screen.turn(with_gpus(screen.setup, (), CARDS[:1]))
+        asked = Asked(name, cards=CARDS[:1], rules={"n_ctx": 32768})
+        assert screen.setup == setup_of(asked, screen.planner)
+        go_to(screen, "n_cpu_moe")
+        await pilot.press("right")
+        mine = screen.setup.configuration.n_cpu_moe
+        screen.turn(with_gpus(screen.setup, (), CARDS[2:3]))
+        assert screen.setup.configuration.n_cpu_moe == mine
+
+
+async def test_without_a_model_on_this_machine_the_catalogue_is_open_with_verdicts(
+    tmp_path: Path,
+) -> None:
+    screen = with_model(None, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: "not on disk" in dialog_text(app.screen))
+        assert "[catalogue]" in plain(app.screen.query_one(TabStrip).lines[0])
+        assert "free" in dialog_text(app.screen) or " of " in dialog_text(app.screen)
+        await pilot.press("tab")
+        await wait_until(pilot, lambda: "0 models · in" in dialog_text(app.screen))
+
+
+async def test_what_a_search_finds_is_counted_among_the_cards_alone(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = with_model(starter_path, tmp_path)
+    app = Host(screen)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot, screen)
+        await pilot.press("d")
+        n_cards = len(all_cards())
+        assert f"{n_cards} cards" in dialog_text(app.screen)
+        await pilot.press(*"4070 ti")
+        found = [card for card in all_cards() if "4070 ti" in card.name.lower()]
+        assert f"“4070 ti” · {len(found)} of {n_cards} cards" in dialog_text(app.screen)

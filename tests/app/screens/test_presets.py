@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 
+from app.render.lines import plain
 from app.screens.ask import AskLine, AskYes
 from app.screens.export import ExportScreen
-from app.screens.models import ModelsScreen
+from app.screens.plan_files import FilesScreen
 from app.screens.presets import PresetsScreen
+from app.widgets.plan_list import PlanList
 from engine.configuration import Configuration
 from engine.presets.library import builtin_dir
 from tests.app.screens.plan_host import Host, report_of, shows
@@ -30,8 +32,7 @@ def presets(folder: Path, model: Path | None) -> PresetsScreen:
 
 
 def names(screen: PresetsScreen) -> list[str]:
-    options = screen.query_one(OptionList)
-    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    return list(map(plain, screen.query_one(PlanList).lines))
 
 
 async def test_the_users_come_first_and_broken_ones_are_marked_with_every_fault(
@@ -42,7 +43,7 @@ async def test_the_users_come_first_and_broken_ones_are_marked_with_every_fault(
     async with Host(screen).run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✗ bad.toml has 2 faults")
         shown = [name.strip() for name in names(screen)]
-        assert shown[:3] == ["bad  ✗ broken", "mine  yours", "balanced"]
+        assert shown[:3] == ["▸ bad  ✗ broken", "mine  yours", "balanced"]
         assert "did you mean n_ctx?" in report_of(screen)
         await pilot.press("enter")
         assert screen.is_current
@@ -108,7 +109,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "names no model")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 
 
 async def test_what_does_not_fit_is_loaded_after_a_question_only(
