@@ -5,6 +5,7 @@ Where things are: `app.chat` decides (no Textual), `app.render` turns values int
 has colours and sizes, `app.startup` finds model, settings and files before the screen opens.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -212,6 +213,8 @@ def open_chat(
         notices=opened.notices,
     )
     app.animation_level = ui.animation
+    # Looking through all that was imported for garbage stops the screen for a tenth of a second.
+    gc.freeze()
     try:
         app.run()
     finally:

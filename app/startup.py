@@ -17,6 +17,9 @@ from engine.model.library import LibraryScan
 from engine.model.starter import install_starter
 from engine.worker_client import WorkerClient
 
+SCREEN_PATIENCE_S = 0.2
+"""How long the screen stops for another program that writes the chats, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -53,7 +56,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     folders = locations.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     rules = chosen.rules
-    store = ChatStore(locations.database_path())
+    store = ChatStore(locations.database_path(), patience_s=SCREEN_PATIENCE_S)
     model, no_default = (
         (chosen.path, None) if chosen.path else _usual_model(settings, folders, store)
     )

@@ -21,6 +21,11 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     vocabulary_id: str | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A chat goes through the engine's pipe with every turn: this takes a tenth of the time
+        # that a frozen dataclass with slots takes by itself.
+        return Message, (self.role, self.content, self.token_ids, self.vocabulary_id)
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:

@@ -75,8 +75,7 @@ class ChatController(ChatReplies):
         Raises:
             StoreError: If the text could not be saved; nothing was sent then.
         """
-        head = self.history.head_id
-        self._ask(self.history.add_question(text, parent_id=head), text, head)
+        self._ask(text, parent_id=self.history.head_id)
 
     def edit(self, message_id: int, text: str) -> None:
         """Ask in another way, beside an earlier question.
@@ -84,9 +83,7 @@ class ChatController(ChatReplies):
         Raises:
             StoreError: If the text could not be saved; nothing was sent then.
         """
-        head = self.history.head_id
-        parent_id = self.history.message(message_id).parent_id
-        self._ask(self.history.add_question(text, parent_id=parent_id), text, head)
+        self._ask(text, parent_id=self.history.message(message_id).parent_id)
 
     def regenerate(self, message_id: int | None = None) -> bool:
         """Answer once more, beside the reply that is there; False if nothing was asked.
@@ -100,7 +97,7 @@ class ChatController(ChatReplies):
         question = self.history.question_for(message_id)
         if question is None:
             return False
-        self._ask(question, None, self.history.head_id)
+        self._ask(None, parent_id=question)
         return True
 
     def continue_reply(self) -> bool:
@@ -115,17 +112,18 @@ class ChatController(ChatReplies):
         last = self.history.unfinished()
         if last is None or self.loaded is None:
             return False
-        if last.role == "user" or last.parent_id is None:
+        question_id = last.parent_id
+        if last.role == "user" or question_id is None:
             return self.regenerate(last.id)
         # A reply without text has none that could be shown as its beginning: it is made anew.
         vocabulary_id = self.loaded.vocabulary_id
         begun = replace(last, token_ids=known_tokens(last, vocabulary_id))
         self._store.reopen_message(last.id)
-        self.history.refresh()
+        last = replace(last, finish_reason=None)
+        self.history.change(last)
         pieces = self._remembered.of(last.id, last.content) if last.content else ()
         reply = RunningReply(
-            last.chat_id,
-            last.id,
+            last,
             "",
             self.history.head_id,
             vocabulary_id=vocabulary_id,
@@ -133,25 +131,27 @@ class ChatController(ChatReplies):
             begun_pieces=pieces,
             chat_title=self.history.title,
         )
-        self._begin(reply, last.parent_id)
+        self._begin(reply, question_id)
         return True
 
-    def _ask(self, question_id: int, prompt: str | None, head: int | None) -> None:
-        name = self.configuration.model_path.stem if self.configuration else None
+    def _ask(self, question: str | None, *, parent_id: int | None) -> None:
+        head = self.history.head_id
         vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
-        reply_id = self.history.add_reply(question_id, model_name=name, vocabulary_id=vocabulary_id)
-        chat = self.history.chat
-        if chat is None:
-            raise StoreError("the chat was deleted while it was written")
+        message = self.history.add_turn(
+            question,
+            parent_id=parent_id,
+            model_name=self.configuration.model_path.stem if self.configuration else None,
+            vocabulary_id=vocabulary_id,
+        )
+        assert message.parent_id is not None
         reply = RunningReply(
-            chat.id,
-            reply_id,
-            prompt or "",
+            message,
+            question or "",
             head,
             vocabulary_id=vocabulary_id,
-            chat_title=chat.title,
+            chat_title=self.history.title,
         )
-        self._begin(reply, question_id)
+        self._begin(reply, message.parent_id)
 
     def _begin(self, reply: RunningReply, question_id: int) -> None:
         messages = self.history.request_messages(question_id)
@@ -189,11 +189,12 @@ class ChatController(ChatReplies):
         Raises:
             StoreError: If the chat is gone.
         """
-        self.prefetch(chat_id)
+        self._store.chat(chat_id)  # before the shown one is let go
         self._leave()
         reply = self._reply
         lock = reply.take_lock() if reply is not None and reply.chat_id == chat_id else None
         self.history.open(chat_id, lock)
+        self._prefetch_shown()
 
     def show_message(self, message_id: int) -> bool:
         """Show the branch of the shown chat that a message is on; False where it must stay hidden.

@@ -1,5 +1,6 @@
 """The chat that is shown: its path through the tree of messages, its settings, its lock."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 from app.chat.continuing import can_go_on, is_cut, is_out_of_room
@@ -9,6 +10,7 @@ from app.chat.room import Room, room
 from app.store.chats import ChatStore
 from app.store.locks import ChatLock
 from app.store.records import Chat, StoredMessage
+from app.store.statements import NewTurn
 from engine.configuration import SamplingSettings
 from engine.requests import Message
 
@@ -64,6 +66,8 @@ class ChatHistory:
         self.system_prompt = self._default_system_prompt
         self._path: list[StoredMessage] = []
         self._siblings: dict[int, list[int]] = {}
+        self._entries: dict[int, tuple[StoredMessage, list[int], Entry]] = {}
+        """Entries by message, and what each was made of."""
         self._asides: list[tuple[int | None, Entry]] = []
         """Asides, each with the message that it stands behind."""
 
@@ -144,11 +148,8 @@ class ChatHistory:
 
     def shown(self, message_id: int) -> StoredMessage | None:
         """One of the messages on the screen."""
-        return next((m for m in self._path if m.id == message_id), None)
-
-    def path_ids(self) -> list[int]:
-        """The ids of the shown messages, oldest first."""
-        return [message.id for message in self._path]
+        place = self._place_of(message_id)
+        return None if place is None else self._path[place]
 
     def last(self, speaker: Speaker) -> StoredMessage | None:
         """The last shown message of the user or of the model."""
@@ -168,8 +169,7 @@ class ChatHistory:
         Args:
             message_id: A shown message; the last one if None.
         """
-        shown = {message.id: message for message in self._path}
-        message = shown.get(message_id if message_id is not None else self.head_id or 0)
+        message = self.shown(message_id if message_id is not None else self.head_id or 0)
         if message is None:
             return None
         return message.id if message.role == "user" else message.parent_id
@@ -188,30 +188,43 @@ class ChatHistory:
             live_text: Its text so far, newer than what is stored.
             vocabulary_id: That of the loaded model, if one is.
         """
-        entries = [aside for anchor, aside in self._asides if anchor is None]
+        asides: dict[int | None, list[Entry]] = defaultdict(list)
+        for anchor, aside in self._asides:
+            asides[anchor].append(aside)
+        entries = [*asides[None]]
         last = self.unfinished()
         n_unseen = self.n_unseen
         for place, message in enumerate(self._path):
             if n_unseen and place == n_unseen:
                 entries.append(divider(self.chat.summary if self.chat else None))
-            is_live = message.id == live_id
-            shown = replace(message, content=live_text) if is_live else message
-            siblings = self._siblings.get(message.id, [message.id])
-            entry = entry_of(shown, siblings, is_live=is_live)
-            if not is_live and shown is last:
-                hint = _hint(shown, vocabulary_id)
+            entry = self._entry(message)
+            if message.id == live_id:
+                entry = replace(entry, content=live_text, note="", is_live=True)
+            elif message is last:
+                hint = _hint(message, vocabulary_id)
                 entry = replace(entry, note=f"{entry.note} · {hint}".removeprefix(" · "))
-            if self.is_read_only and shown.role == "assistant" and shown.finish_reason is None:
+            if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
                 entry = replace(entry, note="another kvchat writes this")
             entries.append(entry)
-            entries += [aside for anchor, aside in self._asides if anchor == message.id]
+            entries += asides.get(message.id, ())
         return entries
 
+    def _entry(self, message: StoredMessage) -> Entry:
+        """A message as an entry; it is made once, for a long chat is shown often."""
+        siblings = self._siblings.get(message.id, [message.id])
+        known = self._entries.get(message.id)
+        if known is not None and known[0] is message and known[1] is siblings:
+            return known[2]
+        entry = entry_of(message, siblings)
+        self._entries[message.id] = (message, siblings, entry)
+        return entry
+
     def request_messages(self, question_id: int) -> tuple[Message, ...]:
-        """The conversation up to a question, as the engine wants it."""
+        """The conversation up to a shown question, as the engine wants it."""
+        place = self._place_of(question_id)
         return conversation(
             self.system_prompt,
-            self.store.path_to(question_id),
+            self._path[: 0 if place is None else place + 1],
             kept_from=self.chat.kept_from if self.chat else None,
             summary=self.chat.summary if self.chat else None,
         )
@@ -302,48 +315,64 @@ class ChatHistory:
         lowest = min((entry.key for _, entry in self._asides), default=0)
         return Entry(lowest - 1, Speaker.ASIDE, text)
 
-    def add_question(self, text: str, *, parent_id: int | None) -> int:
-        """Save a message of the user and show it.
+    def add_turn(
+        self,
+        question: str | None,
+        *,
+        parent_id: int | None,
+        model_name: str | None,
+        vocabulary_id: str | None,
+    ) -> StoredMessage:
+        """Save a question with the place of its reply, show both and give the reply.
+
+        Args:
+            question: What the user asks; None answers a question that is there.
+            parent_id: The shown message that the question hangs below; without one, the question.
+            model_name: Who answers.
+            vocabulary_id: In which vocabulary.
 
         Raises:
-            StoreError: If it could not be saved.
+            StoreError: If it could not be saved; nothing was saved then.
         """
+        new = NewTurn(
+            self.chat,
+            question,
+            parent_id,
+            self._model_path,
+            model_name,
+            vocabulary_id,
+            title=title_of(question or ""),
+            system_prompt=self.system_prompt,
+            sampling=self.sampling,
+        )
+        turn = self.store.add_turn(new)
         if self.chat is None:
-            self.chat = self.store.create_chat(
-                title=title_of(text),
-                model_path=self._model_path,
-                system_prompt=self.system_prompt,
-                sampling=self.sampling,
-            )
-            self._lock = self.store.lock_chat(self.chat.id)
-        elif self.chat.model_path != self._model_path:
-            self.store.update_chat(self.chat.id, model_path=self._model_path)
-        message = self.store.add_message(
-            self.chat.id, parent_id=parent_id, role="user", content=text
-        )
-        self.refresh()
-        return message.id
+            self._lock = self.store.lock_chat(turn.chat.id)
+        self.chat = turn.chat
+        above = self._place_of(parent_id)
+        self._path = self._path[: 0 if above is None else above + 1]
+        for message in turn.messages:
+            self._path.append(message)
+            self._siblings |= self.store.variant_ids_beside(message.id)
+        return turn.messages[-1]
 
-    def add_reply(
-        self, question_id: int, *, model_name: str | None, vocabulary_id: str | None
-    ) -> int:
-        """Save the place of a reply and show it.
+    def change(self, message: StoredMessage) -> None:
+        """Show one of the shown messages as it is now.
 
         Raises:
-            StoreError: If it could not be saved.
+            StoreError: If the chat cannot be read.
         """
-        chat_id = self.store.message(question_id).chat_id
-        message = self.store.add_message(
-            chat_id,
-            parent_id=question_id,
-            role="assistant",
-            content="",
-            model_name=model_name,
-            # Known before the end: a reply that a crash cuts can go on only if it is.
-            vocabulary_id=vocabulary_id,
-        )
-        self.refresh()
-        return message.id
+        place = self._place_of(message.id)
+        if self.chat is None or place is None:
+            return
+        self.chat = self.store.chat(self.chat.id)
+        self._path[place] = message
+        self._siblings |= self.store.variant_ids_beside(message.id)
+
+    def _place_of(self, message_id: int | None) -> int | None:
+        """Where a message stands on the shown path; most are looked for at its end."""
+        places = reversed(range(len(self._path)))
+        return next((i for i in places if self._path[i].id == message_id), None)
 
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the path through another variant of a message; False if there is none."""

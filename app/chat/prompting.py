@@ -47,4 +47,6 @@ def conversation(
 
 def place_of(kept_from: int | None, path: Sequence[StoredMessage]) -> int:
     """Give how many messages at the start of a path the model does not see."""
+    if kept_from is None:
+        return 0
     return next((i for i, message in enumerate(path) if message.id == kept_from), 0)

@@ -20,6 +20,7 @@ from app.chat.reply import RunningReply
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
+from app.store.records import StoredMessage
 from engine.client import EngineClient
 from engine.configuration import (
     Configuration,
@@ -152,6 +153,12 @@ class ChatReplies:
                 )
             )
 
+    def _prefetch_shown(self) -> None:
+        """The same for the shown chat, which is read already."""
+        head = self.history.head_id
+        if self.loaded is not None and head is not None:
+            self.client.prefetch(self.history.request_messages(head))
+
     def tell(self, notice: Notice) -> None:
         """Show a notice with the next poll."""
         self._notices.append(notice)
@@ -213,14 +220,6 @@ class ChatReplies:
                 self._take_stopped(event)
             case _:
                 pass
-
-    def _prefetch_shown(self) -> None:
-        chat = self.history.chat
-        if chat is not None:
-            try:
-                self.prefetch(chat.id)
-            except StoreError as error:
-                self._notices.append(Notice(str(error), error.title, "warning"))
 
     def _take_tokens(self, event: TokensCommitted) -> None:
         if self._reply is None:
@@ -305,25 +304,37 @@ class ChatReplies:
         text = event.text if event else reply.text
         self._remembered.keep(reply.message_id, reply.pieces, text)
         stats = reply.whole_stats(event.stats if event else None)
+        ended = replace(
+            reply.message,
+            content=text,
+            token_ids=event.token_ids if event else reply.token_ids,
+            vocabulary_id=event.vocabulary_id if event else reply.vocabulary_id,
+            seed=event.seed if event else reply.seed,
+            finish_reason=reason,
+            stats=asdict(stats) if stats else None,
+            predictor=stats.predictor if stats else None,
+            controller=stats.controller if stats else None,
+        )
         try:
-            self._store.finish_message(
-                reply.message_id,
-                content=text,
-                token_ids=event.token_ids if event else reply.token_ids,
-                vocabulary_id=event.vocabulary_id if event else reply.vocabulary_id,
-                seed=event.seed if event else reply.seed,
+            stored = self._store.finish_message(
+                ended.id,
+                content=ended.content,
+                token_ids=ended.token_ids,
+                vocabulary_id=ended.vocabulary_id,
+                seed=ended.seed,
                 finish_reason=reason,
-                stats=asdict(stats) if stats else None,
-                predictor=stats.predictor if stats else None,
-                controller=stats.controller if stats else None,
+                stats=ended.stats,
+                predictor=ended.predictor,
+                controller=ended.controller,
             )
+            ended = stored or ended
         except StoreError as error:
             self._notices.append(Notice(str(error), error.title, "error"))
         if event is not None and not is_shown:
             is_full = event.reason is FinishReason.CONTEXT
             what = "has no room to go on" if is_full else "is answered"
             self._notices.append(Notice(f"“{reply.chat_title}” {what}: ctrl+l leads there."))
-        self._release(reply)
+        self._release(reply, ended)
 
     def take_back_refused(self, *, gives_text: bool = True) -> None:
         """Undo the question for which the context was full.
@@ -351,12 +362,15 @@ class ChatReplies:
         self._is_rebuilt = True
         self._release(reply)
 
-    def _release(self, reply: RunningReply) -> None:
+    def _release(self, reply: RunningReply, ended: StoredMessage | None = None) -> None:
         if reply.lock is not None:
             reply.lock.close()
         if self.history.is_shown(reply.chat_id):
             self._is_rebuilt = True
             try:
-                self.history.refresh()
+                if ended is None:
+                    self.history.refresh()
+                else:
+                    self.history.change(ended)
             except StoreError as error:
                 self._notices.append(Notice(str(error), error.title, "error"))

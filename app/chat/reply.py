@@ -18,8 +18,7 @@ class RunningReply:
 
     def __init__(
         self,
-        chat_id: int,
-        message_id: int,
+        message: StoredMessage,
         prompt: str,
         parent_head: int | None,
         *,
@@ -28,8 +27,8 @@ class RunningReply:
         begun_pieces: Sequence[Piece] = (),
         chat_title: str = "",
     ) -> None:
-        self.chat_id = chat_id
-        self.message_id = message_id
+        self.message = message
+        """As it is stored while it streams."""
         self.prompt = prompt
         """The user's text, given back if the engine refuses it before the first token."""
         self.parent_head = parent_head
@@ -49,6 +48,16 @@ class RunningReply:
         self._n_begun = len(self._token_ids)
         self._saved_at = 0.0
         self._has_unsaved = False
+
+    @property
+    def chat_id(self) -> int:
+        """The chat that it is part of."""
+        return self.message.chat_id
+
+    @property
+    def message_id(self) -> int:
+        """The message that it becomes."""
+        return self.message.id
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -35,13 +35,31 @@ class ChatStore:
     """Reads on the caller's thread, writes on one thread of its own.
 
     Every write returns when it is committed; `write_partial` alone returns at once and is on disk
-    within half a second. Two kvchat on one database both work.
+    within half a second, and `finish_message` outlasts a database that another program writes. Two
+    kvchat on one database both work.
 
     Attributes:
         notices: What the user should know about how the database was opened.
     """
 
-    def __init__(self, path: Path, *, on_error: Callable[[StoreError], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_error: Callable[[StoreError], None] | None = None,
+        patience_s: float | None = None,
+    ) -> None:
+        """Open the database at a path; it need not exist.
+
+        Args:
+            path: The database file.
+            on_error: Takes what went wrong with a write that nobody waited for.
+            patience_s: How long a caller waits while another program writes; None is as long as a
+                command may, which is seconds.
+
+        Raises:
+            StoreError: If it cannot be opened, or a newer kvchat made it.
+        """
         self.path = path
         self._holder = hold_database(path)
         try:
@@ -52,6 +70,8 @@ class ChatStore:
         self.notices: tuple[str, ...] = () if notice is None else (notice,)
         self._writer = Writer(connection, path)
         self._writer.on_error = on_error
+        if patience_s is not None:
+            self._writer.patience_s = patience_s
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
@@ -152,18 +172,18 @@ class ChatStore:
         return [message_of(row) for row in rows]
 
     def variant_ids(self, chat_id: int) -> dict[int, list[int]]:
-        """Give the ids of each message's variants in a chat, itself among them, oldest first.
+        """The ids of each message's variants in a chat, itself among them, oldest first.
 
         Others without text are left out: such a reply was asked for and never begun.
         """
         groups: dict[tuple[int | None, str], list[sqlite3.Row]] = defaultdict(list)
         for row in self._read(statements.OUTLINE, chat_id):
             groups[row["parent_id"], row["role"]].append(row)
-        return {
-            row["id"]: [each["id"] for each in group if each["has_text"] or each is row]
-            for group in groups.values()
-            for row in group
-        }
+        return {key: ids for group in groups.values() for key, ids in _variant_ids(group)}
+
+    def variant_ids_beside(self, message_id: int) -> dict[int, list[int]]:
+        """The same as `variant_ids`, of one message and its variants alone."""
+        return dict(_variant_ids(self._read(statements.VARIANT_OUTLINE, message_id)))
 
     def leaf_of(self, message_id: int) -> int:
         """Give the newest message below this one, or itself when nothing hangs below.
@@ -259,14 +279,6 @@ class ChatStore:
         """
         return self._writer.run(lambda db: statements.show_message(db, message_id))
 
-    def branch_chat(self, message_id: int, *, title: str | None = None) -> Chat:
-        """Begin a chat that holds the path to a message, under the old title if none is given.
-
-        Raises:
-            StoreError: If there is no message with this id.
-        """
-        return self._writer.run(lambda db: trees.branch(db, message_id, title))
-
     def add_trees(self, added: Sequence[ChatTree]) -> list[Chat]:
         """Add whole chats, all or none, with new ids for chats and messages.
 
@@ -275,9 +287,17 @@ class ChatStore:
         """
         return self._writer.run(lambda db: [trees.insert_tree(db, tree) for tree in added])
 
-    def delete_chat(self, chat_id: int) -> ChatTree | None:
-        """Delete a chat and all of its messages, and give what it was; None if it was gone."""
-        return self._writer.run(lambda db: trees.delete_tree(db, chat_id))
+    def delete_chat(self, chat_id: int) -> None:
+        """Delete a chat and all of its messages; nothing happens where it is gone already."""
+        self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+
+    def add_turn(self, new: statements.NewTurn) -> statements.Turn:
+        """Add a question with the place of its reply, or that alone; both or nothing.
+
+        Raises:
+            StoreError: If the chat is gone, or the parent is not one of its messages.
+        """
+        return self._writer.run(lambda db: statements.insert_turn(db, new))
 
     def add_message(
         self,
@@ -325,8 +345,11 @@ class ChatStore:
         stats: dict[str, object] | None,
         predictor: str | None = None,
         controller: str | None = None,
-    ) -> StoredMessage:
+    ) -> StoredMessage | None:
         """Write a reply as it ended; later partial writes of it change nothing.
+
+        Gives it as stored, None where another program holds the database: it is written as soon as
+        that is free.
 
         Raises:
             StoreError: If there is no message with this id.
@@ -335,7 +358,7 @@ class ChatStore:
             content, token_ids, vocabulary_id, seed, finish_reason, stats, predictor, controller
         )
         self._writer.drop_partial(message_id)
-        return self._writer.run(lambda db: statements.finish_message(db, message_id, end))
+        return self._writer.run_surely(lambda db: statements.finish_message(db, message_id, end))
 
     def reopen_message(self, message_id: int) -> None:
         """Let an ended reply go on: partial writes of it count again, and `finish_message` ends it.
@@ -387,6 +410,11 @@ class ChatStore:
             with self._readers_lock:
                 self._readers.append(reader)
         return reader
+
+
+def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]]:
+    for row in group:
+        yield row["id"], [each["id"] for each in group if each["has_text"] or each is row]
 
 
 def _only(rows: Sequence[sqlite3.Row], kind: str, key: int) -> sqlite3.Row:

@@ -24,9 +24,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
                 f"{path} cannot be opened: its folder must exist and be yours to write"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreError(
-                f"{path} is busy: another program has been writing it for seconds; try again"
-            )
+            return busy_error(path)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StoreError(
                 f"{path} is damaged ({error}): restart kvchat, which moves the file aside"
@@ -35,6 +33,16 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
             return StoreError(f"the disk failed on {path} ({error}): check its space and health")
         case _:
             return StoreError(f"{path}: {error}")
+
+
+def busy_error(path: Path) -> StoreError:
+    """The error that says that another program writes the database at `path`."""
+    return StoreError(f"{path} is busy: another program is writing it; try again in a moment")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether `error` says that another program writes the database."""
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -4,7 +4,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.store.errors import StoreError
 from app.store.records import (
@@ -32,6 +32,12 @@ SELECT {MESSAGE_COLUMNS} FROM messages JOIN path ON id = node ORDER BY depth DES
 VARIANTS = f"""
 SELECT {", ".join(f"other.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))}
 FROM messages AS this JOIN messages AS other
+ON other.chat_id = this.chat_id AND other.parent_id IS this.parent_id AND other.role = this.role
+WHERE this.id = ? ORDER BY other.id
+"""
+
+VARIANT_OUTLINE = """
+SELECT other.id, other.content <> '' AS has_text FROM messages AS this JOIN messages AS other
 ON other.chat_id = this.chat_id AND other.parent_id IS this.parent_id AND other.role = this.role
 WHERE this.id = ? ORDER BY other.id
 """
@@ -93,6 +99,36 @@ class NewMessage:
     vocabulary_id: str | None
     model_name: str | None
     seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A question to add with the place of its reply."""
+
+    chat: Chat | None
+    """None begins one."""
+    question: str | None
+    """None adds a reply alone."""
+    parent_id: int | None
+    """What the question hangs below; of a reply alone, its question."""
+    model_path: str | None
+    """The model that the chat is used with."""
+    model_name: str | None
+    vocabulary_id: str | None
+    """Known before the reply ends: one that a crash cuts can go on only if it is."""
+    title: str = ""
+    system_prompt: str = ""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    """These three are of a chat that is begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was added for one turn."""
+
+    chat: Chat
+    messages: tuple[StoredMessage, ...]
+    """The question, if it is new, and the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +206,22 @@ def insert_message(db: sqlite3.Connection, new: NewMessage) -> StoredMessage:
     ).fetchone()
     db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (row["id"], new.chat_id))
     return message_of(row)
+
+
+def insert_turn(db: sqlite3.Connection, new: NewTurn) -> Turn:
+    """Add a question and the place of its reply, and give them as stored."""
+    chat = new.chat or insert_chat(db, new.title, new.model_path, new.system_prompt, new.sampling)
+    parent_id, added = new.parent_id, []
+    if new.question is not None:
+        question = NewMessage(chat.id, parent_id, "user", new.question, None, None, None, None)
+        added.append(insert_message(db, question))
+        parent_id = added[0].id
+    reply = NewMessage(
+        chat.id, parent_id, "assistant", "", None, new.vocabulary_id, new.model_name, None
+    )
+    added.append(insert_message(db, reply))
+    chat = _changed(db, chat.id, "model_path = ?", new.model_path)
+    return Turn(chat, tuple(added))
 
 
 def move_head(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> None:

@@ -1,10 +1,8 @@
-"""Whole chats: read, copied up to a message, added and deleted."""
+"""Whole chats: read and added."""
 
 import json
 import sqlite3
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from app.store.errors import StoreError
 from app.store.records import (
@@ -18,7 +16,7 @@ from app.store.records import (
     dump_tokens,
     message_of,
 )
-from app.store.statements import PATH, no_chat, no_message
+from app.store.statements import no_chat
 
 _INSERT_CHAT = f"""
 INSERT INTO chats (title, title_locked, created_at, updated_at, model_path, system_prompt, sampling,
@@ -35,17 +33,9 @@ _MESSAGES = f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE chat_id = ? ORDER BY 
 
 def read_tree(db: sqlite3.Connection, chat_id: int) -> ChatTree:
     """Give a chat with all of its messages, in the order in which they were added."""
-    tree = find_tree(db, chat_id)
-    if tree is None:
-        raise no_chat(chat_id)
-    return tree
-
-
-def find_tree(db: sqlite3.Connection, chat_id: int) -> ChatTree | None:
-    """Give a chat with all of its messages, None where there is none with this id."""
     row = db.execute(f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?", (chat_id,)).fetchone()
     if row is None:
-        return None
+        raise no_chat(chat_id)
     return ChatTree(chat_of(row), tuple(map(message_of, db.execute(_MESSAGES, (chat_id,)))))
 
 
@@ -77,41 +67,6 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
     head_id = _new_id(ids, chat.head_id, "head")
     kept_from = _new_id(ids, chat.kept_from, "first kept message")
     return chat_of(db.execute(_PLACE_CHAT, (head_id, kept_from, row["id"])).fetchone())
-
-
-def branch(db: sqlite3.Connection, message_id: int, title: str | None) -> Chat:
-    """Begin a chat that holds the path to a message, and give it as stored."""
-    path = tuple(map(message_of, db.execute(PATH, (message_id,))))
-    if not path:
-        raise no_message(message_id)
-    chat = _chat(db, path[-1].chat_id)
-    is_kept = chat.kept_from in {message.id for message in path}
-    now = time.time()
-    copy = replace(
-        chat,
-        title=chat.title if title is None else title,
-        created_at=now,
-        updated_at=now,
-        head_id=message_id,
-        archived_at=None,
-        kept_from=chat.kept_from if is_kept else None,
-        summary=chat.summary if is_kept else None,
-    )
-    return insert_tree(db, ChatTree(copy, path))
-
-
-def delete_tree(db: sqlite3.Connection, chat_id: int) -> ChatTree | None:
-    """Delete a chat with its messages and give what it was, None if it was gone."""
-    tree = find_tree(db, chat_id)
-    db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
-    return tree
-
-
-def _chat(db: sqlite3.Connection, chat_id: int) -> Chat:
-    row = db.execute(f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?", (chat_id,)).fetchone()
-    if row is None:
-        raise no_chat(chat_id)
-    return chat_of(row)
 
 
 def _insert_message(

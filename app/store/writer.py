@@ -5,11 +5,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TypeVar
 
-from app.store.errors import StoreError, is_damaged_index, store_error
+from app.store.errors import StoreError, busy_error, is_busy, is_damaged_index, store_error
 from app.store.records import dump_tokens
 from app.store.search import rebuild
 
@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 FLUSH_S = 0.25
 """Seconds that a partial reply may wait before it is written."""
+BUSY_S = 5.0
+"""Seconds that a write waits for another program that is writing."""
+TRY_EVERY_MS = 50
 
 _Partial = tuple[str, tuple[int, ...]]
 
@@ -24,6 +27,8 @@ _Partial = tuple[str, tuple[int, ...]]
 class Writer:
     """Runs closures one after another on a connection of its own, each in a transaction.
 
+    Whoever asks waits `patience_s` seconds at most: while another program writes the database, a
+    job of `run` is then given up, and one of `run_surely` goes on without the caller.
     Partial replies are kept back up to `FLUSH_S` seconds, the newest of a message replacing the
     ones before. What fails there is given to `on_error`, once until a write succeeds again;
     without a handler the next `run` raises it.
@@ -31,6 +36,9 @@ class Writer:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.on_error: Callable[[StoreError], None] | None = None
+        self.patience_s = 2 * BUSY_S
+        """How long a caller waits, in seconds."""
+        connection.execute(f"PRAGMA busy_timeout = {TRY_EVERY_MS}")
         self._connection = connection
         self._path = path
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -47,15 +55,48 @@ class Writer:
         """Run `job` in a transaction on the writer's thread and give what it returns.
 
         Raises:
-            StoreError: If the writer is closed, the job fails, or an earlier partial reply could
-                not be written and nobody was told.
+            StoreError: If the writer is closed, the job fails, another program writes the database
+                for too long, or an earlier partial reply could not be written and nobody was told.
         """
         self._raise_unreported()
+        future = self._submit(job)
+        try:
+            return future.result(self.patience_s)
+        except TimeoutError:
+            if future.cancel():
+                raise busy_error(self._path) from None
+            return future.result()  # it has begun: what it waited for is over
+
+    def run_surely(self, job: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Run `job` in a transaction, and wait for a busy database as long as it takes.
+
+        Gives what it returns, or None where the caller's patience is over: it is done later then,
+        and `on_error` is told if that fails.
+
+        Raises:
+            StoreError: As `run` does, except for a busy database.
+        """
+        self._raise_unreported()
+        future = self._submit(job, is_patient=True)
+        try:
+            return future.result(self.patience_s)
+        except TimeoutError:
+            future.add_done_callback(self._report_late)
+            return None
+
+    def _submit(
+        self, job: Callable[[sqlite3.Connection], T], *, is_patient: bool = False
+    ) -> "Future[T]":
         if self._is_closed:
             raise StoreError(f"{self._path} is closed")
         future: Future[T] = Future()
-        self._jobs.put(lambda: self._settle(future, job))
-        return future.result()
+        self._jobs.put(lambda: self._settle(future, job, is_patient=is_patient))
+        return future
+
+    def _report_late(self, future: "Future[T]") -> None:
+        error = future.exception()
+        if isinstance(error, StoreError):
+            self._report(error)
 
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
         """Note the text so far of a reply, written within `FLUSH_S` seconds; returns at once."""
@@ -101,27 +142,72 @@ class Writer:
                 return None
             return max(0.0, self._flush_at - time.monotonic())
 
-    def _settle(self, future: "Future[T]", job: Callable[[sqlite3.Connection], T]) -> None:
-        try:
-            future.set_result(self._transact(job))
-        except BaseException as error:  # noqa: BLE001  handed to the caller, who waits for it
-            future.set_exception(error)
+    def _settle(
+        self, future: "Future[T]", job: Callable[[sqlite3.Connection], T], *, is_patient: bool
+    ) -> None:
+        def unless_given_up(connection: sqlite3.Connection) -> T:
+            if not _begins(future):
+                raise CancelledError
+            return job(connection)
 
-    def _transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:
+            result = self._transact(
+                unless_given_up, is_patient=is_patient, is_given_up=future.cancelled
+            )
+        except CancelledError:
+            return
+        except BaseException as error:  # noqa: BLE001  handed to the caller, who waits for it
+            if _begins(future):
+                future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _transact(
+        self,
+        job: Callable[[sqlite3.Connection], T],
+        *,
+        is_patient: bool = False,
+        is_given_up: Callable[[], bool] = lambda: False,
+    ) -> T:
+        try:
+            self._begin(is_patient=is_patient, is_given_up=is_given_up)
             try:
-                return self._in_transaction(job)
+                return self._commit(job)
             except sqlite3.Error as error:
                 if not is_damaged_index(error):
                     raise
                 # No reply is lost because words cannot be found: the messages are whole.
-                self._in_transaction(rebuild)
-                return self._in_transaction(job)
+                self._begin()
+                self._commit(rebuild)
+                self._begin()
+                return self._commit(job)
         except sqlite3.Error as error:
             raise store_error(error, self._path) from error
 
-    def _in_transaction(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        self._connection.execute("BEGIN IMMEDIATE")
+    def _begin(
+        self, *, is_patient: bool = False, is_given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Begin a transaction as soon as no other program writes.
+
+        Raises:
+            sqlite3.Error: If one writes for `BUSY_S` seconds, the caller has given up, or the
+                database fails. A patient one waits on, until the writer is closed.
+        """
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.Error as error:
+                if not is_busy(error) or is_given_up():
+                    raise
+                if time.monotonic() > deadline:
+                    if self._is_closed or not is_patient:
+                        raise
+                    self._report(store_error(error, self._path))
+
+    def _commit(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Do a job in the transaction that was begun, and end that."""
         try:
             result = job(self._connection)
             self._connection.execute("COMMIT")
@@ -130,6 +216,7 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+        self._last_failure = None
         return result
 
     def _flush(self) -> None:
@@ -142,8 +229,6 @@ class Writer:
             self._transact(lambda connection: _update_partials(connection, partials))
         except StoreError as error:
             self._report(error)
-        else:
-            self._last_failure = None
 
     def _report(self, error: StoreError) -> None:
         if str(error) == self._last_failure:
@@ -158,6 +243,13 @@ class Writer:
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error
+
+
+def _begins(future: "Future[T]") -> bool:
+    """Whether somebody waits for a job still, who cannot give it up any more from here on."""
+    if future.cancelled():
+        return False
+    return future.running() or future.set_running_or_notify_cancel()
 
 
 def _wake() -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.store.chats import ChatStore
-from app.store.records import ChatTree, StoredMessage
+from app.store.records import StoredMessage
+from app.store.statements import NewTurn, Turn
 from engine.cache.settings import CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
@@ -18,7 +19,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
-from engine.requests import GenerationRequest, Role
+from engine.requests import GenerationRequest
 from engine.worker_client import WorkerClient
 from torture.journal import Journal
 from torture.plan import Choice, Sabotage
@@ -34,31 +35,17 @@ class PromisingStore(ChatStore):
         self._journal = journal
         self._is_lying = sabotage == "commit"
 
-    def add_message(
-        self,
-        chat_id: int,
-        *,
-        parent_id: int | None,
-        role: Role,
-        content: str,
-        token_ids: Sequence[int] | None = None,
-        vocabulary_id: str | None = None,
-        model_name: str | None = None,
-        seed: int | None = None,
-    ) -> StoredMessage:
-        """Add a message as the store does."""
-        added = super().add_message(
-            chat_id,
-            parent_id=parent_id,
-            role=role,
-            content=content,
-            token_ids=token_ids,
-            vocabulary_id=vocabulary_id,
-            model_name=model_name,
-            seed=seed,
+    def add_turn(self, new: NewTurn) -> Turn:
+        """Add a question and the place of its reply as the store does."""
+        turn = super().add_turn(new)
+        for added in turn.messages:
+            self._tell_added(added)
+        return turn
+
+    def _tell_added(self, added: StoredMessage) -> None:
+        self._journal.tell(
+            "added", id=added.id, chat=added.chat_id, role=added.role, content=added.content
         )
-        self._journal.tell("added", id=added.id, chat=chat_id, role=role, content=content)
-        return added
 
     def finish_message(
         self,
@@ -72,7 +59,7 @@ class PromisingStore(ChatStore):
         stats: dict[str, object] | None,
         predictor: str | None = None,
         controller: str | None = None,
-    ) -> StoredMessage:
+    ) -> StoredMessage | None:
         """End a reply as the store does."""
         ended = super().finish_message(
             message_id,
@@ -85,10 +72,11 @@ class PromisingStore(ChatStore):
             predictor=predictor,
             controller=controller,
         )
-        tokens = None if token_ids is None else list(token_ids)
-        self._journal.tell(
-            "finished", id=message_id, chat=ended.chat_id, content=content, tokens=tokens
-        )
+        if ended is not None:
+            tokens = None if token_ids is None else list(token_ids)
+            self._journal.tell(
+                "finished", id=message_id, chat=ended.chat_id, content=content, tokens=tokens
+            )
         return ended
 
     def reopen_message(self, message_id: int) -> None:
@@ -96,12 +84,11 @@ class PromisingStore(ChatStore):
         self._journal.tell("reopening", id=message_id)
         super().reopen_message(message_id)
 
-    def delete_chat(self, chat_id: int) -> ChatTree | None:
+    def delete_chat(self, chat_id: int) -> None:
         """Delete a chat as the store does."""
         self._journal.tell("deleting", chat=chat_id)
-        deleted = super().delete_chat(chat_id)
+        super().delete_chat(chat_id)
         self._journal.tell("deleted", chat=chat_id)
-        return deleted
 
 
 class WatchedClient(WorkerClient):

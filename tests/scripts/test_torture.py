@@ -19,7 +19,7 @@ from torture.rounds import drafts_of_the_dead, when
 from torture.sharing import written_by_two
 from torture.watched import PromisingStore
 
-from engine.configuration import SamplingSettings
+from app.store.statements import NewTurn
 from engine.requests import Message
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -30,11 +30,8 @@ def saved_chat(folder: Path) -> tuple[Path, Ledger, int]:
     """Save a question and a reply, and give the database with what it promised."""
     path, journal = folder / "chats.db", folder / "journal"
     with PromisingStore(path, Journal(journal), "none") as store:
-        chat = store.create_chat(
-            title="t", model_path=None, system_prompt="", sampling=SamplingSettings()
-        )
-        question = store.add_message(chat.id, parent_id=None, role="user", content="Why?")
-        reply = store.add_message(chat.id, parent_id=question.id, role="assistant", content="")
+        turn = store.add_turn(NewTurn(None, "Why?", None, None, None, "v"))
+        reply = turn.messages[-1]
         store.finish_message(
             reply.id, content="So.", token_ids=(1, 2), vocabulary_id="v", seed=1,
             finish_reason="end", stats=None,

@@ -105,7 +105,7 @@ async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_pat
         await wait_until(pilot, lambda: "needle" in screen.transcript.text)
         await pilot.pause()
         assert app.controller.history.is_shown(chat.id)
-        assert screen.transcript.selected == app.controller.history.path_ids()[11]
+        assert screen.transcript.selected == app.controller.history._path[11].id
         top, height = screen.transcript.scroll_offset.y, screen.transcript.size.height
         [line] = [y for y, t in enumerate(screen.transcript.text.split("\n")) if "needle" in t]
         assert top <= line < top + height, "the line that was found is in sight"

@@ -37,7 +37,7 @@ def reply(store: ChatStore, chat: Chat, parent: StoredMessage, text: str = "") -
     return store.add_message(chat.id, parent_id=parent.id, role="assistant", content=text)
 
 
-def finish(store: ChatStore, message: StoredMessage, text: str) -> StoredMessage:
+def finish(store: ChatStore, message: StoredMessage, text: str) -> StoredMessage | None:
     return store.finish_message(
         message.id,
         content=text,

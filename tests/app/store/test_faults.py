@@ -1,5 +1,6 @@
 """What goes wrong with files and disks, and what the user is told."""
 
+import queue
 import sqlite3
 import stat
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from app.store import writer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.schema import STEPS
+from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, new_chat, reply
 
 
@@ -44,6 +47,64 @@ def test_a_full_disk_is_named_and_nothing_is_lost(store: ChatStore) -> None:
     assert store.chat(chat.id).head_id == question.id
     free_disk(store)
     assert ask(store, chat, question, "x" * 100_000).parent_id == question.id
+
+
+@pytest.fixture
+def busy(path: Path) -> Iterator[tuple[ChatStore, sqlite3.Connection]]:
+    """An impatient store with an open reply, and who writes the same database just now."""
+    with ChatStore(path, patience_s=0.01) as store:
+        chat = new_chat(store)
+        reply(store, chat, ask(store, chat, None, "q"), "half")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        yield store, other
+        other.close()
+
+
+def test_a_busy_database_keeps_its_caller_no_longer_than_the_callers_patience(
+    busy: tuple[ChatStore, sqlite3.Connection],
+) -> None:
+    store, other = busy
+    [chat] = store.list_chats()
+    with pytest.raises(StoreError, match="another program is writing it; try again"):
+        store.update_chat(chat.id, title="never")
+    other.execute("ROLLBACK")
+    store._writer.patience_s = BUSY_S
+    store.update_chat(chat.id, system_prompt="later")
+    assert store.chat(chat.id).title == "a chat", "what was given up is not done later"
+
+
+def test_the_end_of_a_reply_is_written_when_a_busy_database_is_free(
+    busy: tuple[ChatStore, sqlite3.Connection],
+) -> None:
+    store, other = busy
+    [chat] = store.list_chats()
+    assert chat.head_id is not None
+    assert finish(store, store.message(chat.head_id), "whole") is None
+    assert store.message(chat.head_id).content == "half"
+    other.execute("ROLLBACK")
+    store.close()
+    with ChatStore(store.path) as again:
+        ended = again.message(chat.head_id)
+    assert (ended.content, ended.finish_reason) == ("whole", "end")
+
+
+def test_a_reply_that_waits_long_to_be_written_is_told_and_written_all_the_same(
+    busy: tuple[ChatStore, sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "BUSY_S", 0.0)
+    store, other = busy
+    told: queue.SimpleQueue[StoreError] = queue.SimpleQueue()
+    store.on_error = told.put
+    [chat] = store.list_chats()
+    assert chat.head_id is not None
+    finish(store, store.message(chat.head_id), "whole")
+    assert "is busy" in str(told.get(timeout=10))
+    other.execute("ROLLBACK")
+    store._writer.patience_s = 10.0
+    store.update_chat(chat.id, title="behind it")
+    assert store.message(chat.head_id).content == "whole"
+    assert told.empty(), "once is enough"
 
 
 def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
