@@ -28,6 +28,8 @@ class Services:
     """Remembers the theme; raises `EngineError`."""
     save_tint: Callable[[TintMode], None]
     """Remembers how tokens are coloured; raises `EngineError`."""
+    save_speculation: Callable[[str, str | int], None] = lambda _key, _value: None
+    """Remembers who drafts and by which rule, by the key of the settings; raises `EngineError`."""
     tint: TintMode = "off"
     """How tokens are coloured at the start."""
     keymap: Mapping[str, str] = field(default_factory=dict)

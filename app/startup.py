@@ -84,6 +84,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
         presets_dir=locations.presets_dir(),
         save_theme=lambda name: save_setting("ui", "theme", name),
         save_tint=lambda mode: save_setting("ui", "tint", mode),
+        save_speculation=lambda key, value: save_setting("speculation", key, value),
         tint=settings.ui.tint,
         keymap=keymap.keys,
         forget_kept=_forget_kept,

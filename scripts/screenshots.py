@@ -104,6 +104,8 @@ async def compare(app: "KvchatApp", pilot: "Pilot[None]") -> None:
     await pilot.pause(0.5)
     screen = app.screen
     assert isinstance(screen, CompareScreen)
+    await pilot.press("enter")
+    await pilot.pause(0.5)
     await pilot.press("r", "r")
     while screen.comparison.is_running:
         await pilot.pause(0.2)

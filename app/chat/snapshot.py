@@ -7,6 +7,9 @@ from app.chat.tally import Tally
 from engine.cache.report import CacheNote, CacheReport
 from engine.events import BufferSize, CacheChanged, CostsMeasured, PromptProgress
 
+NO_MODEL = "No model is loaded: ctrl+o opens or installs one, f2 plans what would fit."
+"""What to do where something is asked of nobody."""
+
 
 class Phase(StrEnum):
     """What the engine is doing."""

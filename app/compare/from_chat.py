@@ -4,7 +4,7 @@ import secrets
 
 from app.chat.controller import N_PAST_TOKENS, ChatController
 from app.chat.entries import Speaker
-from app.chat.snapshot import Phase
+from app.chat.snapshot import NO_MODEL, Phase
 from engine.requests import GenerationRequest
 
 SEED_BITS = 31
@@ -21,7 +21,7 @@ def obstacle(controller: ChatController) -> str | None:
         return "Another comparison is still ending: try again in a moment."
     match controller.meters.phase:
         case Phase.EMPTY:
-            return "No model is loaded: ctrl+o lists those that were found."
+            return NO_MODEL
         case Phase.LOADING:
             return "The model is still being loaded."
         case Phase.STOPPED:

@@ -34,7 +34,8 @@ def question_line(question: str, request: GenerationRequest, width: int) -> Line
     sampling = request.sampling
     drawn = f"temperature {sampling.temperature:g}" if sampling.temperature else "greedy"
     limit = fmt.counted(request.max_tokens, "token") if request.max_tokens else "no limit"
-    right = (Run(f"{limit} at most · {drawn} · seed {request.seed} ", "muted"),)
+    seed = "" if request.seed is None else f" · seed {request.seed}"
+    right = (Run(f"{limit} at most · {drawn}{seed} ", "muted"),)
     return spread((Run(" compare  ", "strong"), Run(asked)), right, width)
 
 
@@ -108,7 +109,8 @@ def _state(comparison: Comparison) -> Line:
         return (Run(f"{of}: "), Run(label, "accent"), Run(" answers"))
     if comparison.problem is not None:
         return (Run(visible(comparison.problem), "warn"),)
-    return (Run(f"{_pairs(n_pairs)} done", "muted"),)
+    done = f"{_pairs(n_pairs)} done" if n_pairs else "nothing was asked yet"
+    return (Run(done, "muted"),)
 
 
 def _speed(speed: Speed | None, first: Side, second: Side) -> Line:

@@ -12,6 +12,7 @@ from app.chat.change import Change
 from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
 from app.chat.pieces import Piece
+from app.chat.snapshot import Phase
 from app.render.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from app.services import Services
@@ -34,6 +35,13 @@ IDLE_PANEL_S = 1.0
 MEMORY_S = 2.0
 MAX_TEXT_SHARE = 0.06
 """Share of the time that laying out and painting a long reply may take."""
+
+INVITATION = """\
+No model is loaded.
+
+ctrl+o  opens a model of this machine; a there installs the starter or opens a file
+f2      plans a model, of this machine or of the catalogue: what it costs, what fits
+f1      all keys, and what the words mean"""
 
 TABS = ("chat", "speculation", "memory")
 MIN_SIZE = (60, 16)
@@ -147,6 +155,7 @@ class ChatScreen(ChatActions):
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
         snapshot = self.controller.snapshot()
+        self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
         self.query_one(StatusBar).present(snapshot)
         for panel in self.query(Panel):
             panel.present(snapshot)

@@ -7,6 +7,7 @@ from textual.binding import BindingType
 
 from app.chat.controller import ChatController
 from app.chat.entries import Speaker
+from app.chat.snapshot import NO_MODEL
 from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
@@ -14,7 +15,6 @@ from app.render.reply_stats import reply_stats_text
 from app.render.tint import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_asking import ChatAsking
 from app.services import Services
-from app.store.errors import StoreError
 from app.widgets.tab_strip import TabStrip
 from app.widgets.transcript import Transcript
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
@@ -50,7 +50,7 @@ class ChatActions(ChatAsking):
     def action_restart(self) -> None:
         """Start the engine again."""
         if self.controller.configuration is None:
-            self.notify("No model was loaded yet: ctrl+o lists those that were found.")
+            self.notify(NO_MODEL)
         else:
             self.load(self.controller.configuration)
 
@@ -77,28 +77,17 @@ class ChatActions(ChatAsking):
         self.set_speculation(n_draft=n_draft)
 
     def action_compare(self) -> None:
-        """Answer what stands in the composer, or the last question, in two ways."""
-        from app.compare.from_chat import obstacle, prompt_of, request_of
+        """Compare two ways to answer what stands in the composer, or the last question."""
+        from app.compare.from_chat import obstacle
         from app.screens.compare import CompareScreen
 
         problem = obstacle(self.controller)
         if problem is not None:
             self.notify(problem)
             return
-        composed = self.composer.text
-        try:
-            request = request_of(self.controller, composed)
-        except StoreError as error:
-            self.report(error)
-            return
-        if request is None:
-            self.notify("There is nothing to answer: write a question, or open a chat with one.")
-            return
-        question = prompt_of(self.controller, composed)
         screen = CompareScreen(
             self.controller,
-            request,
-            question,
+            self.composer.text,
             presets_dir=self.services.presets_dir,
             tint=self.transcript.tint,
         )
@@ -121,7 +110,28 @@ class ChatActions(ChatAsking):
             n_draft_max=max(old.n_draft_max, n_draft or 0),
         )
         self.controller.set_speculation(new)
+        self._remember(predictor, controller, n_draft)
         self.notify(_spelled(new), title="Speculation", timeout=2)
+
+    def _remember(
+        self,
+        predictor: PredictorName | None,
+        controller: ControllerName | None,
+        n_draft: int | None,
+    ) -> None:
+        """Begin with the same at the next start; a predictor that needs a file is not for that."""
+        usual = predictor not in (PredictorName.DRAFT, PredictorName.CUSTOM)
+        kept = {
+            "predictor": predictor.value if predictor and usual else None,
+            "controller": controller.value if controller else None,
+            "n_draft": n_draft,
+        }
+        try:
+            for key, value in kept.items():
+                if value is not None:
+                    self.services.save_speculation(key, value)
+        except EngineError as error:
+            self.report(error)
 
     # --- copying ---
 

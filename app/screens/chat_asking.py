@@ -6,7 +6,7 @@ from textual.content import Content
 
 from app.chat.controller import ChatController
 from app.chat.entries import Speaker
-from app.chat.snapshot import Phase
+from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
 from app.screens.chat_dialogs import ChatDialogs
 from app.services import Services
@@ -193,7 +193,7 @@ class ChatAsking(ChatDialogs):
         elif controller.meters.phase is Phase.LOADING:
             self.notify("The model is still being loaded.")
         elif controller.meters.phase is Phase.EMPTY:
-            self.notify("No model is loaded: ctrl+o lists those that were found.")
+            self.notify(NO_MODEL)
         else:
             self.notify("The engine has stopped: ctrl+r starts it again.", severity="warning")
         return False

@@ -169,7 +169,10 @@ class ChatDialogs(Screen[None]):
 
         loaded = self.controller.configuration
         screen = ModelsScreen(
-            self.services.scan, self.services.folders, loaded.model_path if loaded else None
+            self.services.scan,
+            self.services.folders,
+            loaded.model_path if loaded else None,
+            add=self.welcome,
         )
         self.app.push_screen(screen, self.open_model)
 
@@ -214,13 +217,16 @@ class ChatDialogs(Screen[None]):
 
     def welcome(self) -> None:
         """Say where models were looked for, and install the starter if asked to."""
-        from app.screens.first_run import FirstRunScreen
+        from app.screens.first_run import WELCOME, FirstRunScreen
 
         def look() -> Path | None:
             usable = [entry.path for entry in self.services.scan() if not entry.problem]
             return usable[0] if usable else None
 
-        screen = FirstRunScreen(self.services.folders, self.services.install_starter, look)
+        title = "add a model" if self.controller.configuration else WELCOME
+        screen = FirstRunScreen(
+            self.services.folders, self.services.install_starter, look, title=title
+        )
         self.app.push_screen(screen, self.open_model)
 
     def open_model(self, path: Path | None) -> None:

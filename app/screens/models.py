@@ -27,14 +27,35 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", id="models-close", tooltip="Stay with this model"),
+        Binding(
+            "a",
+            "add",
+            "Add",
+            id="models-add",
+            tooltip="Install the starter model, or open a file by its path",
+        ),
         Binding("j", "move(1)", "Down", id="models-down", show=False, tooltip="Next model"),
         Binding("k", "move(-1)", "Up", id="models-up", show=False, tooltip="Model above"),
     ]
 
     def __init__(
-        self, scan: Callable[[], Sequence[ModelEntry]], folders: Sequence[Path], loaded: Path | None
+        self,
+        scan: Callable[[], Sequence[ModelEntry]],
+        folders: Sequence[Path],
+        loaded: Path | None,
+        *,
+        add: Callable[[], None] | None = None,
     ) -> None:
+        """List the models of some folders.
+
+        Args:
+            scan: Finds them.
+            folders: Where it looks.
+            loaded: The model to mark.
+            add: Leads to where a model can be installed or opened by its path.
+        """
         super().__init__()
+        self._add = add
         self._scan = scan
         self._folders = folders
         self._loaded = loaded
@@ -46,10 +67,11 @@ class ModelsScreen(ModalScreen[Path | None]):
             yield Static("models", classes="title", markup=False)
             yield OptionList(id="models")
             yield Static("looking …", id="where", classes="hint", markup=False)
-            yield Static("enter loads · F2 in the chat plans it first · esc stays", classes="hint")
+            yield Static("", id="models-keys", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
+        self._say_keys("enter loads · f2 in the chat plans it first")
         if isinstance(self._scan, LibraryScan):
             self._telling = self.set_interval(TELL_EVERY_S, self._tell)
         self._find()
@@ -68,6 +90,8 @@ class ModelsScreen(ModalScreen[Path | None]):
         if self._telling is not None:
             self._telling.stop()
         self._entries = entries
+        if not entries:
+            self._say_keys("f2 in the chat plans one of the catalogue")
         models = self.query_one(OptionList)
         models.set_options(
             [
@@ -78,8 +102,19 @@ class ModelsScreen(ModalScreen[Path | None]):
         paths = [entry.path for entry in entries]
         if self._loaded in paths:
             models.highlighted = paths.index(self._loaded)
+        found = fmt.counted(len(entries), "model") if entries else "no model was found"
         folders = ", ".join(str(folder) for folder in self._folders)
-        self.query_one("#where", Static).update(f"{len(entries)} models in {folders}")
+        self.query_one("#where", Static).update(f"{found} in {folders}")
+
+    def _say_keys(self, text: str) -> None:
+        add = "a adds one: the starter, or a file by its path · " if self._add else ""
+        self.query_one("#models-keys", Static).update(f"{add}{text} · esc stays")
+
+    def action_add(self) -> None:
+        """Go to where a model can be added."""
+        if self._add is not None:
+            self.dismiss(None)
+            self._add()
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         self.dismiss(self._entries[message.option_index].path)

@@ -75,6 +75,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._n_window = WINDOW
         self.tint: TintMode = "off"
         """How the tokens of replies are coloured; `set_tint` changes it."""
+        self._invitation = ""
         self.is_read_only = False
         """Nothing can be asked here."""
         self.is_following = True
@@ -128,6 +129,12 @@ class Transcript(ScrollView, Ink, can_focus=True):
             shown.set_tint(tint)
         self.forget_strips()
         self._lay_out_from(0)
+
+    def set_invitation(self, text: str) -> None:
+        """Say what can be done in a chat without messages."""
+        if text != self._invitation:
+            self._invitation = text
+            self._lay_out_from(0)
 
     @property
     def n_hidden(self) -> int:
@@ -185,6 +192,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._strips, self._outer = {}, {}
 
     def _heading(self) -> list[Line]:
+        if not self._all and self._invitation:
+            return [(Run(line, "note"),) for line in self._invitation.split("\n")]
         if not self.n_hidden:
             return []
         earlier = counted(self.n_hidden, "earlier message")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from app.compare.from_chat import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
 from app.screens.compare_sides import SidesScreen
@@ -17,13 +18,20 @@ from tests.fakes_client import Script
 QUESTION = "What is new?"
 
 
+async def opened(pilot: Pilot[None]) -> CompareScreen:
+    """The screen before anything is asked."""
+    await pilot.press("f4")
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+    screen = pilot.app.screen
+    assert isinstance(screen, CompareScreen)
+    await wait_until(pilot, lambda: screen.prompt.has_focus)
+    return screen
+
+
 async def compared(pilot: Pilot[None]) -> CompareScreen:
     """The screen after its first pair."""
-    app = pilot.app
-    await pilot.press("f4")
-    await wait_until(pilot, lambda: isinstance(app.screen, CompareScreen))
-    screen = app.screen
-    assert isinstance(screen, CompareScreen)
+    screen = await opened(pilot)
+    await pilot.press("enter")
     await wait_until(pilot, lambda: screen.comparison.pairs or screen.comparison.problem)
     screen.show_now()
     await pilot.pause()
@@ -93,10 +101,12 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
     app, client = make_app(tmp_path, Script(tps=1.0))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        await pilot.press("f4")
+        await opened(pilot)
+        await pilot.press("enter")
         await pilot.pause()
-        assert app.screen is chat
         assert any("nothing to answer" in toast.message for toast in app._notifications)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is chat)
         chat.composer.put("go")
         await pilot.press("enter")
         await wait_until(pilot, lambda: chat.controller.is_replying)
@@ -105,6 +115,32 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         assert app.screen is chat
         assert any("A reply is under way" in toast.message for toast in app._notifications)
         assert len(client.requests) == 1
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_nothing_runs_before_the_prompt_was_read_and_sent(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put("Count")
+        screen = await opened(pilot)
+        await pilot.press(*" or run")
+        assert client.requests == []
+        assert screen.prompt.text == "Count or run", "letters are text here, not keys"
+        screen.show_now()
+        assert "2 replies of 256 tokens at most" in str(screen.prompt.border_subtitle)
+        await pilot.press("tab", "minus")
+        screen.show_now()
+        assert "2 replies of 128 tokens at most" in str(screen.prompt.border_subtitle)
+        await pilot.press("e", "enter")
+        await wait_until(pilot, lambda: screen.comparison.pairs)
+        assert [m.content for m in client.requests[0].messages] == ["Count or run"]
+        assert client.requests[0].max_tokens == 128
+        await pilot.press("e", *" to", "enter")
+        await wait_until(pilot, lambda: len(client.requests) == 4)
+        assert [m.content for m in client.requests[3].messages] == ["Count or run to"]
 
 
 async def test_r_adds_pairs_and_the_verdict_takes_their_median(tmp_path: Path) -> None:
@@ -124,10 +160,11 @@ async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         chat.composer.put(QUESTION)
-        await pilot.press("f4")
-        await wait_until(pilot, lambda: isinstance(app.screen, CompareScreen))
-        screen = app.screen
-        assert isinstance(screen, CompareScreen)
+        screen = await opened(pilot)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.comparison.is_running)
+        await pilot.press("minus")
+        assert screen._request.max_tokens == MAX_TOKENS, "what runs keeps its length"
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.comparison.is_running)
         assert client.n_stops == 1

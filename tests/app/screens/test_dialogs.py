@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input, OptionList, Select, TextArea
 
 from app.application import KvchatApp
@@ -17,6 +18,7 @@ from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.fakes_app import (
+    NARROW,
     WIDE,
     answered,
     make_app,
@@ -145,6 +147,44 @@ async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(
         await pilot.press("i")
         await wait_until(pilot, lambda: client.loads)
         assert client.loads[0].model_path == tmp_path / "starter.gguf"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, client = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        chat = app.screen
+        assert isinstance(chat, ChatScreen)
+        await wait_until(pilot, lambda: "ctrl+o  opens a model" in chat.transcript.text)
+        await pilot.press(*"hm", "enter")
+        assert any("ctrl+o opens or installs one" in n.message for n in app._notifications)
+        assert chat.composer.text == "hm"
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        where = app.screen.query_one("#where")
+        await wait_until(pilot, lambda: "no model was found in" in str(where.render()))
+        assert "enter loads" not in str(app.screen.query_one("#models-keys").render())
+        await pilot.press("a")
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("i")
+        await wait_until(pilot, lambda: client.loads)
+        await wait_until(pilot, lambda: "No model" not in chat.transcript.text)
+
+
+async def test_who_drafts_and_by_which_rule_is_remembered(tmp_path: Path) -> None:
+    saved: dict[str, str | int] = {}
+    controller, _ = make_controller(tmp_path)
+    wanted = replace(services(tmp_path), save_speculation=saved.__setitem__)
+    app = KvchatApp(controller, wanted, configuration=CONFIGURATION)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("f5", "f10", "f8")
+    assert saved == {"predictor": "off", "controller": "fixed", "n_draft": 4}
 
 
 async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -> None:

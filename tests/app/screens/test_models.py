@@ -34,7 +34,7 @@ async def test_a_long_scan_says_how_far_it_is_until_it_ends() -> None:
         where = screen.query_one("#where", Static)
         await wait_until(pilot, lambda: "looking … 12 of 200 files" in str(where.render()))
         scan.go_on.set()
-        await wait_until(pilot, lambda: "0 models in /models" in str(where.render()))
+        await wait_until(pilot, lambda: "no model was found in /models" in str(where.render()))
         await pilot.pause(0.3)
         assert "looking" not in str(where.render())
         assert screen.query_one(OptionList).option_count == 0
