@@ -1,20 +1,82 @@
-"""Sizes and ages as options take them."""
+"""Amounts as options take them: counts such as `32k`, sizes such as `8GiB`, ages such as `30d`."""
 
 import re
 
 import click
 
-from engine.errors import HardwareError
+from app.planning.values import parse_count, parse_layers, parse_shares
+from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
 
+MOST = 2**31 - 1
 AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
 UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-class Size(click.ParamType[int]):
-    """Bytes, written as `2GiB`; 0 is allowed."""
+class Count(click.ParamType[int]):
+    """A whole number, written as `8192`, `8,192` or `8k` (8 x 1024)."""
 
-    name = "size"
+    name = "N"
+
+    def __init__(self, low: int = 1, high: int = MOST) -> None:
+        self._low = low
+        self._high = high
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Give the number."""
+        try:
+            return parse_count(str(value), low=self._low, high=self._high)
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Layers(click.ParamType[int | str]):
+    """A number of layers, `all`, or `auto` where it is allowed."""
+
+    name = "N|all"
+
+    def __init__(self, *, has_auto: bool = False) -> None:
+        self._has_auto = has_auto
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Give the number or the word."""
+        text = str(value).strip().lower()
+        if text == "all" or (text == "auto" and self._has_auto):
+            return text
+        try:
+            return parse_layers(text)
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Shares(click.ParamType[tuple[float, ...]]):
+    """The share of each GPU, written as `3:1` or `60,40`."""
+
+    name = "SHARES"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Give the shares."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_shares(str(value))
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """Bytes, written as `2GiB`; a number without a unit is GiB."""
+
+    name = "SIZE"
+
+    def __init__(self, *, can_be_zero: bool = False) -> None:
+        self._can_be_zero = can_be_zero
 
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
@@ -22,11 +84,11 @@ class Size(click.ParamType[int]):
         """Give the bytes of a size."""
         if isinstance(value, int):
             return value
-        if value.strip() == "0":
+        if self._can_be_zero and value.strip() == "0":
             return 0
         try:
             return parse_bytes(value)
-        except HardwareError as error:
+        except EngineError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -35,13 +97,13 @@ def spelled(nbytes: int) -> str:
     for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if nbytes and nbytes % factor == 0:
             return f"{nbytes // factor}{unit}"
-    return str(nbytes)
+    return f"{nbytes}B" if nbytes else "0"
 
 
 class Age(click.ParamType[float]):
     """Seconds, written as `30d`."""
 
-    name = "age"
+    name = "AGE"
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None

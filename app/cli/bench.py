@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from app.cli.amounts import Count
 from engine.configuration import MAX_DRAFT, ControllerName
 
 LENGTHS = "2,4,8"
@@ -29,8 +30,8 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 @click.argument("model", required=False)
 @click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
 @click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=click.IntRange(1), help="Tokens of context.")
-@click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option(
     "--set",
     "sets",
@@ -43,7 +44,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "n_prompts",
     default=4,
     show_default=True,
-    type=click.IntRange(0),
+    type=Count(0),
     help="Prompts of a set; 0 is all.",
 )
 @click.option(
@@ -57,7 +58,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "n_pairs",
     default=2,
     show_default=True,
-    type=click.IntRange(1),
+    type=Count(),
     help="Runs of each policy on a prompt.",
 )
 @click.option(
@@ -65,7 +66,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "n_tokens",
     default=128,
     show_default=True,
-    type=click.IntRange(2),
+    type=Count(2),
     help="Of a reply.",
 )
 @click.option(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from engine.cache.cold.entry import ColdEntry
     from engine.cache.cold.folder import ColdFolder
 
+SIZE = Size(can_be_zero=True)
 KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 
 
@@ -77,7 +78,12 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
 
 @command.command(name="prune")
 @click.option("--older", type=Age(), help="What was not used for this long, such as 30d or 12h.")
-@click.option("--to", "limit", type=Size(), help="Until no more is left than this, such as 2GiB.")
+@click.option(
+    "--to",
+    "limit",
+    type=SIZE,
+    help="Until no more is left than this, such as 2GiB.",
+)
 def prune(*, older: float | None, limit: int | None) -> None:
     """Delete what is worth least, to the budget of the settings or as far as the options say.
 
@@ -107,8 +113,8 @@ def prune(*, older: float | None, limit: int | None) -> None:
 
 
 @command.command(name="budget")
-@click.argument("disk", metavar="[SIZE]", type=Size(), required=False)
-@click.option("--warm", type=Size(), help="Main memory for states, such as 1GiB.")
+@click.argument("disk", metavar="[SIZE]", type=SIZE, required=False)
+@click.option("--warm", type=SIZE, help="Main memory for states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
     from app.cli import cache_text

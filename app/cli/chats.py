@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from app import locations
+from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def show(chat: str, *, stats: bool) -> None:
 
 @command.command(name="search")
 @click.argument("words", nargs=-1, required=True)
-@click.option("-n", "--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
+@click.option("-n", "--limit", default=20, show_default=True, type=Count(1, 10_000))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles that hold all WORDS; double quotes hold a phrase together."""

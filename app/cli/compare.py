@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, prompt_text, say, tell
 from app.cli.engine import POLL_S, loaded_engine
 
@@ -23,16 +24,14 @@ SEED_BITS = 31
 @click.argument("prompt", required=False)
 @click.option("--first", default="off", show_default=True, metavar="SIDE", help="The first side.")
 @click.option("--second", metavar="SIDE", help="The second side. [as the chat drafts]")
-@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1), help="Of replies.")
-@click.option(
-    "--max-tokens", default=256, show_default=True, type=click.IntRange(2), help="Of a reply."
-)
+@click.option("--pairs", default=3, show_default=True, type=Count(), help="Of replies.")
+@click.option("--max-tokens", default=256, show_default=True, type=Count(2), help="Of a reply.")
 @click.option("--temperature", type=click.FloatRange(0.0, 5.0), help="0 is greedy. [as set]")
 @click.option("--seed", type=click.IntRange(0), help="Of every reply; drawn without it.")
 @click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
 @click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=click.IntRange(1), help="Tokens of context.")
-@click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
 @click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, say, tell
-from app.cli.plan import Bytes
+from app.cli.plan_options import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
     from app.planning.plan import Plan
@@ -19,7 +19,6 @@ DEFAULT_FORMAT = "llama-server"
 
 @click.command(name="export")
 @click.argument("model", required=False)
-@click.option("--preset", metavar="NAME", help="A preset by its name or file.")
 @click.option(
     "--format",
     "format_name",
@@ -35,14 +34,8 @@ DEFAULT_FORMAT = "llama-server"
     show_default=True,
     help="Which llama-server: of today, of before May 2026, or ik_llama.cpp's.",
 )
-@click.option("--draft", metavar="MODEL", help="A draft model beside it.")
-@click.option(
-    "--vram",
-    type=Bytes(),
-    multiple=True,
-    metavar="SIZE",
-    help="Plan for a GPU of this size instead of those found; again for more GPUs.",
-)
+@machine_options
+@knob_options
 @click.option("--name", metavar="NAME", help="How the other program shall call the model.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -53,6 +46,7 @@ DEFAULT_FORMAT = "llama-server"
 )
 @click.option(
     "--output",
+    "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write to a file, never over one that is there.",
@@ -62,12 +56,9 @@ DEFAULT_FORMAT = "llama-server"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     model: str | None,
-    preset: str | None,
     *,
     format_name: str,
     flags: str,
-    draft: str | None,
-    vram: tuple[int, ...],
     name: str | None,
     host: str,
     port: int,
@@ -76,32 +67,30 @@ def command(
     installs: bool,
     force: bool,
     as_json: bool,
+    **options: object,
 ) -> None:
     """Give the plan of MODEL in the words of another program.
 
-    Rules such as `auto` and `max` become numbers for this machine, or for the GPUs of --vram. MODEL
-    may be left out where the preset names one. What the other program does otherwise, and what the
-    plan warns of, stands in comments, and on standard error where the format has none.
+    Rules such as `auto` and `max` become numbers for this machine, or for that of --vram, --card
+    and --ram. MODEL may be left out where the preset names one. What the other program does
+    otherwise, and what the plan warns of, stands in comments, and on standard error where the
+    format has none.
 
     \b
     kvchat export qwen2.5-7b --preset balanced
-    kvchat export qwen2.5-7b --vram 24GiB --format compose --output compose.yaml
+    kvchat export qwen2.5-7b --vram 24GiB --ctx 32k --format compose -o compose.yaml
     kvchat export qwen2.5-7b --format lm-studio --install
     """  # noqa: D301  click wants the backspace character itself
     if format_name == LIST:
         _show_formats(as_json=as_json)
         return
-    from app.cli.slow_reading import SlowReading
-    from app.planning.asked import Asked, setup_of
     from app.planning.exporting import export_format, export_request
     from app.planning.plan import Planner
 
     format_ = export_format(format_name, flags)
     planner = Planner()
-    asked = Asked(model=model, preset=preset, target="llama-server", draft=draft, vram_bytes=vram)
-    reading = SlowReading()
-    plan = planner.plan(setup_of(asked, planner, progress=reading.header))
-    reading.done()
+    plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
+    preset = None if options["preset"] is None else str(options["preset"])
     request = export_request(
         plan, preset=preset, name=name, host=host, port=port, server=server, flags=flags
     )

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
-from app.cli.plan import MAX_TOKENS, Bytes
+from app.cli.plan_options import draft_option, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
     from app.planning.fitting import Fitted
@@ -23,38 +24,18 @@ OFFLOADS = ("none", "partial", "any", "full")
     show_default=True,
     help="What is to be best: the largest context, the finest cache, the speed, or all in balance.",
 )
-@click.option(
-    "--device",
-    "vram",
-    type=Bytes(),
-    multiple=True,
-    metavar="SIZE",
-    help="A GPU of this size instead of those found; again for more GPUs.",
-)
-@click.option(
-    "--card", "cards", multiple=True, metavar="NAME", help='A GPU by name, as "RTX 3060".'
-)
-@click.option("--ram", type=Bytes(), metavar="SIZE", help="Main memory instead of what is free.")
+@machine_options
 @click.option("--no-gpu", is_flag=True, help="Plan without a GPU.")
-@click.option("--draft", metavar="MODEL", help="A draft model that may be used.")
-@click.option(
-    "--slots",
-    "n_slots",
-    type=click.IntRange(1, 256),
-    default=1,
-    metavar="N",
-    help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
-)
+@draft_option
+@slots_option
 @click.option(
     "--min-context",
-    type=click.IntRange(1, MAX_TOKENS),
-    metavar="N",
+    type=Count(),
     help="Least tokens of a slot; without it 8192.",
 )
 @click.option(
     "--max-context",
-    type=click.IntRange(1, MAX_TOKENS),
-    metavar="N",
+    type=Count(),
     help="Most tokens of a slot; without it what the model was trained on.",
 )
 @click.option(
@@ -75,12 +56,6 @@ OFFLOADS = ("none", "partial", "any", "full")
     default="llama-server",
     show_default=True,
     help="The program that is to run it.",
-)
-@click.option(
-    "--margin",
-    type=Bytes(can_be_zero=True),
-    metavar="SIZE",
-    help="Memory to keep free on every device; without it 512MiB.",
 )
 @click.option("--format", "format_name", metavar="NAME", help="Print only this export of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -122,14 +97,14 @@ def _fitted(model: str, options: dict[str, object]) -> "Fitted":
     wanted = Wanted(
         model,
         Goal(str(options["goal"])),
-        Machine(vram, cards, _whole(options["ram"]), has_gpu=not options["no_gpu"]),
+        Machine(vram, cards, whole(options["ram"]), has_gpu=not options["no_gpu"]),
         "kvchat" if options["target"] == "kvchat" else "llama-server",
         None if draft is None else str(draft),
-        n_slots=_whole(options["n_slots"]) or 1,
+        n_slots=whole(options["n_slots"]) or 1,
         margin_bytes=margin if isinstance(margin, int) else DEFAULT_MARGIN_BYTES,
         limits=Limits(
-            min_n_ctx=_whole(options["min_context"]),
-            max_n_ctx=_whole(options["max_context"]),
+            min_n_ctx=whole(options["min_context"]),
+            max_n_ctx=whole(options["max_context"]),
             pairs=pairs,
             offload=Offload(str(options["offload"])),
         ),
@@ -150,7 +125,3 @@ def _print_export(fit: "Fitted", format_name: str) -> None:
     if not format_.has_comments:
         for note in (*exported.remarks, *request.warnings):
             tell(f"# {note}")
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -70,10 +70,10 @@ def catalogue(part: str, *, as_json: bool) -> None:
             ("name", "parameters", "context", "also known as"),
             [_catalogue_cells(entry) for entry in found],
         )
+        quantizations = ", ".join(QUANTIZATIONS)
         tell(
-            f"A quantisation goes behind a colon, as {found[0].name}:{QUANTIZATIONS[-1]}. There are"
+            f"{found[0].name} is {DEFAULT_QUANTIZATION}; behind a colon it may be {quantizations}."
         )
-        tell(f"{', '.join(QUANTIZATIONS)}; without one it is {DEFAULT_QUANTIZATION}.")
     else:
         tell(f"The catalogue has no model whose name holds {part!r}.")
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.cli.amounts import Count, Layers
 from app.cli.console import print_json, print_text, prompt_text, tell
 from app.cli.engine import POLL_S, loaded_engine, raise_on_failure
+from app.cli.plan_options import KV_TYPE
 from app.cli.predictor_type import PredictorType
 from engine.configuration import MAX_DRAFT
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 EXIT_CANCELLED = 130
 
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
-KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"])
 
 
 @click.command(name="run")
@@ -32,11 +33,11 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 )
 @click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
 @click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=click.IntRange(1), help="Tokens of context.")
-@click.option("--type-k", type=KV_TYPES, help="Type of the cached keys.")
-@click.option("--type-v", type=KV_TYPES, help="Type of the cached values.")
-@click.option("--gpu-layers", "n_gpu_layers", type=click.IntRange(-1), help="-1 is all.")
-@click.option("--threads", "n_threads", type=click.IntRange(1), help="Threads while decoding.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
+@click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
+@click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
+@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option(
     "--predictor",
     type=PredictorType(),
@@ -46,19 +47,19 @@ KV_TYPES = click.Choice(["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "
 @click.option(
     "--controller", type=click.Choice(["fixed", "band", "auto"]), help="Rule of the length."
 )
-@click.option("--n-draft", type=click.IntRange(1, MAX_DRAFT), help="Tokens drafted a round.")
+@click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted a round.")
 @click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
 @click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")
 @click.option("--strict/--no-strict", default=None, help="Draft only what rounds as plain steps.")
 @click.option("--temperature", type=float, help="Spread of the draw; 0 is greedy.")
-@click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.")
+@click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all.")
 @click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")
 @click.option("--min-p", type=float, help="Drop tokens below this share of the likeliest.")
 @click.option("--repetition-penalty", type=float, help="Makes recent tokens less likely; 1 is off.")
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--raw", is_flag=True, help="Use the prompt as it is, without a chat template.")
 @click.option("--stop", multiple=True, help="End the reply at this text; may be given again.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Of the reply.")
+@click.option("--max-tokens", type=Count(), help="Of the reply, as 2k.")
 @click.option("--seed", type=int, help="Seed of the sampling; drawn afresh without it.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
@@ -135,6 +136,8 @@ def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Co
     speculation = configuration.speculation
     if "predictor" in given:
         speculation = with_predictor(speculation, str(given.pop("predictor")))
+    if given.get("n_gpu_layers") == "all":
+        given["n_gpu_layers"] = -1
     if "controller" in given:
         given["controller"] = ControllerName(str(given["controller"]))
     return replace(

@@ -1,6 +1,6 @@
 """A search as a user asks for it: models by name, a machine by sizes or cards, a goal."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.planning.model_source import Progress, take_model
 from app.planning.plan import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
@@ -101,4 +101,16 @@ def fitted(wanted: Wanted, planner: Planner, *, progress: Progress | None = None
         ),
         limits=wanted.limits,
     )
+    if not any(device.kind == "gpu" for device in devices):
+        found = replace(found, configuration=_off_the_gpu(found.configuration))
     return Fitted(wanted, model, found)
+
+
+def _off_the_gpu(configuration: Configuration) -> Configuration:
+    """The same with nothing on a GPU, which the machine that runs it may have all the same."""
+    draft = configuration.draft
+    return replace(
+        configuration,
+        n_gpu_layers=0,
+        draft=None if draft is None else replace(draft, n_gpu_layers=0),
+    )

@@ -71,7 +71,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     for part in split_list(text):
         count, size = counted(part)
         try:
-            sizes += [parse_bytes(_with_unit(size))] * count
+            sizes += [parse_bytes(size)] * count
         except HardwareError as error:
             raise KnobError(f"{error}; several with commas, or found") from error
     if len(sizes) > MAX_GPUS:
@@ -137,7 +137,3 @@ def step_among(stops: Iterable[int], value: int, step: int) -> int:
 def step_round(values: Sequence[T], value: T, step: int) -> T:
     """Give the next of a closed set, from the last to the first."""
     return values[(values.index(value) + step) % len(values)]
-
-
-def _with_unit(text: str) -> str:
-    return f"{text}GiB" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text

@@ -1,5 +1,7 @@
 """Numbers as the screen writes them."""
 
+from engine.memory.units import format_bytes
+
 NO_VALUE = "\N{EN DASH}"
 """Stands where there is no number yet."""
 
@@ -11,6 +13,9 @@ ROUGH_GAIN = 0.25
 """Share of a gain that is noise, from which it is told as rough."""
 MANY = 20
 """Tokens from which a share of them is told in per cents."""
+
+nbytes = format_bytes
+"""A size as every command and screen writes it."""
 
 _KIB = 1024
 _GROUPED_LIMIT = 10_000
@@ -27,16 +32,6 @@ def tokens(n: int) -> str:
 def context_size(n: int) -> str:
     """A context in its power of two where it is one: `8k` is 8,192 tokens."""
     return f"{n // _KIB}k" if n >= _KIB and n % _KIB == 0 else tokens(n)
-
-
-def nbytes(n: int) -> str:
-    """A size with three digits: `27 MiB`, `1.53 GiB`."""
-    size = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
-        size /= _KIB
-    return f"{size:.3g} GiB" if size < 100 else f"{size:.0f} GiB"
 
 
 def nbytes_of(part: int, whole: int) -> str:

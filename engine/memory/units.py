@@ -6,37 +6,41 @@ from engine.errors import HardwareError
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 FACTORS = {
-    "": 1, "b": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": 1000**2,
+    "": GIB, "b": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": 1000**2,
     "g": GIB, "gib": GIB, "gb": 1000**3, "t": 1024 * GIB, "tib": 1024 * GIB, "tb": 1000**4,
 }  # fmt: skip
+MOST_GIB = 4096
+"""The largest number without a unit that is read as GiB."""
 SIZE = re.compile(r"^\s*(?P<number>\d+(?:[.,]\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*$")
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as `8GiB`, `7.5 GB` or `800M` (powers of 1024 unless the unit ends in B).
+    """Read a size such as `8GiB`, `7.5 GB`, `800M` (powers of 1024 unless the unit ends in B) or 8.
+
+    A number without a unit is GiB.
 
     Raises:
-        HardwareError: no size, or none above zero.
+        HardwareError: no size, none above zero, or more than any machine has without a unit.
     """
     match = SIZE.match(text)
     factor = FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
         raise HardwareError(f"{text!r} is no size: write it as 8GiB, 7.5GB or 800MiB")
-    nbytes = round(float(match["number"].replace(",", ".")) * factor)
+    number = float(match["number"].replace(",", "."))
+    if not match["unit"] and number > MOST_GIB:
+        raise HardwareError(f"{text!r} has no unit: write it as 8GiB, or as {text.strip()}B")
+    nbytes = round(number * factor)
     if nbytes <= 0:
         raise HardwareError(f"{text!r} is no memory at all: write a size above zero")
     return nbytes
 
 
 def format_bytes(nbytes: int) -> str:
-    """Write a size in the unit that suits it, such as `27 MiB` or `1.46 GiB`."""
-    sign, size = ("-", -nbytes) if nbytes < 0 else ("", nbytes)
-    if size < 10 * KIB:
-        return f"{sign}{size} B"
-    if size < MIB:
-        return f"{sign}{size / KIB:.0f} KiB"
-    if size < 10 * MIB:
-        return f"{sign}{size / MIB:.1f} MiB"
-    if size < GIB:
-        return f"{sign}{size / MIB:.0f} MiB"
-    return f"{sign}{size / GIB:.2f} GiB"
+    """A size with three digits: `27 MiB`, `1.53 GiB`, `-2 MiB`."""
+    sign, size = ("-", -float(nbytes)) if nbytes < 0 else ("", float(nbytes))
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1000:
+            digits = f"{size:.0f}" if unit == "B" or size >= 100 else f"{size:.3g}"
+            return f"{sign}{digits} {unit}"
+        size /= KIB
+    return f"{sign}{size:.3g} GiB" if size < 100 else f"{sign}{size:.0f} GiB"

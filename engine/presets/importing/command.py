@@ -46,8 +46,8 @@ def read_script(text: str, name: str | None) -> Imported:
         starting = _settings_only(text, found)
     if starting is None:
         raise ImportedFileError(
-            "this is no llama-server command line, no models preset, no llama-swap or LM Studio "
-            "configuration: give one of those, or the command behind `--`"
+            "this is no llama-server command line, no models preset, and no file of llama-swap, LM "
+            "Studio, Ollama or koboldcpp: give one of those, or the command behind `--`"
         )
     return read_words(starting.words, name, starting.environment)
 

@@ -7,14 +7,14 @@ from engine.presets.importing.choice import chosen
 from engine.presets.importing.command import read_words
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.shell import commands
-from engine.presets.importing.yaml_part import Node, parse_yaml
+from engine.presets.importing.yaml_tree import Node, parse_yaml
 
 DEEPEST_MACRO = 10
 
 
 def looks_like_llama_swap(text: str) -> bool:
     """Whether a text has llama-swap's list of models."""
-    return re.search(r"^models:\s*(#.*)?$", text, re.MULTILINE) is not None
+    return re.search(r"^[\"']?models[\"']?\s*:", text, re.MULTILINE) is not None
 
 
 def read_llama_swap(text: str, name: str | None, model: str | None) -> Imported:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from engine.presets.importing.imported import Imported, ImportedFileError
+from engine.presets.importing.imported import Imported
 from engine.presets.importing.reading import Data, kv_type
 from engine.presets.importing.rules import validated
 from engine.presets.importing.speculation import LLAMA_DRAFT_MAX
@@ -34,28 +34,24 @@ _SAMPLING: Mapping[str, tuple[str, float]] = {
 _NO_NEWS = frozenset({f"{LLAMA}autoFit", f"{DRAFT}draftSimple"})
 
 
-def looks_like_lm_studio(data: object) -> bool:
+def looks_like_lm_studio(data: Mapping[str, object]) -> bool:
     """Whether a JSON object has LM Studio's lists of fields."""
-    return isinstance(data, dict) and any(
-        isinstance(data.get(part), dict) and "fields" in data[part]
-        for part in ("load", "operation")
-    )
+    parts = (data.get(part) for part in ("load", "operation"))
+    return any(isinstance(part, dict) and "fields" in part for part in parts)
 
 
 def read_lm_studio(
-    text: str, name: str | None, *, model: str | None = None, n_layers: int | None = None
+    data: Mapping[str, object],
+    name: str | None,
+    *,
+    model: str | None = None,
+    n_layers: int | None = None,
 ) -> Imported:
     """Give the preset of LM Studio's JSON; shares of layers are listed without `n_layers`.
 
     Raises:
-        ImportedFileError: it is not LM Studio's JSON.
+        ImportedFileError: a value is out of range.
     """
-    try:
-        data: object = json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
-        raise ImportedFileError(f"this is not valid JSON: {error}") from error
-    if not isinstance(data, dict) or not looks_like_lm_studio(data):
-        raise ImportedFileError("this JSON is not LM Studio's: it has no `load.fields`")
     fields = {**_fields(data.get("operation")), **_fields(data.get("load"))}
     left_out: list[str] = []
     rules: Data = {"name": name or "LM Studio", **_rules(fields, left_out, n_layers)}

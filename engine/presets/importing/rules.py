@@ -139,14 +139,15 @@ def _read_experts(reading: Reading) -> None:
         reading.data["n_cpu_moe"] = n_cpu_moe
     written = reading.text("tensor_overrides")
     if written is not None:
-        rules = [_override(part, reading) for part in written.split(",")]
+        rules = [read_override(part, reading.left_out) for part in written.split(",")]
         reading.data["tensor_overrides"] = [rule for rule in rules if rule is not None]
 
 
-def _override(part: str, reading: Reading) -> Data | None:
+def read_override(part: str, left_out: list[str]) -> Data | None:
+    """The rule of `pattern=device`; what is none is listed."""
     pattern, equals, device = part.partition("=")
     if not (pattern and equals and device):
-        reading.left_out.append(f"--override-tensor {part}")
+        left_out.append(f"--override-tensor {part}")
         return None
     match = _DEVICE.fullmatch(device)
     return {"pattern": pattern, "device": f"GPU {match[1]}" if match else device}

@@ -1,10 +1,14 @@
 """A text of any of the formats, told apart by what it says."""
 
+import json
+
 from engine.presets.importing.command import read_script
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.ini import looks_like_ini, read_ini
+from engine.presets.importing.koboldcpp import looks_like_koboldcpp, read_koboldcpp
 from engine.presets.importing.llama_swap import looks_like_llama_swap, read_llama_swap
-from engine.presets.importing.lm_studio import read_lm_studio
+from engine.presets.importing.lm_studio import looks_like_lm_studio, read_lm_studio
+from engine.presets.importing.ollama import looks_like_modelfile, read_modelfile
 from engine.presets.importing.wrapped import (
     looks_like_compose,
     looks_like_systemd,
@@ -47,7 +51,12 @@ def _read(
     if not text.strip():
         raise ImportedFileError("there is nothing to import: the text is empty")
     if text.lstrip().startswith("{"):
-        return read_lm_studio(text, name, model=model, n_layers=n_layers)
+        data = _json(text)
+        if looks_like_koboldcpp(data):
+            return read_koboldcpp(data, name)
+        return read_lm_studio(data, name, model=model, n_layers=n_layers)
+    if looks_like_modelfile(text):
+        return read_modelfile(text, name)
     if looks_like_systemd(text):
         return read_systemd(text, name)
     if looks_like_ini(text):
@@ -57,3 +66,16 @@ def _read(
     if looks_like_compose(text):
         return read_compose(text, name, entry)
     return read_script(text, name)
+
+
+def _json(text: str) -> dict[str, object]:
+    """The JSON object of LM Studio or koboldcpp."""
+    try:
+        data: object = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ImportedFileError(f"this is not valid JSON: {error}") from error
+    if isinstance(data, dict) and (looks_like_koboldcpp(data) or looks_like_lm_studio(data)):
+        return data
+    raise ImportedFileError(
+        "this JSON is neither LM Studio's, with `load.fields`, nor koboldcpp's, with `model_param`"
+    )

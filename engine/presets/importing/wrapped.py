@@ -1,15 +1,20 @@
 """The command of llama-server inside a systemd unit or a compose file."""
 
+import json
 import re
+from dataclasses import replace
 
 from engine.presets.importing.choice import chosen
 from engine.presets.importing.command import read_words
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.shell import commands
-from engine.presets.importing.yaml_part import Node, parse_yaml
+from engine.presets.importing.yaml_tree import Node, parse_yaml
 
 _EXEC_START = re.compile(r"^ExecStart\s*=\s*[-@:+!|]*(.*)$", re.MULTILINE)
 _ENVIRONMENT = re.compile(r"^Environment\s*=\s*(.*)$", re.MULTILINE)
+_ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile\s*=\s*(.+)$", re.MULTILINE)
+ELSEWHERE = ("env_file", "extends")
+"""Keys of a compose service whose settings stand in other files."""
 _SYSTEMD_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|(\S+)')
 
 
@@ -20,7 +25,7 @@ def looks_like_systemd(text: str) -> bool:
 
 def looks_like_compose(text: str) -> bool:
     """Whether a text is a compose file."""
-    return re.search(r"^services:\s*(#.*)?$", text, re.MULTILINE) is not None
+    return re.search(r"^[\"']?services[\"']?\s*:", text, re.MULTILINE) is not None
 
 
 def read_systemd(text: str, name: str | None) -> Imported:
@@ -39,8 +44,11 @@ def read_systemd(text: str, name: str | None) -> Imported:
         for word in _systemd_words(found[1])
     ]
     environment = {variable: value for variable, _, value in pairs}
+    files = tuple(f"EnvironmentFile={path}" for path in _ENVIRONMENT_FILE.findall(joined))
     found = read_words(_systemd_words(started[1]), name, environment)
-    return Imported(found.preset, "what a systemd unit starts", found.left_out, found.notes)
+    return replace(
+        found, source="what a systemd unit starts", left_out=(*found.left_out, *files)
+    )  # fmt: skip
 
 
 def read_compose(text: str, name: str | None, service: str | None) -> Imported:
@@ -56,13 +64,15 @@ def read_compose(text: str, name: str | None, service: str | None) -> Imported:
     title = chosen(services, service, "service")
     entry = services[title]
     fields = entry if isinstance(entry, dict) else {}
-    command = fields.get("command", "")
-    words = command if isinstance(command, list) else _shell_words(command)
-    plain = [word.replace("$$", "$") for word in words if isinstance(word, str)]
-    found = read_words(plain, name, _compose_environment(fields.get("environment")))
-    return Imported(
-        found.preset, f"the service {title} of a compose file", found.left_out, found.notes
-    )  # fmt: skip
+    command = [*_words(fields.get("entrypoint")), *_words(fields.get("command"))]
+    environment, left_out = _compose_environment(fields.get("environment"))
+    left_out += [f"{key}: {_written(fields[key])}" for key in ELSEWHERE if key in fields]
+    found = read_words([word.replace("$$", "$") for word in command], name, environment)
+    return replace(
+        found,
+        source=f"the service {title} of a compose file",
+        left_out=(*found.left_out, *left_out),
+    )
 
 
 def _systemd_words(command: str) -> list[str]:
@@ -75,13 +85,30 @@ def _systemd_words(command: str) -> list[str]:
     return words
 
 
-def _shell_words(command: Node) -> list[str]:
+def _words(command: Node | None) -> list[str]:
+    if isinstance(command, list):
+        return [word for word in command if isinstance(word, str)]
     text = command if isinstance(command, str) else ""
     return [word for each in commands(text) for word in each.words]
 
 
-def _compose_environment(listed: Node | None) -> dict[str, str]:
-    if isinstance(listed, dict):
-        return {name: value for name, value in listed.items() if isinstance(value, str)}
-    pairs = [each.partition("=") for each in listed or [] if isinstance(each, str)]
-    return {name: value for name, _, value in pairs}
+def _compose_environment(listed: Node | None) -> tuple[dict[str, str], list[str]]:
+    """The variables, and those of llama-server that the file leaves to whoever starts it."""
+    pairs = listed.items() if isinstance(listed, dict) else (
+        (name, value if equals else "")
+        for each in listed or []
+        if isinstance(each, str)
+        for name, equals, value in [each.partition("=")]
+    )  # fmt: skip
+    found: dict[str, str] = {}
+    left_out: list[str] = []
+    for name, value in pairs:
+        if isinstance(value, str) and value not in ("", "null", "~"):
+            found[name] = value
+        elif name.startswith("LLAMA_"):
+            left_out.append(f"{name} (its value is not in the file)")
+    return found, left_out
+
+
+def _written(value: Node) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

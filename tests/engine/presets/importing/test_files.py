@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from engine.errors import PresetError
 from engine.presets.importing.imported import ImportedFileError
 from engine.presets.importing.text import read_text
-from engine.presets.importing.yaml_part import parse_yaml
+from engine.presets.importing.yaml_tree import parse_yaml
 
 INI = """version = 1
 ; all of them
@@ -170,17 +172,19 @@ def test_broken_files_are_refused(text: str) -> None:
         read_text(text)
 
 
-@pytest.mark.parametrize("start", ["[a]\n", "models:\n", "services:\n", "[Service]\n", "{", ""])
+@pytest.mark.parametrize(
+    "start", ["[a]\n", "models:\n", "services:\n", "[Service]\n", "{", "FROM a\n", ""]
+)
 @given(text=st.text(st.sampled_from("ab =:-\"'[]{}|>#;$\\\n,1"), max_size=60))
 def test_any_text_is_read_or_refused(start: str, text: str) -> None:
     with contextlib.suppress(PresetError):
         assert read_text(start + text).preset.name
 
 
-def test_yaml_of_these_programs_is_read() -> None:
+def test_yaml_is_a_tree_of_strings() -> None:
     tree = parse_yaml(
         'a: 1 # one\n\'b c\': "x: \\"y\\""\nlist:\n- x\n- k: v\n  l: w\nflow: [a, "b,c"]\n'
-        "text: >-\n  one\n  two\nlast:\n"
+        "text: >-\n  one\n  two\nyes: on\nlast:\n"
     )
     assert tree == {
         "a": "1",
@@ -188,5 +192,146 @@ def test_yaml_of_these_programs_is_read() -> None:
         "list": ["x", {"k": "v", "l": "w"}],
         "flow": ["a", "b,c"],
         "text": "one two",
+        "yes": "on",
         "last": "",
     }
+
+
+ANCHORS = """
+x-common: &common
+  LLAMA_ARG_CTX_SIZE: 8192
+  LLAMA_ARG_N_PARALLEL: 2
+x-size: &size 4096
+services:
+  flow: {command: -m a.gguf, environment: {LLAMA_ARG_CTX_SIZE: 8192, LLAMA_ARG_N_PARALLEL: 2}}
+  alias: {command: -m a.gguf, environment: *common}
+  merged:
+    command: -m a.gguf
+    environment:
+      <<: *common
+      LLAMA_ARG_CTX_SIZE: *size
+  lines:
+    command: [
+      "-m", a.gguf,
+      "-c", "8192",  # of both
+      "-np", 2,
+    ]
+  entry:
+    entrypoint: ["/app/llama-server", "-m", "a.gguf"]
+    command:
+      - -c
+      - "8192"
+      - -np
+      - "2"
+  several: {command: -m a.gguf, environment: {<<: [*common, {LLAMA_ARG_CTX_SIZE: 1}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "n_ctx"),
+    [
+        ("flow", 8192), ("alias", 8192), ("merged", 4096), ("lines", 8192), ("entry", 8192),
+        ("several", 8192),
+    ],
+)  # fmt: skip
+def test_no_way_to_write_yaml_loses_a_value(service: str, n_ctx: int) -> None:
+    found = read_text(ANCHORS, entry=service)
+    assert (found.preset.model, found.preset.n_ctx, found.preset.n_slots) == ("a.gguf", n_ctx, 2)
+    assert found.left_out == ()
+
+
+def test_settings_that_stand_in_other_files_are_listed() -> None:
+    compose = (
+        "services: {a: {command: -m a.gguf -c 512, env_file: [.env], environment: "
+        "[LLAMA_ARG_N_PARALLEL, HOME, LLAMA_ARG_BATCH=]}}"
+    )
+    assert read_text(compose).left_out == (
+        "LLAMA_ARG_N_PARALLEL (its value is not in the file)",
+        "LLAMA_ARG_BATCH (its value is not in the file)",
+        'env_file: [".env"]',
+    )
+    assert read_text(f"{UNIT}EnvironmentFile=-/etc/llama\n").left_out == (
+        "EnvironmentFile=-/etc/llama",
+    )
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BOMB, "more than 20,000 values"),
+        ("a: " + "[" * 100, "nested deeper than 40 levels"),
+        ("a: &a [*a]", "an alias stands inside what it names"),
+        ("a: 1\nb: 2\na: 3", "line 3 says a a second time"),
+        ("a: !reset 3", "line 1 has the tag !reset"),
+        ("a: 1\n---\nb: 2", "not valid YAML"),
+        ("a: [1\n", "not valid YAML"),
+        ("? [a]\n: 1", "line 1 of this YAML has a key that is no text"),
+        ("x" * 300_000, "more than 262,144 characters"),
+        ('a: "\\UFFFFFFFF"', "not valid YAML"),
+    ],
+)
+def test_yaml_beyond_its_bounds_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ImportedFileError, match=re.escape(reason)):
+        parse_yaml(text)
+
+
+MODELFILE = """# made by hand
+from ./model.gguf
+FROM ./projector.gguf
+ADAPTER ./style.gguf
+PARAMETER num_ctx 16384
+PARAMETER num_gpu 20
+PARAMETER top_k 7
+PARAMETER stop "<|end|>"
+SYSTEM \"\"\"Be kind.
+Be brief.\"\"\"
+TEMPLATE "{{ .Prompt }}"
+"""
+
+
+def test_a_modelfile_of_ollama_is_read() -> None:
+    found = read_text(MODELFILE)
+    preset = found.preset
+    assert (preset.name, preset.model, preset.mmproj) == (
+        "model", "./model.gguf", "./projector.gguf"
+    )  # fmt: skip
+    assert (preset.n_ctx, preset.n_gpu_layers, preset.lora) == (16384, 20, ("./style.gguf",))
+    assert (preset.sampling.top_k, preset.sampling.repetition_penalty) == (7, 1.1)
+    assert preset.system_prompt == "Be kind.\nBe brief."
+    assert found.left_out == ('PARAMETER stop "<|end|>"', "TEMPLATE {{ .Prompt }}")
+    assert "environment of Ollama's server" in found.notes[0]
+    with pytest.raises(ImportedFileError, match="no instruction in 'nonsense'"):
+        read_text("FROM a.gguf\nnonsense\n")
+
+
+def test_settings_of_koboldcpp_are_read_and_what_is_on_beside_them_is_listed() -> None:
+    data = {
+        "model_param": "", "model": ["/m/a b.gguf"], "contextsize": 4096, "blasbatchsize": 256,
+        "flashattention": True, "quantkv": 1, "lowvram": True, "gpulayers": -1, "moecpu": 999,
+        "usecublas": ["normal", "1", "mmq"], "tensor_split": [3.0, 1.0], "threads": 4,
+        "overridetensors": "exps=CPU", "lora": None, "multiuser": 5, "quiet": False,
+        "gendefaults": '{"temperature": 0.5, "typical": 0.9}',
+    }  # fmt: skip
+    found = read_text(json.dumps(data))
+    preset = found.preset
+    assert (preset.name, preset.model, preset.n_ctx) == ("a b", "/m/a b.gguf", 4096)
+    assert (preset.n_batch, preset.n_ubatch, preset.type_k, preset.type_v) == (
+        256, 256, "q8_0", "q8_0"
+    )  # fmt: skip
+    assert (preset.flash_attention, preset.offload_kqv, preset.n_gpu_layers) == (
+        "on", False, "auto"
+    )  # fmt: skip
+    assert (preset.split_mode, preset.main_gpu, preset.n_cpu_moe) == ("none", 1, "all")
+    assert preset.tensor_overrides[0].pattern == "exps"
+    assert preset.sampling.temperature == 0.5
+    assert found.left_out == ("gendefaults typical = 0.9", "multiuser = 5")
+
+
+def test_json_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(ImportedFileError, match="not valid JSON"):
+        read_text('{"a":' * 100_000)

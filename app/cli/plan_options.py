@@ -1,0 +1,147 @@
+"""The options that `plan`, `export` and `fit` have in common: the machine, and the knobs."""
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.amounts import Count, Layers, Shares, Size
+
+if TYPE_CHECKING:
+    from app.planning.plan import Planner, Setup
+    from engine.memory.estimate import Target
+
+Command = Callable[..., object]
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_TYPE = click.Choice(KV_TYPES)
+GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
+MACHINE = frozenset({"vram", "cards", "ram", "margin"})
+
+
+def _joined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+machine_options = _joined(
+    click.option(
+        "--vram",
+        "--device",
+        "vram",
+        type=Size(),
+        multiple=True,
+        help="A GPU of this size instead of those found; again for more GPUs.",
+    ),
+    click.option("--card", "cards", multiple=True, metavar="NAME",
+                 help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),
+    click.option("--ram", type=Size(), help="Main memory instead of what is free."),
+    click.option("--margin", type=Size(can_be_zero=True),
+                 help="Memory to keep free on every device; without it 512MiB."),
+)  # fmt: skip
+
+slots_option = click.option(
+    "--slots",
+    "n_slots",
+    type=Count(1, 256),
+    help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
+)
+draft_option = click.option("--draft", metavar="MODEL", help="A draft model beside it.")
+
+knob_options = _joined(
+    click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file."),
+    click.option("--ctx", "n_ctx", type=Count(),
+                 help="Tokens of context, as 32k; without it the preset's, at most 8192."),
+    click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
+    click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
+    click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
+                 help="Flash attention."),
+    click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens of a batch."),
+    click.option("--ubatch", "n_ubatch", type=Count(1, 65536),
+                 help="Tokens that are computed at once."),
+    slots_option,
+    click.option("--unified", "kv_unified", is_flag=True, default=None,
+                 help="The slots share their cells."),
+    click.option("--swa-full", is_flag=True, default=None,
+                 help="Sliding-window layers keep every token."),
+    click.option("--gpu-layers", "n_gpu_layers", type=Layers(has_auto=True),
+                 help="Layers on the GPU, the output counting as one; without it, all that fit."),
+    click.option("--cpu-moe", "n_cpu_moe", flag_value="all", type=Layers(),
+                 help="Experts of all layers stay in main memory."),
+    click.option("--n-cpu-moe", "n_cpu_moe", type=Layers(),
+                 help="Experts of the first N layers stay in main memory."),
+    click.option("--no-kv-offload", "offload_kqv", flag_value=False, default=None, type=bool,
+                 help="The cache stays in main memory."),
+    click.option("--split-mode", type=click.Choice(["layer", "none"]),
+                 help="Share the layers among the GPUs, or give all to the main one."),
+    click.option("--main-gpu", type=Count(0, 15), help="The GPU that takes all, from 0 on."),
+    click.option("--tensor-split", type=Shares(), help="Share of each GPU in the layers, as 3:1."),
+    draft_option,
+    click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
+                 help="Tokens that its own head drafts, in llama-server."),
+    click.option("--mmproj", type=GGUF, help="A projector for images or sound beside it."),
+    click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
+                 type=bool, help="The projector stays in main memory."),
+    click.option("--lora", type=GGUF, multiple=True,
+                 help="An adapter beside it; may be given again."),
+    click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
+)  # fmt: skip
+"""Every knob of the planner, by the preset's own keys."""
+
+
+def setup_of_options(
+    model: str | None, target: "Target", planner: "Planner", options: Mapping[str, object]
+) -> "Setup":
+    """The setup that the machine's options and the knobs describe.
+
+    Raises:
+        EngineError: the model, the preset or a card is not there, or cannot be read.
+    """
+    from app.cli.slow_reading import SlowReading
+    from app.planning.asked import Asked, setup_of
+    from engine.memory.cards import find_card
+
+    named = {"preset", "draft", *MACHINE}
+    vram, cards = options["vram"], options["cards"]
+    assert isinstance(vram, tuple)
+    assert isinstance(cards, tuple)
+    rules = {
+        name: _plain(value)
+        for name, value in options.items()
+        if name not in named and value is not None and value != ()
+    }
+    asked = Asked(
+        model=model,
+        preset=_text(options["preset"]),
+        target=target,
+        draft=_text(options["draft"]),
+        vram_bytes=vram,
+        cards=tuple(find_card(card).name for card in cards),
+        ram_bytes=whole(options["ram"]),
+        margin_bytes=whole(options["margin"]),
+        rules=rules,
+    )
+    reading = SlowReading()
+    setup = setup_of(asked, planner, progress=reading.header)
+    reading.done()
+    return setup
+
+
+def whole(value: object) -> int | None:
+    """An option's number, None where it was not given."""
+    return value if isinstance(value, int) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _plain(value: object) -> object:
+    """A value as presets have it: paths are texts there."""
+    match value:
+        case Path():
+            return str(value)
+        case tuple():
+            return tuple(map(_plain, value))
+        case _:
+            return value

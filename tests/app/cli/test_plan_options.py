@@ -1,0 +1,119 @@
+"""One spelling of amounts and one name of an option, whichever command takes it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from app.cli import main
+from app.cli.amounts import Count, Size
+from engine.memory.units import GIB
+from tests.gguf_files import header, write
+
+MODEL = "qwen3-30b-a3b"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main.run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def options_of(command: click.Command) -> Iterator[tuple[str, click.Option]]:
+    for param in command.params:
+        if isinstance(param, click.Option):
+            yield from ((flag, param) for flag in param.opts)
+
+
+COMMANDS = ("run", "plan", "fit", "compare", "bench", "export", "pairs")
+
+
+def test_an_option_has_one_name_and_one_spelling_in_every_command() -> None:
+    group = main.cli
+    assert isinstance(group, click.Group)
+    found: dict[str, dict[str, str]] = {}
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        for flag, option in options_of(command):
+            found.setdefault(flag, {})[name] = str(option.type.to_info_dict())
+            is_whole = isinstance(option.type, click.IntRange)
+            assert not is_whole or flag in ("--port", "--seed"), f"{flag} takes no 8k"
+    assert "--tokens" not in found
+    differing = {flag: types for flag, types in found.items() if len(set(types.values())) > 1}
+    # `bench` writes its JSON to a file; a speed is measured over two tokens and more.
+    assert {*differing} <= {"--seed", "--temperature", "--format", "--max-tokens", "--json"}
+
+
+@pytest.mark.parametrize("text", ["32k", "32768", "32,768"])
+@pytest.mark.parametrize("command", ["plan", "export"])
+def test_a_context_is_typed_as_a_number_or_with_its_unit(
+    command: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(capsys, command, MODEL, "--vram", "48", "--ctx", text)
+    assert "32768" in json.dumps(found.get("args") or found["arguments"])
+
+
+def test_sizes_are_gib_where_no_unit_is_typed() -> None:
+    assert Size().convert("8", None, None) == Size().convert("8GiB", None, None) == 8 * GIB
+    with pytest.raises(click.BadParameter, match="8589934592B"):
+        Size().convert("8589934592", None, None)
+
+
+@pytest.mark.parametrize("text", ["", "many", "0", "-1", "1.5", "3GiB"])
+def test_what_is_no_count_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"8k|whole numbers 1 to 100"):
+        Count(1, 100).convert(text, None, None)
+
+
+@pytest.mark.parametrize("command", ["plan", "export"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cpu-moe"], ["--cpu-moe"]),
+        (["--n-cpu-moe", "20"], ["--n-cpu-moe", "20"]),
+        (["--n-cpu-moe", "all"], ["--cpu-moe"]),
+        (["--no-kv-offload"], ["--no-kv-offload"]),
+        (["--tensor-split", "3:1"], ["--tensor-split", "3,1"]),
+        (["--split-mode", "none", "--main-gpu", "1"], ["--split-mode", "none", "--main-gpu", "1"]),
+        (["--threads", "6"], ["--threads", "6"]),
+        (["--gpu-layers", "12"], ["--n-gpu-layers", "12"]),
+        (["--slots", "2", "--unified"], ["--kv-unified"]),
+    ],
+)
+def test_plan_and_export_have_the_knobs_of_the_planner(
+    command: str, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(capsys, command, MODEL, "--vram", "24GiB", "--card", "RTX 3060", *options)
+    arguments = found.get("args") or found["arguments"]
+    assert isinstance(arguments, list)
+    start = arguments.index(words[0])
+    assert arguments[start : start + len(words)] == words
+
+
+def test_a_projector_and_adapters_are_planned_beside_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("a.gguf", "b.gguf")
+    adapters = [write(tmp_path / name, header({"general.type": "adapter"})) for name in names]
+    projector = write(tmp_path / "p.gguf", header({"general.architecture": "clip"}))
+    options = ["--lora", str(adapters[0]), "--lora", str(adapters[1]), "--mmproj", str(projector)]
+    found = shown(capsys, "export", "qwen3-4b", "--vram", "8GiB", *options, "--no-mmproj-offload")
+    arguments = found["args"]
+    assert isinstance(arguments, list)
+    assert arguments[arguments.index("--lora") + 1] == ",".join(map(str, adapters))
+    assert arguments[arguments.index("--mmproj") + 1] == str(projector)
+    assert "--no-mmproj-offload" in arguments
+
+
+def test_main_memory_and_cards_are_planned_for_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = shown(capsys, "plan", "qwen3-4b", "--card", "RTX 3060", "--ram", "64GiB")
+    devices = found["devices"]
+    assert isinstance(devices, list)
+    assert "RTX 3060" in devices[0]["name"]
+    assert devices[-1]["free_memory_bytes"] == 64 * GIB
