@@ -3,15 +3,18 @@ BIN := .venv/bin
 
 KILLS ?= 200
 
-.PHONY: chat test check torture setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check torture setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
 	  echo 'kvchat is set up, but this is no terminal. In one: make chat'; \
 	  echo 'Without one: $(BIN)/kvchat run "Hello"'; fi
 
-test: setup-dev test-models ## set up what the tests need and run all of them
-	@$(BIN)/python -m pytest
+test: setup-dev test-models ## set up what the tests need and run all but the slow ones
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m 'not slow'
+
+test-all: test ## the slow tests too, as CI does
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m slow
 
 check: setup-dev ## the gate: format, lint, types, import contracts
 	$(BIN)/ruff format --check .

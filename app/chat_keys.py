@@ -80,4 +80,10 @@ COMPOSER_KEYS: list[BindingType] = [
          "Send the message; with nothing written, go on with a reply that was cut"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Begin a new line in the message"),
+    _key("ctrl+c", "copy_or_clear", "Empty", "composer-empty",
+         "Empty the composer, or copy what is selected; ctrl+z brings the text back"),
+    _key("ctrl+a", "line_start_or_all", "Select all", "composer-all",
+         "Go to the start of the line; there already, select all"),
+    _key("ctrl+z", "undo", "Undo", "composer-undo",
+         "Take the last change back: what was typed, pasted or emptied"),
 ]  # fmt: skip

@@ -57,7 +57,8 @@ def percentiles(seconds: list[float]) -> str:
 def put_all(cache: TieredCache, chats: list[list[int]]) -> list[float]:
     seconds = []
     for index, chat in enumerate(chats):
-        start = cache.n_kept(chat)
+        with cache.match(chat) as match:
+            start = match.n_tokens
         state = bytes((len(chat) - start) * TOKEN_BYTES)
         began = time.perf_counter()
         cache.put(chat, start, state, recompute_s=1.0, owner=f"chat:{index}")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
@@ -26,9 +25,13 @@ READY_S = 1.0
 """How long the first reply waits for the tiers. Those of a model that was opened before are there
 sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
 
-
 NEWS_S = 1.0
 """How often what the tiers did in the background is told."""
+
+CACHE_OFF = (
+    "The cache is off, so nothing is kept: in [cache] of the settings, take out enabled = false "
+    "and give warm or cold more than 0"
+)
 
 
 class CacheKeeper:
@@ -41,22 +44,29 @@ class CacheKeeper:
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
         self._made_at = time.time()
-        self._errands: SimpleQueue[Errand] = SimpleQueue()
+        self._errands: list[Errand] = []
+        self._asked = threading.Condition()
+        """Guards the errands that wait."""
         self._is_open = threading.Event()
         self._tiers: TieredCache | None = None
 
     def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        """Begin to open the tiers, and wait for them a moment."""
-        if settings.warm_bytes <= 0 and settings.cold_bytes <= 0:
-            return
+        """Begin to open the tiers, if they may hold anything, and wait for them a moment."""
         threading.Thread(
             target=self._serve, args=(loaded, settings), name="cache", daemon=True
         ).start()
         self._is_open.wait(READY_S)
 
     def take(self, errand: Errand) -> None:
-        """Do something beside the replies, after what was asked before."""
-        self._errands.put(errand)
+        """Do something beside the replies, after what was asked before.
+
+        A prefetch takes the place of one that still waits: its chat is no longer looked at.
+        """
+        with self._asked:
+            if isinstance(errand, Prefetch):
+                self._errands = [each for each in self._errands if not isinstance(each, Prefetch)]
+            self._errands.append(errand)
+            self._asked.notify()
 
     def close(self, timeout_s: float) -> None:
         """Write what is not on disk yet; gives up after `timeout_s`."""
@@ -64,21 +74,27 @@ class CacheKeeper:
             self._tiers.close(timeout_s)
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        try:
-            tiers = self._opened(loaded, settings)
-        except EngineError as error:
-            self._report(loaded, f"Nothing is kept of computed tokens: {error}")
-            return
-        finally:
-            self._is_open.set()
-        self._report(loaded)
+        is_wanted = settings.warm_bytes > 0 or settings.cold_bytes > 0
+        problem = self._opened(loaded, settings) if is_wanted else CACHE_OFF
+        self._is_open.set()
+        if is_wanted:
+            self._report(loaded, problem)
         while True:
-            try:
-                self._do(self._errands.get(timeout=NEWS_S), tiers, loaded)
-            except Empty:
-                if not tiers.has_news():
-                    continue
-            self._report(loaded)
+            errand = self._next_errand()
+            if self._tiers is None:
+                if isinstance(errand, ManageCache):
+                    self._report(loaded, problem)
+                continue
+            if errand is not None:
+                self._do(errand, self._tiers, loaded)
+            if errand is not None or self._tiers.has_news():
+                self._report(loaded)
+
+    def _next_errand(self) -> Errand | None:
+        """Give what was asked first, or nothing where nothing is asked for a while."""
+        with self._asked:
+            self._asked.wait_for(lambda: self._errands, NEWS_S)
+            return self._errands.pop(0) if self._errands else None
 
     def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:
         report = loaded.session.cache_report()
@@ -87,7 +103,15 @@ class CacheKeeper:
             report = replace(report, notes=(*report.notes, note))
         self._tell(TiersChanged(report))
 
-    def _opened(self, loaded: LoadedSession, settings: CacheSettings) -> TieredCache:
+    def _opened(self, loaded: LoadedSession, settings: CacheSettings) -> str | None:
+        """Open the tiers; gives why nothing is kept where they cannot be opened."""
+        try:
+            self._open(loaded, settings)
+        except EngineError as error:
+            return f"Nothing is kept of computed tokens: {error}"
+        return None
+
+    def _open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         backend = loaded.target
         hashes = FileHashes(None if settings.folder is None else settings.folder.parent / HASHES)
         buffers = {buffer.device for buffer in loaded.loaded.buffers}
@@ -110,7 +134,6 @@ class CacheKeeper:
             tiers.note(problem, is_problem=True)
         for removed in () if cold is None else cold.take_notes():
             tiers.note(removed, is_problem=True)
-        return tiers
 
     def _do(self, errand: Errand, tiers: TieredCache, loaded: LoadedSession) -> None:
         try:

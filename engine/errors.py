@@ -1,4 +1,4 @@
-"""Every error that the engine raises on purpose, as one tree.
+"""The errors that the engine raises on purpose, as one tree; narrower ones stand where they arise.
 
     EngineError
     ├── ModelFileError          a GGUF file that cannot be read or understood
@@ -6,6 +6,8 @@
     ├── DecodeError             a decode failed; the sequence says what it still holds
     ├── DecodeAborted           a decode was stopped on request
     ├── CropUnsupportedError    the cache cannot be cut back to that length
+    ├── StateError              a saved state that is damaged, or that the backend refuses
+    ├── CacheStoreError         the folder of saved states cannot be read or written
     ├── CacheBudgetError        more is to be kept for good than the cache may hold
     ├── ContextFullError        more tokens than cells
     ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox

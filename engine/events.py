@@ -66,7 +66,7 @@ class Loaded:
     """Fingerprint of the vocabulary; token ids are only valid where it is equal."""
     configuration: Configuration
     predictors: tuple[str, ...]
-    """Predictors that can be switched on: `off`, `lookup`, and `draft` with a draft model."""
+    """Names of the predictors that can be switched on; `draft` needs a draft model."""
     buffers: tuple[BufferSize, ...] = ()
     notes: tuple[str, ...] = ()
     """Things the user should know, such as a fallback that was taken."""

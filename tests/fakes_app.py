@@ -16,10 +16,10 @@ from app.store.chats import ChatStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.model.library import ModelEntry
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.waiting import PATIENCE_S
 
 WIDE = (120, 36)
 NARROW = (80, 24)
-WAIT_S = 10.0
 
 
 def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services:
@@ -63,7 +63,7 @@ def make_app(
 
 async def wait_until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:
     """Let the application run until something is so, and fail when it never is."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not predicate():
         assert time.monotonic() < deadline, "it did not happen in time"
         await pilot.pause()

@@ -6,7 +6,7 @@ What becomes of the engine's events is in `app.chat.replies`.
 from dataclasses import replace
 
 from app.chat.change import Notice
-from app.chat.continuing import known_tokens
+from app.chat.continuing import is_out_of_room, known_tokens
 from app.chat.entries import CUT_BY_CLOSE
 from app.chat.replies import ChatReplies, owner_of
 from app.chat.reply import RunningReply
@@ -17,6 +17,7 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
+from engine.errors import ContextFullError
 from engine.events import (
     FinishReason,
 )
@@ -84,6 +85,37 @@ class ChatController(ChatReplies):
             StoreError: If the text could not be saved; nothing was sent then.
         """
         self._ask(text, parent_id=self.history.message(message_id).parent_id)
+
+    def ask_in(self, chat_id: int | None, text: str, edited: int | None = None) -> int:
+        """Ask in a chat that is not shown, and give its number.
+
+        Args:
+            chat_id: The chat; None begins one.
+            text: What is asked.
+            edited: The question that it takes the place of.
+
+        Raises:
+            StoreError: If the chat is gone or written by another kvchat, or saving failed.
+            ContextFullError: If the reply before had no room.
+        """
+        shown, other = self.history, self.history.beside(chat_id)
+        self.history = other
+        try:
+            last = other.unfinished()
+            if other.is_read_only:
+                raise StoreError(f"another kvchat writes “{other.title}”: close it there first")
+            if last is not None and is_out_of_room(last):
+                raise ContextFullError(f"“{other.title}” has no room to go on: open it (ctrl+l)")
+            if edited is None:
+                self.send(text)
+            else:
+                self.edit(edited, text)
+            assert self._reply is not None
+            self._reply.lock = other.take_lock()
+            return self._reply.chat_id
+        finally:
+            self.history = shown
+            other.close()
 
     def regenerate(self, message_id: int | None = None) -> bool:
         """Answer once more, beside the reply that is there; False if nothing was asked.

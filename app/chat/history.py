@@ -90,6 +90,22 @@ class ChatHistory:
         self.system_prompt = chat.system_prompt
         self.refresh()
 
+    def beside(self, chat_id: int | None) -> "ChatHistory":
+        """A chat that is written without being shown; None is a new one.
+
+        Raises:
+            StoreError: If the chat is gone.
+        """
+        other = ChatHistory(
+            self.store,
+            sampling=self._default_sampling,
+            system_prompt=self._default_system_prompt,
+        )
+        other._model_path = self._model_path
+        if chat_id is not None:
+            other.open(chat_id)
+        return other
+
     def refresh(self) -> None:
         """Read the shown path again."""
         if self.chat is None:

@@ -109,8 +109,12 @@ class ChatReplies:
     @property
     def can_ask(self) -> bool:
         """A message can be sent now."""
-        is_free = self.meters.phase is Phase.READY and not self.is_lent
-        return is_free and not self.history.is_read_only
+        return self.is_free and not self.history.is_read_only
+
+    @property
+    def is_free(self) -> bool:
+        """The engine has nothing to do."""
+        return self.meters.phase is Phase.READY and not self.is_lent
 
     @property
     def is_lent(self) -> bool:

@@ -85,6 +85,7 @@ class ChatScreen(ChatActions):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
+        self.recall_drafts()
         self.composer.focus()
         self.transcript.set_tint(self.services.tint)
         self.set_interval(FRAME_S, self._tick)
@@ -112,6 +113,7 @@ class ChatScreen(ChatActions):
                 self.present()
 
     def _read_memory(self) -> None:
+        self.save_drafts()
         with self._memory_pacer.work():
             self.controller.meters.process(self.controller.client.process_memory_bytes())
 
@@ -121,6 +123,7 @@ class ChatScreen(ChatActions):
             self._pending, self._pending_pieces = "", []
             self.transcript.is_read_only = self.controller.history.is_read_only
             self.transcript.show(self.controller.entries())
+            self.follow_chat()
             self._present_chat()
             self.present()
         if self._jump is not None:
@@ -136,10 +139,15 @@ class ChatScreen(ChatActions):
         if change.draft is not None:
             self.give_back(change.draft)
         if change.context_full is not None:
+            self.give_back_waiting()
             self.offer_room(change.context_full)
         if change.loaded is not None:
             self._read_memory()
+            self.measure_text()
             self.present()
+
+    def on_unmount(self) -> None:
+        self.save_drafts()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._keep_focus)

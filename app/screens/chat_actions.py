@@ -35,13 +35,13 @@ class ChatActions(ChatAsking):
 
     def action_new_chat(self) -> None:
         """Begin a new chat."""
-        self.leave_chat()
         self.controller.new_chat()
+        self.follow_chat()
         self.composer.focus()
 
     def open_chat(self, chat_id: int) -> None:
-        self.leave_chat()
         super().open_chat(chat_id)
+        self.follow_chat()
         self.transcript.action_follow()
         self.composer.focus()
 

@@ -26,6 +26,8 @@ class ChatDialogs(Screen[None]):
         self.controller = controller
         self.room = RoomMaker(controller)
         self.services = services
+        self.is_choosing = False
+        """The user is asked what goes from a full context: nothing else is asked meanwhile."""
         self._left_plan: LeftPlan | None = None
 
     # --- chats ---
@@ -114,6 +116,7 @@ class ChatDialogs(Screen[None]):
             return
 
         def chosen(choice: ContextChoice | None) -> None:
+            self.is_choosing = False
             try:
                 match choice:
                     case "shift":
@@ -127,6 +130,7 @@ class ChatDialogs(Screen[None]):
             except EngineError as error:
                 self.report(error)
 
+        self.is_choosing = True
         self.app.push_screen(ContextFullScreen(why, self.room.choices()), chosen)
 
     def action_see_all(self) -> None:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +18,7 @@ from app.store.records import (
     Chat,
     ChatSize,
     ChatTree,
+    Draft,
     StoredMessage,
     chat_of,
     load_tokens,
@@ -367,6 +368,18 @@ class ChatStore:
             StoreError: If there is no message with this id.
         """
         self._writer.run(lambda db: statements.reopen_message(db, message_id))
+
+    def drafts(self) -> dict[int | None, Draft]:
+        """The texts that were not sent, by chat; None is the new chat."""
+        rows = self._read("SELECT chat_id, content, edited_id, before_edit FROM drafts")
+        return {
+            row["chat_id"]: Draft(row["content"], row["edited_id"], row["before_edit"])
+            for row in rows
+        }
+
+    def save_drafts(self, drafts: Mapping[int | None, Draft]) -> None:
+        """Keep the unsent texts of these chats, soon; returns at once."""
+        self._writer.later(lambda db: statements.save_drafts(db, drafts))
 
     def lock_chat(self, chat_id: int) -> ChatLock | None:
         """Lock a chat for writing, or give None while another kvchat writes it."""

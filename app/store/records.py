@@ -79,6 +79,32 @@ class ChatSize:
     """Tokens of the messages whose token ids are kept."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text of the user that was not sent."""
+
+    text: str = ""
+    edited: int | None = None
+    """The question that it takes the place of."""
+    before: str = ""
+    """What stood in the composer before that question was taken there."""
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.before) or self.edited is not None
+
+    def and_then(self, later: "Draft") -> "Draft":
+        """Both texts, one below the other; nothing that was written is lost."""
+        return Draft(
+            _joined(self.text, later.text),
+            later.edited if self.edited is None else self.edited,
+            _joined(self.before, later.before),
+        )
+
+
+def _joined(*texts: str) -> str:
+    return "\n\n".join(text for text in texts if text)
+
+
 CHAT_COLUMNS = (
     "id, title, title_locked, created_at, updated_at, model_path, system_prompt, sampling, head_id,"
     " archived_at, kept_from, summary"

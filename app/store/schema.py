@@ -101,7 +101,17 @@ END;
 INSERT INTO message_index (message_index) VALUES ('rebuild')
 """
 
-STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED, ARCHIVE_AND_CONTEXT, SEARCH)
+# A chat without a number is the new one, which has none before its first question is saved.
+DRAFTS = """
+CREATE TABLE drafts (
+    chat_id INTEGER UNIQUE REFERENCES chats(id) ON DELETE CASCADE,
+    content TEXT NOT NULL,
+    edited_id INTEGER,
+    before_edit TEXT NOT NULL
+)
+"""
+
+STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED, ARCHIVE_AND_CONTEXT, SEARCH, DRAFTS)
 """Step i takes a database from version i to version i + 1."""
 
 

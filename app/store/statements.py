@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.store.errors import StoreError
@@ -11,6 +11,7 @@ from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
     Chat,
+    Draft,
     StoredMessage,
     chat_of,
     dump_sampling,
@@ -273,6 +274,18 @@ def _changed(
     if row is None:
         raise no_chat(chat_id)
     return chat_of(row)
+
+
+def save_drafts(db: sqlite3.Connection, drafts: Mapping[int | None, Draft]) -> None:
+    """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten."""
+    for chat_id, draft in drafts.items():
+        db.execute("DELETE FROM drafts WHERE chat_id IS ?", (chat_id,))
+        if draft:
+            db.execute(
+                "INSERT INTO drafts (chat_id, content, edited_id, before_edit) SELECT ?, ?, ?, ?"
+                " WHERE ? IS NULL OR EXISTS (SELECT 1 FROM chats WHERE id = ?)",
+                (chat_id, draft.text, draft.edited, draft.before, chat_id, chat_id),
+            )
 
 
 def finish_message(db: sqlite3.Connection, message_id: int, end: MessageEnd) -> StoredMessage:

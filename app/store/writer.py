@@ -98,6 +98,11 @@ class Writer:
         if isinstance(error, StoreError):
             self._report(error)
 
+    def later(self, job: Callable[[sqlite3.Connection], None]) -> None:
+        """Run `job` in a transaction soon; returns at once, and what fails is told as above."""
+        if not self._is_closed:
+            self._jobs.put(lambda: self._try(job))
+
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
         """Note the text so far of a reply, written within `FLUSH_S` seconds; returns at once."""
         with self._partials_lock:
@@ -225,8 +230,11 @@ class Writer:
             self._flush_at = None
         if not partials:
             return
+        self._try(lambda connection: _update_partials(connection, partials))
+
+    def _try(self, job: Callable[[sqlite3.Connection], None]) -> None:
         try:
-            self._transact(lambda connection: _update_partials(connection, partials))
+            self._transact(job)
         except StoreError as error:
             self._report(error)
 

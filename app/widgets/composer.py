@@ -8,6 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
 
 from app.chat_keys import COMPOSER_KEYS
 
@@ -73,7 +74,47 @@ class Composer(TextArea):
         """Begin a new line."""
         self.insert("\n")
 
+    def action_copy_or_clear(self) -> None:
+        """Copy what is selected; without a selection, empty the composer."""
+        if self.selected_text:
+            self.action_copy()
+        elif self.text and not self.read_only:
+            self.put("")
+            self.notify("Emptied: ctrl+z brings the text back.", timeout=3)
+
+    def action_line_start_or_all(self) -> None:
+        """Go to the start of the line; from there, select all."""
+        if self.cursor_at_start_of_line or self.selected_text == self.text:
+            self.select_all()
+        else:
+            self.action_cursor_line_start()
+
+    def undo(self) -> None:
+        if self.history.undo_stack:
+            self._leave_last_lines()
+        super().undo()
+
+    def redo(self) -> None:
+        if self.history.redo_stack:
+            self._leave_last_lines()
+        super().redo()
+
+    def _leave_last_lines(self) -> None:
+        """Put the cursor where a line stays: the step itself then puts it where it belongs.
+
+        Textual 8.2.8 looks for it in lines that are gone, where undoing takes a scroll bar away.
+        """
+        self.selection = Selection.cursor((0, 0))
+
     def put(self, text: str) -> None:
-        """Replace what is written, the cursor at the end."""
-        self.text = text
+        """Replace what is written, the cursor at the end; undo brings it back."""
+        if text != self.text:
+            self.replace(
+                text, self.document.start, self.document.end, maintain_selection_offset=False
+            )
+        self.move_cursor(self.document.end)
+
+    def begin(self, text: str) -> None:
+        """Show another text, which undo does not lead back from: it belongs to another chat."""
+        self.load_text(text)
         self.move_cursor(self.document.end)

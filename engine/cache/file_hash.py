@@ -3,7 +3,6 @@
 import math
 import os
 import time
-from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeGuard
@@ -33,18 +32,11 @@ class FileHashes:
     def __init__(self, path: Path | None) -> None:
         self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES)
 
-    def digest(
-        self,
-        file: Path,
-        check: Callable[[], None] = lambda: None,
-        *,
-        unchanged_since: float = math.inf,
-    ) -> str:
+    def digest(self, file: Path, *, unchanged_since: float = math.inf) -> str:
         """Give the digest of a file: 64 hexadecimal digits.
 
         Args:
             file: The file.
-            check: Is called between blocks of 4 MiB and may raise, which ends the reading.
             unchanged_since: Seconds since the epoch; a file that took its place later is not the
                 one that was loaded then.
 
@@ -64,7 +56,6 @@ class FileHashes:
                 block = memoryview(bytearray(BLOCK_BYTES))
                 while n_read := opened.readinto(block):
                     digest.update(block[:n_read])
-                    check()
                 after = _stamp(os.fstat(opened.fileno()))
         except OSError as error:
             raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error

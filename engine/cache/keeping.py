@@ -19,11 +19,6 @@ class Keeping:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def n_kept(self, tokens: Sequence[int]) -> int:
-        """Do `TieredCache.n_kept`."""
-        with self._core.lock:
-            return self._core.catalog.usable(pack(tokens))[1]
-
     def put(
         self, tokens: Sequence[int], start: int, state: Payload, recompute_s: float, owner: str
     ) -> bool:

@@ -1,14 +1,12 @@
 """A radix tree over lines of tokens: what lines share is there once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from engine.cache.line import TOKEN_BYTES
 
 V = TypeVar("V")
-Divide = Callable[[V, int], tuple[V | None, V | None]]
-"""Gives the values of both halves of an edge, from its value and the tokens of the upper half."""
 
 
 class Node(Generic[V]):
@@ -79,31 +77,23 @@ class RadixTree(Generic[V]):
             node = child
         return Found(tuple(nodes), n_tokens)
 
-    def insert(
-        self,
-        line: bytes,
-        value: V,
-        *,
-        divide: Divide[V] | None = None,
-        below: Node[V] | None = None,
-    ) -> Node[V]:
+    def insert(self, line: bytes, value: V, *, below: Node[V] | None = None) -> Node[V]:
         """Put a value at the end of a line, splitting the edge where it leaves a known one.
 
-        A value that is there is replaced. Without `divide`, the lower half of a split edge keeps
-        the value.
+        A value that is there is replaced; the lower half of a split edge keeps its value.
         """
         top = self.root if below is None else below
         found = self.match(line, below=top)
         node = found.nodes[-1] if found.nodes else top
         if found.is_inside:
-            node = self.split(node, found.n_tokens, divide=divide)
+            node = self.split(node, found.n_tokens)
         rest = line[(found.n_tokens - top.end) * TOKEN_BYTES :]
         if rest:
             node = self._add(node, rest)
         node.value = value
         return node
 
-    def split(self, node: Node[V], at: int, *, divide: Divide[V] | None = None) -> Node[V]:
+    def split(self, node: Node[V], at: int) -> Node[V]:
         """Cut a node at `at` tokens of its line and give the new upper half.
 
         The node itself becomes the lower half, so that whoever holds it still holds its end.
@@ -117,8 +107,6 @@ class RadixTree(Generic[V]):
         node.edge = node.edge[cut:]
         upper.children[node.edge[:TOKEN_BYTES]] = node
         upper.n_locks = node.n_locks
-        if divide is not None and node.value is not None:
-            upper.value, node.value = divide(node.value, upper.n_tokens)
         self.n_nodes += 1
         return upper
 
@@ -145,13 +133,6 @@ class RadixTree(Generic[V]):
         self.n_tokens -= sum(each.n_tokens for each in removed)
         self.tidy(node.parent)
         return removed
-
-    def evict(self, key: Callable[[Node[V]], float]) -> Node[V] | None:
-        """Remove the leaf of the lowest key among those without locks; None where there is none."""
-        leaf = min((each for each in self.leaves() if not each.n_locks), key=key, default=None)
-        if leaf is not None:
-            self.remove(leaf)
-        return leaf
 
     def tidy(self, node: Node[V]) -> None:
         """Undo splits that no value needs: empty leaves go, an empty link joins its only child."""
@@ -191,10 +172,6 @@ class RadixTree(Generic[V]):
     def nodes(self) -> Iterator[Node[V]]:
         """Give all nodes, parents before children, root excluded."""
         return self.below(self.root)
-
-    def leaves(self) -> Iterator[Node[V]]:
-        """Give the nodes without children."""
-        return (each for each in self.nodes() if not each.children)
 
     def _add(self, parent: Node[V], edge: bytes) -> Node[V]:
         node: Node[V] = Node(parent, edge, parent.end + len(edge) // TOKEN_BYTES)

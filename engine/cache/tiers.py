@@ -127,10 +127,6 @@ class TieredCache:
         """Bring what is kept of a line's start from disk into main memory, in the background."""
         self._restoring.wish(tokens)
 
-    def n_kept(self, tokens: Sequence[int]) -> int:
-        """Give how many leading tokens some tier holds, so that saving may start there."""
-        return self._keeping.n_kept(tokens)
-
     def n_known(self, tokens: Sequence[int]) -> int:
         """Give how many leading tokens some line had before, whether a state is left or not."""
         with self._core.lock:
@@ -165,7 +161,7 @@ class TieredCache:
         Args:
             tokens: the whole line.
             start: first token that the state holds; 0 where states cannot be sliced. No more than
-                `n_kept` was; a `Match` that is not released yet makes sure that it still is.
+                a match found; one that is not released yet makes sure that they still are kept.
             state: what `Sequence.save(start)` gave.
             recompute_s: measured time of computing `tokens[start:]`.
             owner: whose tokens they are; empty is nobody's.

@@ -23,7 +23,7 @@ def check_is_no_head(path: Path) -> None:
     name = file.architecture
     raise IncompatiblePairError(
         f"{path.name} is a draft head ({name}), no model of its own: it reads hidden states of its "
-        "target, which llama.cpp's public interface does not give out, so kvchat cannot draft with "
-        "it. Name a small model of the same vocabulary as draft, or use look-up; llama-server runs "
-        f"the head with `--model-draft {path.name} --spec-type {SPEC_TYPES.get(name, 'draft-mtp')}`"
+        "target, and kvchat's predictors are told tokens only. Name a small model of the same "
+        "vocabulary as draft, or use look-up; llama-server runs the head with "
+        f"`--model-draft {path.name} --spec-type {SPEC_TYPES.get(name, 'draft-mtp')}`"
     )

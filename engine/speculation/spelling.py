@@ -26,7 +26,7 @@ def with_predictor(settings: SpeculationSettings, spelled: str) -> SpeculationSe
     if kind in HEADS:
         raise PresetError(
             f"{kind} drafts with a head of the model's own, which kvchat's engine does not run: "
-            "llama.cpp's public interface does not give out the hidden states that a head reads. "
+            "a head reads hidden states, and kvchat's predictors are told tokens only. "
             f"Use one of {known} here; llama-server can run the head: `kvchat export` writes "
             "`--spec-type draft-mtp` where the preset has n_mtp_draft"
         )

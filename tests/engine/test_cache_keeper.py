@@ -27,9 +27,9 @@ from engine.events import (
 )
 from engine.requests import GenerationRequest, Message
 from engine.worker_client import WorkerClient
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.model
-LIMIT_S = 60.0
 TEXT = " ".join(f"Item {n} costs {n * 7 % 13} coins." for n in range(12))
 ASKED = GenerationRequest((Message("user", TEXT),), max_tokens=40, seed=1, owner="chat:1")
 
@@ -41,7 +41,7 @@ StartClient = Callable[[], WorkerClient]
 
 def until(client: WorkerClient, is_last: Callable[[Event], bool]) -> list[Event]:
     events: list[Event] = []
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + PATIENCE_S
     unread = UNREAD.setdefault(client, deque())
     while time.monotonic() < deadline:
         unread += () if unread else client.poll(0.1)
@@ -76,7 +76,7 @@ def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
             cache=CacheSettings(folder=tmp_path / "states", checkpoint_tokens=64),
         )
         clients.append(client)
-        client.load(Configuration(model_path=starter_path, n_ctx=2048))
+        client.load(Configuration(model_path=starter_path, n_ctx=2048, n_threads=1))
         until(client, lambda event: isinstance(event, Loaded))
         return client
 
@@ -137,7 +137,7 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
             log_path=Path({str(tmp_path)!r}) / "killed.log",
             cache=CacheSettings(folder=Path({str(tmp_path)!r}) / "states"),
         )
-        client.load(Configuration(model_path=Path({str(starter_path)!r}), n_ctx=2048))
+        client.load(Configuration(model_path=Path({str(starter_path)!r}), n_ctx=2048, n_threads=1))
         def wait(kind):
             while not any(isinstance(event, kind) for event in client.poll(0.2)):
                 pass
@@ -148,7 +148,7 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
         os.kill(os.getpid(), 9)
         """
     )
-    subprocess.run([sys.executable, "-c", script], timeout=LIMIT_S, check=False)
+    subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_S, check=False)
     time.sleep(2.0)  # the worker has five seconds to write
 
     again, _ = answer(start(), ASKED)
@@ -191,7 +191,7 @@ def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartCl
 
 def test_without_budgets_nothing_is_kept(tmp_path: Path, starter_path: Path) -> None:
     client = WorkerClient(log_path=tmp_path / "engine.log")
-    client.load(Configuration(model_path=starter_path, n_ctx=2048))
+    client.load(Configuration(model_path=starter_path, n_ctx=2048, n_threads=1))
     until(client, lambda event: isinstance(event, Loaded))
     answer(client, ASKED)
     report = report_of(client)

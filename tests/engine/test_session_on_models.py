@@ -38,7 +38,7 @@ def open_backend(path: Path, log: NativeLog, *, n_rows: int, n_ctx: int = 512) -
         type_k="f16",
         type_v="f16",
         flash_attention="on",
-        n_threads=2,
+        n_threads=1,
         n_rows=n_rows,
     )
     return LlamaCppBackend(settings, log)

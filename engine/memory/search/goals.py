@@ -6,7 +6,6 @@ from typing import Literal, get_args
 
 from engine.configuration import KVTypeName
 from engine.errors import PresetError
-from engine.memory.warnings import CUDA_PAIRS
 
 Pair = tuple[KVTypeName, KVTypeName]
 """Types of the cached keys and of the cached values."""
@@ -102,11 +101,6 @@ def parse_pair(text: str) -> Pair:
             f"{text!r} is no cache type: write one of {', '.join(known)}, or two as in q8_0/q4_0"
         )
     return found[0], found[-1]
-
-
-def is_fast_pair(pair: Pair) -> bool:
-    """Whether a default CUDA build has a kernel for the pair."""
-    return pair[0] == pair[1] and pair[0] in CUDA_PAIRS
 
 
 def pair_label(pair: Pair) -> str:

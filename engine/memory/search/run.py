@@ -27,8 +27,6 @@ from engine.memory.search.steps import Step, split_step, steps_to
 from engine.model.architecture import Model
 from engine.model.vocabulary_headers import check_headers
 
-USUAL_MARGIN_BYTES = 512 * 1024**2
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -1,6 +1,5 @@
 """Predictors that other packages bring, by entry point."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeGuard
@@ -32,10 +31,6 @@ class PredictorSetup:
     def n_vocab(self) -> int:
         """Number of tokens; a proposed one is less than it."""
         return self.vocabulary.n_tokens
-
-
-PredictorFactory = Callable[[PredictorSetup], Predictor]
-"""What an entry point of `GROUP` gives: a class or a function."""
 
 
 def plugin_names() -> tuple[str, ...]:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.app.bench.made_results import record, results
 from tests.app.cli.conftest import kvchat
 from tests.app.cli.test_imports import imported
 from tests.fakes_client import CONFIGURATION
+from tests.waiting import PATIENCE_S, wait_until
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 FEW = ("--max-tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
@@ -108,13 +108,9 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    deadline_s = time.monotonic() + 100
-    while time.monotonic() < deadline_s:
-        if json_path.is_file() and read_results(json_path).prompts:
-            break
-        time.sleep(0.05)
+    wait_until(lambda: json_path.is_file() and read_results(json_path).prompts)
     os.kill(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     assert "stopped; this is what was measured" in stderr
     assert "mine at 0" in stdout

@@ -1,10 +1,15 @@
 from pathlib import Path
 
+from textual import events
+from textual.pilot import Pilot
+
 from app.render.lines import plain
+from app.screens.chat import ChatScreen
 from app.widgets.status_bar import StatusBar
 from engine.configuration import SamplingSettings
-from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import CONFIGURATION, Script, loaded
+from engine.events import FinishReason, WorkerStopped
+from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.fakes_client import CONFIGURATION, Script, _finished, loaded
 
 LONG = "word " * 200
 
@@ -40,12 +45,13 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         await wait_until(pilot, lambda: "answering “first”" in plain(status.lines[0]))
         await ask(pilot, screen, "second")
         assert "sent when “first” is answered" in str(screen.composer.border_title)
-        assert screen.composer.text == "second"
+        assert "“second”" in str(screen.composer.border_title)
+        assert screen.composer.text == ""
         assert len(client.requests) == 1
         await wait_until(pilot, lambda: len(client.requests) == 2)
         await wait_until(pilot, lambda: "secondreply" in screen.transcript.text)
         assert screen.composer.text == ""
-        assert screen.composer.border_title is None
+        assert screen.composer.border_title == ""
         assert client.n_stops == 0
 
 
@@ -59,7 +65,7 @@ async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone
         await pilot.press("ctrl+n")
         await ask(pilot, screen, "second")
         await pilot.press("escape")
-        assert screen.composer.border_title is None
+        assert screen.composer.border_title == ""
         assert screen.composer.text == "second"
         await pilot.press("escape")
         assert any("is being answered" in notice.message for notice in app._notifications)
@@ -102,25 +108,190 @@ async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: P
         await pilot.press("enter")
         assert "goes on when the model is loaded" in str(screen.composer.border_title)
         await pilot.press("escape")
-        assert screen.composer.border_title is None
+        assert screen.composer.border_title == ""
         await pilot.press("enter")
         assert client.requests == []
         client.emit(loaded(CONFIGURATION))
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)
-        assert screen.composer.border_title is None
+        assert screen.composer.border_title == ""
 
 
-async def test_an_edit_is_forgotten_with_its_chat(tmp_path: Path) -> None:
+async def test_every_chat_has_a_text_and_an_edit_of_its_own(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        for question in ("first", "second"):
-            await answered(pilot, screen, question)
-        await pilot.press("shift+tab", "e")
-        assert screen.composer.text == "second"
+        await answered(pilot, screen, "first")
+        first = screen.controller.history.chat
+        assert first is not None
+        await pilot.press(*"thought", "shift+tab", "e")
+        assert screen.composer.text == "first"
         await pilot.press("ctrl+n")
-        assert screen.composer.border_title is None
-        await pilot.press("enter")
+        assert screen.composer.text == ""
+        assert screen.composer.border_title == ""
+        await pilot.press(*"other")
+        screen.open_chat(first.id)
+        assert screen.composer.text == "first"
+        assert "editing" in str(screen.composer.border_title)
+        await pilot.press("s", "enter")
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        assert [m.content for m in client.requests[-1].messages] == ["firsts"]
+        assert screen.composer.text == "thought", "what stood there before the edit"
+        await pilot.press("ctrl+n")
+        assert screen.composer.text == "other"
+
+
+async def asked(pilot: Pilot[None], *texts: str) -> ChatScreen:
+    """The chat in which the first text is answered slowly and the others wait."""
+    screen = await ready(pilot)
+    for text in texts:
+        await ask(pilot, screen, text)
+    return screen
+
+
+async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 40, "more", "last"), tps=80))
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await asked(pilot, "first", "second", "third")
+        assert len(client.requests) == 1
+        title = str(screen.composer.border_title)
+        assert title == "2 wait, the last sent when this reply is done: “third”"
+        assert "esc takes the last back" in str(screen.composer.border_subtitle)
         await wait_until(pilot, lambda: len(client.requests) == 3)
+        asked_last = [message.content for message in client.requests[-1].messages]
+        assert asked_last[::2] == ["first", "second", "third"]
         await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert [m.content for m in client.requests[-1].messages] == ["second"]
+        assert screen.composer.border_title == ""
+
+
+async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second", "third")
+        composer = screen.composer
+        await pilot.press("escape")
+        assert composer.text == "third"
+        assert "esc takes it back" in str(composer.border_subtitle)
+        await pilot.press("escape")
+        assert composer.text == "second\n\nthird"
+        assert "esc stops the reply" in str(composer.border_subtitle)
+        screen.action_edit()
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert client.n_stops == 1
+        assert composer.text == "first"
+        await wait_until(pilot, lambda: "esc leaves the edit" in str(composer.border_subtitle))
+        await pilot.press("escape")
+        assert composer.text == "second\n\nthird"
+        assert len(client.requests) == 1
+
+
+async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 20, "more"), tps=80))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second")
+        first = screen.controller.history.chat
+        assert first is not None
+        await pilot.press("ctrl+n")
+        assert screen.composer.border_title == ""
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert screen.controller.history.chat is None, "the new chat is still the shown one"
+        screen.open_chat(first.id)
+        await wait_until(pilot, lambda: "more" in screen.transcript.text)
+        assert not screen.controller.history.is_read_only
+
+
+async def test_a_question_of_a_new_chat_that_was_left_begins_it_when_its_turn_comes(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path, Script(replies=("word " * 20, "one", "two"), tps=80))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first")
+        first = screen.controller.history.chat
+        assert first is not None
+        await pilot.press("ctrl+n")
+        for text in ("second", "third"):
+            await ask(pilot, screen, text)
+        screen.open_chat(first.id)
+        await wait_until(pilot, lambda: len(client.requests) == 3)
+        asked_last = [message.content for message in client.requests[-1].messages]
+        assert asked_last == ["second", "one", "third"]
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        assert screen.controller.history.is_shown(first.id)
+
+
+async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second", "third")
+        client.emit(WorkerStopped("The engine stopped", "It was killed by signal 9.", -9))
+        await wait_until(pilot, lambda: screen.composer.text == "second\n\nthird")
+        assert screen.composer.border_title == ""
+        assert any("ctrl+r starts it" in notice.message for notice in app._notifications)
+        assert len(client.requests) == 1
+
+
+async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second")
+        client.emit(_finished([], FinishReason.CONTEXT, 0, 0, 0))
+        await wait_until(pilot, lambda: screen.composer.text == "second")
+        assert len(client.requests) == 1
+
+
+async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=60))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "old")
+        old = screen.controller.history.chat
+        assert old is not None
+        await pilot.press("ctrl+n")
+        await ask(pilot, screen, "first")
+        screen.open_chat(old.id)
+        await ask(pilot, screen, "second")
+        await pilot.press("ctrl+n")
+        screen.controller.delete_chat(old.id)
+        screen.controller.stop()
+        await wait_until(pilot, lambda: screen.composer.text == "second")
+        assert len(client.requests) == 2
+
+
+async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, Script(replies=(LONG,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await asked(pilot, "first", "second")
+        await pilot.press(*"third")
+        shown = screen.controller.history.chat
+        assert shown is not None
+        await pilot.press("ctrl+n", *"new")
+    app.controller.history.store.close()
+    again, _ = make_app(tmp_path)
+    async with again.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        assert screen.composer.text == "new"
+        screen.open_chat(shown.id)
+        assert screen.composer.text == "second\n\nthird"
+
+
+async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        composer = screen.composer
+        app.post_message(events.Paste("some words in a line\n" * 5000))
+        await wait_until(pilot, lambda: "5,001 lines" in str(composer.border_subtitle))
+        size = "5,001 lines, about 26.2k tokens, more than the context of 8,192"
+        assert size in str(composer.border_subtitle)
+        await pilot.press("ctrl+c")
+        assert composer.text == ""
+        await pilot.press("ctrl+z")
+        assert len(composer.text) > 100_000
+        await pilot.press("ctrl+a", "ctrl+a")
+        assert composer.selected_text == composer.text
+        await pilot.press("x")
+        assert composer.text == "x"
+        await wait_until(pilot, lambda: composer.border_subtitle == "")
+        await pilot.press("ctrl+z", "ctrl+z")
+        assert composer.text == "", "the paste is taken back"

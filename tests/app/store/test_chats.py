@@ -1,6 +1,5 @@
 import threading
-import time
-from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,10 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
+from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
-from tests.app.store.conftest import ask, finish, new_chat, reply
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 2.0) -> float:
-    began = time.monotonic()
-    while not is_true():
-        assert time.monotonic() - began < timeout_s
-        time.sleep(0.005)
-    return time.monotonic() - began
+from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
+from tests.waiting import wait_until
 
 
 def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
@@ -119,13 +112,13 @@ def test_deleting_a_chat_takes_its_messages_however_deep_they_are(store: ChatSto
     assert store.message(question.id).content == "stays"
 
 
-def test_a_partial_reply_is_on_disk_within_half_a_second(store: ChatStore, path: Path) -> None:
+def test_a_partial_reply_goes_to_disk_by_itself_soon(store: ChatStore, path: Path) -> None:
+    assert FLUSH_S <= 0.25
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
     with ChatStore(path) as other:
         store.write_partial(answer.id, "half of", (1, 2))
-        took = wait_until(lambda: other.message(answer.id).content == "half of")
-    assert took < 0.5
+        wait_until(lambda: other.message(answer.id).content == "half of")
     assert store.message(answer.id).token_ids == (1, 2)
     assert store.message(answer.id).finish_reason is None
 
@@ -133,24 +126,30 @@ def test_a_partial_reply_is_on_disk_within_half_a_second(store: ChatStore, path:
 def test_a_steady_stream_of_partials_is_written_while_it_goes_on(store: ChatStore) -> None:
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
-    began, n_written = time.monotonic(), 0
-    while time.monotonic() - began < 0.7:
-        n_written += 1
-        store.write_partial(answer.id, "x" * n_written, range(n_written))
-        time.sleep(0.01)
-    assert 0 < n_written - len(store.message(answer.id).content) <= 40
+    n_written = count(1)
+
+    def is_written() -> bool:
+        n = next(n_written)
+        store.write_partial(answer.id, "x" * n, range(n))
+        return bool(store.message(answer.id).content)
+
+    wait_until(is_written)
 
 
 def test_other_writes_do_not_hold_a_partial_back(store: ChatStore, path: Path) -> None:
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
-    for _ in range(80):
-        store._writer._jobs.put(lambda: time.sleep(0.01))
+    jobs, is_over = store._writer._jobs, threading.Event()
+
+    def work() -> None:
+        if not is_over.wait(0.01):
+            jobs.put(work)  # there is always another one
+
+    jobs.put(work)
     with ChatStore(path) as other:
         store.write_partial(answer.id, "in between", ())
-        time.sleep(0.5)
-        seen = other.message(answer.id).content
-    assert seen == "in between"
+        wait_until(lambda: other.message(answer.id).content == "in between")
+    is_over.set()
 
 
 def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: ChatStore) -> None:
@@ -159,7 +158,7 @@ def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: Cha
     store.write_partial(answer.id, "partial", (1,))
     ended = finish(store, answer, "the whole reply")
     store.write_partial(answer.id, "late", (1,))
-    time.sleep(0.35)
+    flushed(store)
     assert store.message(answer.id) == ended
     assert ended.content == "the whole reply"
     assert ended.stats == {"n_emitted": 3}

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
-from tests.app.store.conftest import ask, finish, new_chat, reply
+from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
 
 
 def fill_disk(store: ChatStore) -> None:
@@ -117,16 +116,16 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     fill_disk(store)
     for size in (100_000, 200_000):
         store.write_partial(answer.id, "x" * size, ())
-        time.sleep(0.35)
+        flushed(store)
     assert [str(error) for error in told] == [str(told[0])]
     assert "no space is left" in str(told[0])
     free_disk(store)
     store.write_partial(answer.id, "y", ())
-    time.sleep(0.35)
+    flushed(store)
     assert store.message(answer.id).content == "y"
     fill_disk(store)
     store.write_partial(answer.id, "x" * 300_000, ())
-    time.sleep(0.35)
+    flushed(store)
     assert [str(error) for error in told] == [str(told[0])] * 2
 
 
@@ -135,7 +134,7 @@ def test_without_a_handler_the_next_write_raises_what_a_partial_met(store: ChatS
     answer = reply(store, chat, ask(store, chat, None, "q"))
     fill_disk(store)
     store.write_partial(answer.id, "x" * 100_000, ())
-    time.sleep(0.35)
+    flushed(store)
     with pytest.raises(StoreError, match="no space is left"):
         store.set_head(chat.id, answer.id)
     store.set_head(chat.id, answer.id)

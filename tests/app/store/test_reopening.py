@@ -1,4 +1,3 @@
-import time
 from pathlib import Path
 
 import pytest
@@ -6,6 +5,7 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from tests.app.store.conftest import ask, finish, new_chat, reply
+from tests.waiting import wait_until
 
 
 def test_a_reply_that_goes_on_takes_partial_writes_again_and_ends_once_more(
@@ -19,10 +19,7 @@ def test_a_reply_that_goes_on_takes_partial_writes_again_and_ends_once_more(
     assert reopened.finish_reason is None
     assert reopened.vocabulary_id == "v"
     store.write_partial(message.id, "one two", (1, 2, 3, 4))
-    deadline = time.monotonic() + 5.0
-    while store.message(message.id).content != "one two":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: store.message(message.id).content == "one two")
     assert finish(store, message, "one two three").finish_reason == "end"
 
 

@@ -33,7 +33,7 @@ def settings(path: Path, **changes: object) -> ContextSettings:
         type_k="f16",
         type_v="f16",
         flash_attention="on",
-        n_threads=2,
+        n_threads=1,
         n_rows=9,
     )
     return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name

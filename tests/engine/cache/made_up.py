@@ -142,11 +142,16 @@ def make_cache(
     )
 
 
+def n_kept(cache: TieredCache, tokens: Sequence[int]) -> int:
+    """Give how many leading tokens some tier holds; asking uses none of them."""
+    return cache._core.catalog.usable(pack(tokens))[1]
+
+
 def put(
     cache: TieredCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
 ) -> bool:
     """Keep a line as a session would: from what is kept on."""
-    start = cache.n_kept(tokens) if cache._core.catalog.can_slice else 0
+    start = n_kept(cache, tokens) if cache._core.catalog.can_slice else 0
     if start == len(tokens):
         start = 0
     return cache.put(tokens, start, state_of(tokens, start), recompute_s=seconds, owner=owner)

@@ -3,7 +3,16 @@
 import pytest
 
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
+from tests.engine.cache.made_up import (
+    Clock,
+    MemoryDisk,
+    make_cache,
+    n_kept,
+    put,
+    restored,
+    state_of,
+    work,
+)
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -215,5 +224,5 @@ def test_a_state_that_the_backend_refuses_is_dropped():
     cache.read(match)
     cache.refuse(match, "The backend does not take it.")
     match.release()
-    assert cache.n_kept(A) == 30
+    assert n_kept(cache, A) == 30
     assert cache.report().counts.n_refused == 1

@@ -1,5 +1,7 @@
 """The prefix tree against lines kept in a plain list."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,13 @@ def filled(all_lines: list[list[int]]) -> RadixTree[int]:
     for index, tokens in enumerate(all_lines):
         tree.insert(pack(tokens), index)
     return tree
+
+
+def remove_unlocked(tree: RadixTree[int]) -> Iterator[Node[int]]:
+    """Take leaves without locks out of a tree, as long as there are any."""
+    while leaf := next((n for n in tree.nodes() if not n.children and not n.n_locks), None):
+        tree.remove(leaf)
+        yield leaf
 
 
 def check(tree: RadixTree[int]) -> None:
@@ -65,7 +74,7 @@ def test_a_match_below_a_node_goes_on_where_the_node_ends(all_lines, asked, cut)
 
 
 @given(lines, st.lists(st.integers(0, 11), max_size=5))
-def test_eviction_never_takes_what_is_locked_and_ends_with_only_that(all_lines, chosen):
+def test_a_lock_protects_a_line_and_what_is_left_without_locks_is_nothing(all_lines, chosen):
     tree = filled(all_lines)
     locked: list[Node[int]] = []
     for index in chosen:
@@ -74,15 +83,14 @@ def test_eviction_never_takes_what_is_locked_and_ends_with_only_that(all_lines, 
             tree.lock(node)
             locked.append(node)
     kept = {id(each) for node in locked for each in tree.way(node)}
-    while (gone := tree.evict(lambda node: -node.end)) is not None:
+    for gone in remove_unlocked(tree):
         assert id(gone) not in kept
         check(tree)
     assert kept >= {id(node) for node in tree.nodes()}
     for node in locked:
         assert tree.match(tree.line(node)).nodes[-1] is node
         tree.unlock(node)
-    while tree.evict(lambda node: 0.0) is not None:
-        pass
+    list(remove_unlocked(tree))
     assert (tree.n_nodes, tree.n_tokens) == (0, 0)
 
 
@@ -96,8 +104,7 @@ def test_a_lock_outlives_splits_of_its_node(all_lines, later, index):
     for tokens in later:
         tree.insert(pack(tokens), -1)
     check(tree)
-    while tree.evict(lambda node: 0.0) is not None:
-        pass
+    list(remove_unlocked(tree))
     assert tree.match(pack(all_lines[index])).n_tokens == len(all_lines[index])
     tree.unlock(node)
     assert all(each.n_locks == 0 for each in tree.nodes())
@@ -117,15 +124,6 @@ def test_taking_a_value_away_leaves_the_tree_as_if_it_was_never_there(all_lines,
     assert sorted(tree.line(each) for each in tree.nodes()) == sorted(
         never.line(each) for each in never.nodes()
     )
-
-
-def test_a_value_is_divided_where_its_edge_is():
-    tree: RadixTree[str] = RadixTree()
-    tree.insert(pack([1, 2, 3, 4]), "abcd")
-    tree.insert(pack([1, 2, 9]), "x", divide=lambda value, at: (value[:at], value[at:]))
-    upper = tree.match(pack([1, 2])).nodes[-1]
-    assert upper.value == "ab"
-    assert tree.match(pack([1, 2, 3, 4])).nodes[-1].value == "cd"
 
 
 def test_a_node_removed_under_a_lock_gives_the_lock_back():

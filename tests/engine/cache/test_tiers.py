@@ -1,11 +1,19 @@
 """The tiers over a disk in memory: what is put is found, whatever moved in between."""
 
-import time
-
 import pytest
 
 from engine.errors import StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, state_of, work
+from tests.engine.cache.made_up import (
+    Clock,
+    MemoryDisk,
+    make_cache,
+    n_kept,
+    put,
+    restored,
+    state_of,
+    work,
+)
+from tests.waiting import wait_until
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -122,7 +130,7 @@ def test_a_damaged_file_shortens_the_match_and_takes_what_needs_it_along():
         states = second.read(match)
         assert match.n_tokens == 20
         assert b"".join(states) == state_of(A[:20])
-    assert second.n_kept(A) == 20
+    assert n_kept(second, A) == 20
     report = second.report()
     assert report.counts.n_refused == 1
     assert any(note.is_problem for note in report.notes)
@@ -144,10 +152,10 @@ def test_a_thousand_chats_with_one_system_prompt_hold_it_once():
 def test_what_no_tier_may_hold_is_not_kept():
     cache = make_cache(None, warm_bytes=0)
     assert not put(cache, A)
-    assert cache.n_kept(A) == 0
+    assert n_kept(cache, A) == 0
     small = make_cache(None, warm_bytes=49 * 4)
     assert not put(small, A)
-    assert small.n_kept(A) == 0
+    assert n_kept(small, A) == 0
 
 
 def test_a_state_put_while_another_thread_changes_the_line_goes_where_it_belongs():
@@ -172,9 +180,7 @@ def test_the_background_writes_without_being_asked():
     disk = MemoryDisk()
     cache = make_cache(disk, in_background=True)
     put(cache, A)
-    until = time.monotonic() + 5.0
-    while not disk.files and time.monotonic() < until:
-        time.sleep(0.001)
+    wait_until(lambda: disk.files)
     cache.close(5.0)
     assert [state.end for state in disk.states()] == [50]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import StateError
-from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
+from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, n_kept, put, restored, work
 
 LINE = list(range(100, 200))
 
@@ -19,7 +19,7 @@ def test_the_latest_snapshot_that_a_line_passed_is_restored():
     assert restored(cache, LINE) == 60
     assert restored(cache, LINE[:59]) == 40
     assert restored(cache, LINE[:39]) == 0
-    assert cache.n_kept(LINE[:59]) == 40
+    assert n_kept(cache, LINE[:59]) == 40
 
 
 def test_a_snapshot_holds_its_line_from_the_first_token_on():

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,10 +54,8 @@ def test_an_entry_counts_its_parameters() -> None:
     assert find_entry("llama-3.1-8b").n_parameters == 8_030_261_312
 
 
-def test_a_model_is_planned_without_a_file_in_milliseconds() -> None:
-    start = time.perf_counter()
+def test_a_model_is_planned_without_a_file() -> None:
     model = find_entry("qwen3-32b").model("Q8_0")
-    assert time.perf_counter() - start < 0.3
     assert not model.file.path.exists()
     assert model.file.file_type == "Q8_0"
 

@@ -1,5 +1,4 @@
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,7 +49,6 @@ def test_the_sandbox_holds(text: str) -> None:
 def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "TIME_LIMIT_S", 0.2)
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    start = time.monotonic()
     with pytest.raises(TemplateError, match="ran longer than"):
         ChatTemplate(loop).render(HELLO)
     with ThreadPoolExecutor() as pool:
@@ -59,7 +57,6 @@ def test_a_template_that_loops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
         usual = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
         assert pool.submit(usual.render, HELLO).result() == usual.render(HELLO)
         assert pool.submit(sys.gettrace).result() is None
-    assert time.monotonic() - start < 5
 
 
 def test_text_that_is_no_template_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.util
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +15,8 @@ from tests.fuzzed_headers import Case, damaged, outcome, small_seeds
 def test_a_damaged_header_is_refused_or_estimated_and_nothing_else() -> None:
     seeds = small_seeds()
     counts: Counter[str] = Counter()
-    slowest = 0.0
     for case in damaged(seeds, 2000, random_seed=1):
-        started = time.perf_counter()
         counts[outcome(case)] += 1
-        slowest = max(slowest, time.perf_counter() - started)
-    assert slowest < 1.0
     assert counts["refused"] > 1000
     assert counts["estimated"] > 200, "most of what can be read can be estimated"
 

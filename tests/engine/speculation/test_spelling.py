@@ -31,6 +31,8 @@ def test_anything_else_is_refused_with_what_there_is(spelled: str) -> None:
 
 @pytest.mark.parametrize("spelled", ["mtp", "draft-mtp", "eagle3"])
 def test_a_head_is_refused_with_the_reason_and_a_way(spelled: str) -> None:
-    with pytest.raises(PresetError, match="hidden states") as caught:
+    with pytest.raises(
+        PresetError, match="hidden states, and kvchat's predictors are told"
+    ) as caught:
         with_predictor(BASE, spelled)
     assert "llama-server" in str(caught.value)

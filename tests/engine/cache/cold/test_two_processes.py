@@ -11,6 +11,7 @@ from pathlib import Path
 from engine.cache.cold.folder import ColdFolder
 from tests.engine.cache.cold.making import payload_of
 from tests.engine.cache.cold.two_processes import SPACES, STATES
+from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[4]
 MODULE = "tests.engine.cache.cold.two_processes"
@@ -38,7 +39,7 @@ def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
 ) -> None:
     processes = [begin(tmp_path, seed, 1.5) for seed in (1, 2)]
     for process in processes:
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, error
     check_all(tmp_path)
 
@@ -47,9 +48,7 @@ def test_a_process_that_is_killed_leaves_a_whole_folder(tmp_path: Path) -> None:
     choice = random.Random(5)
     for seed in range(6):
         process = begin(tmp_path, seed, 30)
-        until = time.monotonic() + 20
-        while not list(tmp_path.glob("*/*.kv")) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: list(tmp_path.glob("*/*.kv")))
         time.sleep(choice.random() * 0.3)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()

@@ -1,0 +1,91 @@
+"""What a worker's cache is asked is done or answered, whether or not it keeps anything."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from engine.cache.report import CacheNote
+from engine.cache.settings import CacheSettings
+from engine.cache_keeper import CACHE_OFF, CacheKeeper
+from engine.events import Event, TiersChanged
+from engine.load import LoadedSession
+from engine.requests import Message
+from engine.worker_protocol import ForgetOwner, ManageCache, Prefetch
+from tests.engine.test_session import make_session
+from tests.fakes import FakeBackend
+from tests.fakes_client import CONFIGURATION, loaded
+
+OFF = CacheSettings(warm_bytes=0, cold_bytes=0)
+WAIT_S = 60.0
+
+
+class Told(SimpleQueue[Event]):
+    def notes(self) -> tuple[CacheNote, ...]:
+        event = self.get(timeout=WAIT_S)
+        assert isinstance(event, TiersChanged)
+        return event.report.notes
+
+
+def keeper_of(told: Told, settings: CacheSettings) -> tuple[CacheKeeper, LoadedSession]:
+    keeper = CacheKeeper(told.put)
+    backend = FakeBackend()
+    session = LoadedSession(make_session(target=backend), loaded(CONFIGURATION), backend)
+    keeper.open(session, settings)
+    return keeper, session
+
+
+def prefetch(text: str) -> Prefetch:
+    return Prefetch((Message("user", text),))
+
+
+def test_without_a_cache_errands_are_dropped_and_the_user_is_told_why() -> None:
+    told = Told()
+    keeper, _ = keeper_of(told, OFF)
+    for n in range(100):
+        keeper.take(prefetch(f"chat {n}"))
+        keeper.take(ForgetOwner(f"chat:{n}"))
+    keeper.take(ManageCache("pin", "0123"))
+    (note,) = told.notes()
+    assert note.is_problem
+    assert note.text == CACHE_OFF
+    assert not keeper._errands
+
+
+def test_a_cache_that_cannot_be_opened_says_so_each_time_it_is_asked(tmp_path: Path) -> None:
+    told = Told()
+    keeper, _ = keeper_of(told, CacheSettings(folder=tmp_path))  # its model's file is not there
+    assert [note.is_problem for note in told.notes()] == [True]
+    keeper.take(prefetch("chat"))
+    keeper.take(ManageCache("clear"))
+    (note,) = told.notes()
+    assert CONFIGURATION.model_path.name in note.text
+
+
+def test_of_the_prefetches_that_wait_only_the_newest_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, done, may_open = Told(), SimpleQueue[str](), threading.Event()
+
+    def opened(keeper: CacheKeeper, session: LoadedSession, settings: CacheSettings) -> None:
+        may_open.wait(WAIT_S)
+        keeper._tiers = SimpleNamespace(  # type: ignore[assignment]
+            prefetch=lambda tokens: None, forget=done.put, has_news=lambda: False
+        )
+
+    def prompt_tokens(messages: Sequence[Message]) -> tuple[int, ...]:
+        done.put(messages[0].content)
+        return ()
+
+    monkeypatch.setattr(CacheKeeper, "_open", opened)
+    monkeypatch.setattr("engine.cache_keeper.READY_S", 0.0)
+    keeper, session = keeper_of(told, CacheSettings())
+    monkeypatch.setattr(session.session, "prompt_tokens", prompt_tokens)
+    for n in range(100):
+        keeper.take(prefetch(f"chat {n}"))
+    keeper.take(ForgetOwner("chat:3"))
+    may_open.set()
+    assert [done.get(timeout=WAIT_S), done.get(timeout=WAIT_S)] == ["chat 99", "chat:3"]
