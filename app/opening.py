@@ -6,6 +6,7 @@ The chat, `run`, `compare` and `bench` all open a model in this way.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app import locations
 from app.settings import Settings
@@ -15,6 +16,9 @@ from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
 from engine.presets.library import find_preset
 from engine.presets.preset import Preset
+
+if TYPE_CHECKING:
+    from app.chat.snapshot import PlannedBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +188,13 @@ def _usual_rules(settings: Settings) -> Preset:
     )
 
 
-def planned_bytes(configuration: Configuration) -> int:
-    """What the estimate says that llama.cpp allocates on all devices together.
+def planned_bytes(configuration: Configuration) -> "PlannedBytes":
+    """What the estimate says that llama.cpp allocates, and what comes beside it.
 
     Raises:
         EngineError: If a model file cannot be read.
     """
+    from app.chat.snapshot import PlannedBytes
     from engine.memory.estimate import TermKind, estimate
     from engine.memory.hardware import usable_devices
     from engine.model.architecture import read_model
@@ -198,10 +203,6 @@ def planned_bytes(configuration: Configuration) -> int:
     planned = estimate(
         read_model(configuration.model_path), configuration, usable_devices(), draft=draft
     )
-    # The overhead of the process is outside of llama.cpp's buffers, which this is compared with.
-    return sum(
-        term.nbytes
-        for device in planned.devices
-        for kind, term in device.terms.items()
-        if kind is not TermKind.OVERHEAD
-    )
+    total = sum(device.total_bytes for device in planned.devices)
+    overhead = sum(device.term(TermKind.OVERHEAD).nbytes for device in planned.devices)
+    return PlannedBytes(buffers=total - overhead, overhead=overhead)

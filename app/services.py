@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.chat.snapshot import PlannedBytes
 from app.render.tint import TintMode
 from engine.configuration import Configuration
 from engine.model.library import ModelEntry
@@ -15,7 +16,7 @@ class Services:
 
     configure: Callable[[Path], Configuration]
     """The configuration that a model is opened with; raises `EngineError`."""
-    planned_bytes: Callable[[Configuration], int | None]
+    planned_bytes: Callable[[Configuration], PlannedBytes | None]
     """What the estimate says for it, None where there is no estimate."""
     scan: Callable[[], Sequence[ModelEntry]]
     """The models in the folders."""

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from app.application import KvchatApp
 from app.chat.controller import ChatController
+from app.chat.snapshot import PlannedBytes
 from app.screens.chat import ChatScreen
 from app.services import Services
 from app.store.chats import ChatStore
@@ -32,7 +33,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
 
     return Services(
         configure=configure,
-        planned_bytes=lambda _: 290 << 20,
+        planned_bytes=lambda _: PlannedBytes(290 << 20, 100 << 20),
         scan=lambda: models,
         folders=(tmp_path / "models",),
         install_starter=install,

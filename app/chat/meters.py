@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.chat.judging import judging
-from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.chat.tally import Tally, tally_of
 from app.render.format import share
 from engine.cache.report import CacheNote
@@ -120,9 +120,9 @@ class Meters:
             judging=judging(settings),
         )
 
-    def planned(self, nbytes: int | None) -> None:
+    def planned(self, planned: PlannedBytes | None) -> None:
         """The estimate for the loaded configuration is known."""
-        self._now = replace(self._now, planned_bytes=nbytes)
+        self._now = replace(self._now, planned=planned)
 
     def process(self, nbytes: int | None) -> None:
         """The memory of the engine's process was read."""

@@ -23,6 +23,16 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedBytes:
+    """What an estimate says before a model is loaded, on all devices together."""
+
+    buffers: int
+    """Of llama.cpp: what it tells when it has loaded is compared with this."""
+    overhead: int
+    """Of the process and the drivers beside them; the planner's sums hold it too."""
+
+
+@dataclass(frozen=True, slots=True)
 class CockpitSnapshot:
     """Everything that the panels and the status line show."""
 
@@ -69,7 +79,7 @@ class CockpitSnapshot:
     cache_log: tuple[CacheNote, ...] = ()
     """What the cache's reports noted, oldest first; a bounded number."""
     buffers: tuple[BufferSize, ...] = ()
-    planned_bytes: int | None = None
+    planned: PlannedBytes | None = None
     process_bytes: int | None = None
     elsewhere: str | None = None
     """Title of the chat that is being answered while another one is shown."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from app.chat.snapshot import CockpitSnapshot
+from app.chat.snapshot import CockpitSnapshot, PlannedBytes
 from app.render import format as fmt
 from app.render.cache_bars import longest
 from app.render.lines import Line, Run, clipped
@@ -20,8 +20,8 @@ def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     """
     measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
     lines = [
-        row("planned", _size(snapshot.planned_bytes)),
-        row("measured", _size(measured), *_difference(snapshot.planned_bytes, measured)),
+        row("planned", *_planned(snapshot.planned)),
+        row("measured", _size(measured), *_difference(snapshot.planned, measured)),
         row("process", _size(snapshot.process_bytes)),
         _by_kind(snapshot.buffers, width),
     ]
@@ -32,10 +32,20 @@ def _size(nbytes: int | None) -> str:
     return fmt.NO_VALUE if nbytes is None else fmt.nbytes(nbytes)
 
 
-def _difference(planned: int | None, measured: int | None) -> list[Run]:
+def _planned(planned: PlannedBytes | None) -> list[Run]:
+    """Both parts of the planner's sum: what is compared below, and what comes beside it."""
+    if planned is None:
+        return [Run(fmt.NO_VALUE)]
+    return [
+        Run(fmt.nbytes(planned.buffers)),
+        Run(f"  + {fmt.nbytes(planned.overhead)} overhead", "muted"),
+    ]
+
+
+def _difference(planned: PlannedBytes | None, measured: int | None) -> list[Run]:
     if planned is None or not measured:
         return []
-    off = (planned - measured) / measured
+    off = (planned.buffers - measured) / measured
     if abs(off) < 0.0005:
         return [Run("  as planned", "good")]
     return [Run(f"  plan {off:+.1%}", "muted" if abs(off) < 0.05 else "warn")]

@@ -19,7 +19,7 @@ import llama_cpp
 import psutil
 
 from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
-from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.placement import Placement, PlacementRequest, whole_model
 from engine.configuration import FlashAttention, KVTypeName
 from engine.errors import EngineError, ModelLoadError
@@ -67,9 +67,6 @@ class DryRunner:
     def buffers(self, request: Request) -> list[dict[str, str | int]]:
         """Give the buffers of one context.
 
-        The output buffer starts with a row for each slot and grows with the first batch that asks
-        for more (`output_reserve` in llama.cpp 0c1e57098): it is told with its most rows.
-
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
@@ -78,15 +75,8 @@ class DryRunner:
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
             found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
         asked = request["context"]
-        growth = max(asked["n_outputs_max"] / asked["n_seq_max"], 1.0)
-        return [
-            {
-                "device": b.device,
-                "kind": b.kind,
-                "nbytes": round(b.nbytes * growth) if b.kind == "output" else b.nbytes,
-            }
-            for b in found
-        ]
+        whole = with_all_rows(tuple(found), asked["n_outputs_max"], asked["n_seq_max"])
+        return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in whole]
 
     @contextmanager
     def context(self, request: Request) -> Iterator[object]:

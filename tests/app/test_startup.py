@@ -9,6 +9,9 @@ from app.startup import Opened, prepare
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
 from engine.errors import ModelFileError, PresetError
+from engine.memory.estimate import estimate
+from engine.memory.hardware import usable_devices
+from engine.model.architecture import read_model
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +90,10 @@ def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None
     assert 512 <= configuration.n_ctx <= 8192
     planned = services.planned_bytes(configuration)
     assert planned is not None
-    assert planned > starter_path.stat().st_size * 0.9
+    assert planned.buffers > starter_path.stat().st_size * 0.9
+    planner = estimate(read_model(starter_path), configuration, usable_devices())
+    both = sum(device.total_bytes for device in planner.devices)
+    assert planned.buffers + planned.overhead == both, "one plan has one sum"
 
 
 def test_the_keys_of_every_screen_can_be_bound_anew() -> None:

@@ -10,7 +10,7 @@ import psutil
 
 from engine.backends.llama_cpp.adapters import apply_adapters
 from engine.backends.llama_cpp.library_build import library_build
-from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.placement import Placement, PlacementRequest
 from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
 from engine.backends.llama_cpp.state_layout import State
@@ -105,7 +105,9 @@ class LlamaCppBackend:
             llama_cpp.llama_model_free(self._model)
             raise
         llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
-        self.buffers: tuple[BufferSize, ...] = log.buffers(settings.owner)
+        self.buffers: tuple[BufferSize, ...] = with_all_rows(
+            log.buffers(settings.owner), settings.n_rows, settings.n_sequences
+        )
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._context)

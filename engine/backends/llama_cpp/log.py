@@ -4,6 +4,7 @@ import ctypes
 import re
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 import llama_cpp
@@ -90,4 +91,19 @@ def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
         BufferSize(match["device"], match["kind"], round(float(match["mib"]) * MIB), owner)
         for match in matches
         if match
+    )
+
+
+def with_all_rows(
+    buffers: tuple[BufferSize, ...], n_rows: int, n_sequences: int
+) -> tuple[BufferSize, ...]:
+    """Give buffers with that of the output as large as a batch of `n_rows` rows makes it.
+
+    It starts with a row for each sequence and grows with the first batch that asks for more
+    (`output_reserve` in llama.cpp 0c1e57098).
+    """
+    growth = max(n_rows / n_sequences, 1.0)
+    return tuple(
+        replace(buffer, nbytes=round(buffer.nbytes * growth)) if buffer.kind == "output" else buffer
+        for buffer in buffers
     )

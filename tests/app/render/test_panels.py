@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.chat.tally import Tally
 from app.render.cache_panel import cache_lines
 from app.render.format import NO_VALUE
@@ -43,7 +43,7 @@ BUSY = CockpitSnapshot(
     first_token_s=0.31,
     cache=CacheChanged(1200, 8192, 180 * MIB, 1104, 1163),
     buffers=(BufferSize("CPU", "model", 92 * MIB), BufferSize("CPU", "KV", 180 * MIB)),
-    planned_bytes=272 * MIB,
+    planned=PlannedBytes(272 * MIB, 100 * MIB),
     process_bytes=310 * MIB,
 )
 EMPTY = CockpitSnapshot()
@@ -171,7 +171,7 @@ def test_the_cache_shows_cells_bytes_and_the_reused_prefix() -> None:
 
 def test_planned_stands_beside_measured_and_the_process_apart() -> None:
     rows = [plain(line) for line in memory_lines(BUSY, 44)]
-    assert rows[0] == "planned      272 MiB"
+    assert rows[0] == "planned      272 MiB  + 100 MiB overhead"
     assert rows[1] == "measured     272 MiB  as planned"
     assert rows[2] == "process      310 MiB"
 

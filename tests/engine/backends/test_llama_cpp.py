@@ -60,6 +60,9 @@ class TestDenseModel(BackendContract):
     def test_buffers_are_read_from_the_log(self, backend: LlamaCppBackend) -> None:
         kinds = {buffer.kind for buffer in backend.buffers}
         assert {"model", "KV", "compute", "output"} <= kinds
+        [output] = (buffer.nbytes for buffer in backend.buffers if buffer.kind == "output")
+        rows_bytes = backend.n_rows * backend.vocabulary.n_tokens * 4
+        assert output == pytest.approx(rows_bytes, rel=0.03), "as large as a longest draft makes it"
         assert abs(backend.kv_bytes - 2 * 30 * 3 * 64 * 256 * 2) <= 5300, "two decimals of a MiB"
 
     def test_the_file_names_itself(self, backend: LlamaCppBackend) -> None:
