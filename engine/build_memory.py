@@ -7,6 +7,9 @@ from pathlib import Path
 
 from engine.files import replace_file
 
+KEY = "crashes_with_extra_buffers_alone"
+"""Key of the build in the file."""
+
 
 class BuildMemory:
     """Remembers that extra buffer types crash this build; another build starts afresh.
@@ -25,7 +28,7 @@ class BuildMemory:
         if self._path is None:
             return
         # Where nothing can be written, the next start finds the crash out again.
-        text = json.dumps({"extra_buffers_crash_on": self._build}) + "\n"
+        text = json.dumps({KEY: self._build}) + "\n"
         with contextlib.suppress(OSError):
             replace_file(self._path, [text.encode()], is_durable=False)
 
@@ -36,7 +39,7 @@ class BuildMemory:
             known = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(known, dict) and known.get("extra_buffers_crash_on") == self._build
+        return isinstance(known, dict) and known.get(KEY) == self._build
 
 
 def installed_build() -> str:

@@ -91,6 +91,7 @@ class Session:
         self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
         self._is_replying = False
+        self._is_closed = False
         self._exactness = Exactness()
 
     @property
@@ -141,7 +142,7 @@ class Session:
         A reply that is not wanted to its end is closed: the generator's `close()` ends it.
 
         Raises:
-            EngineError: another reply of this session is not over.
+            EngineError: another reply of this session is not over, or the session is closed.
             ContextFullError: the prompt does not fit; nothing of the cache was lost but what the
                 prompt does not share.
             TemplateError: the chat template failed.
@@ -149,11 +150,9 @@ class Session:
             DecodeError: the backend failed.
         """
         watch = Stopwatch()
-        if self._is_replying:
-            raise EngineError(
-                "this session is making a reply already, and two would write to one context: take "
-                "its events to the end or close() its generator, or open a second session"
-            )
+        self._check_is_free()
+        if self._is_closed:
+            raise EngineError("this session is closed: load the model again")
         self._is_replying = True
         self._backend.clear_abort()
         if self._draft_backend is not None:
@@ -177,12 +176,23 @@ class Session:
         """Free the backends and what a plugin holds.
 
         Raises:
+            EngineError: a reply is not over; nothing was freed.
             PredictorError: the plugin raised; everything else was freed.
         """
+        self._check_is_free()
+        self._is_closed = True
         self._backend.close()
         if self._draft_backend is not None:
             self._draft_backend.close()
         self._roster.close()
+
+    def _check_is_free(self) -> None:
+        if self._is_replying:
+            raise EngineError(
+                "this session is making a reply, and its context serves one at a time: take the "
+                "reply's events to the end or close() its generator first; a second session makes "
+                "two replies at once"
+            )
 
     def _generate(
         self, request: GenerationRequest, cancellation: Cancellation, watch: Stopwatch

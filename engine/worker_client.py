@@ -53,7 +53,7 @@ SAVE_LIMIT_S = 5.0
 POLL_S = 1.0
 LOAD_CRASH = "llama.cpp crashed while loading"
 LOADING_STOPPED = Failed(
-    "Loading was stopped", "no model is loaded now: load one to go on", fatal=True
+    "Loading was stopped", "load a model, or restart the engine, to go on", fatal=True
 )
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "

@@ -10,6 +10,7 @@ from app.chat.continuing import is_out_of_room, known_tokens
 from app.chat.entries import CUT_BY_CLOSE
 from app.chat.replies import ChatReplies, owner_of
 from app.chat.reply import RunningReply
+from app.chat.snapshot import Phase
 from app.chat.summary import Summariser
 from app.store.errors import StoreError
 from engine.configuration import (
@@ -58,7 +59,10 @@ class ChatController(ChatReplies):
         self.client.manage_cache(action, key)
 
     def stop(self) -> bool:
-        """End the running reply; its text so far stays. False if none runs."""
+        """End the running reply, whose text so far stays, or a load. False if neither runs."""
+        if self.meters.phase is Phase.LOADING:
+            self.client.stop()
+            return True
         if isinstance(self.guest, Summariser) and self.guest.is_running:
             self.guest.stop()
             return True

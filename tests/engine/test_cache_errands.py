@@ -18,14 +18,14 @@ from engine.worker_protocol import ForgetOwner, ManageCache, Prefetch
 from tests.engine.test_session import make_session
 from tests.fakes import FakeBackend
 from tests.fakes_client import CONFIGURATION, loaded
+from tests.waiting import PATIENCE_S
 
 OFF = CacheSettings(warm_bytes=0, cold_bytes=0)
-WAIT_S = 60.0
 
 
 class Told(SimpleQueue[Event]):
     def notes(self) -> tuple[CacheNote, ...]:
-        event = self.get(timeout=WAIT_S)
+        event = self.get(timeout=PATIENCE_S)
         assert isinstance(event, TiersChanged)
         return event.report.notes
 
@@ -71,7 +71,7 @@ def test_of_the_prefetches_that_wait_only_the_newest_is_done(
     told, done, may_open = Told(), SimpleQueue[str](), threading.Event()
 
     def opened(keeper: CacheKeeper, session: LoadedSession, settings: CacheSettings) -> None:
-        may_open.wait(WAIT_S)
+        may_open.wait(PATIENCE_S)
         keeper._tiers = SimpleNamespace(  # type: ignore[assignment]
             prefetch=lambda tokens: None, forget=done.put, has_news=lambda: False
         )
@@ -88,4 +88,4 @@ def test_of_the_prefetches_that_wait_only_the_newest_is_done(
         keeper.take(prefetch(f"chat {n}"))
     keeper.take(ForgetOwner("chat:3"))
     may_open.set()
-    assert [done.get(timeout=WAIT_S), done.get(timeout=WAIT_S)] == ["chat 99", "chat:3"]
+    assert [done.get(timeout=PATIENCE_S), done.get(timeout=PATIENCE_S)] == ["chat 99", "chat:3"]

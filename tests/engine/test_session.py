@@ -334,6 +334,21 @@ def test_a_reply_that_was_let_go_leaves_the_session_to_the_next(n_events: int) -
     assert finished(run(session, request("xyz"))).text == alone.text
 
 
+def test_a_session_is_closed_behind_its_replies_and_makes_none_afterwards() -> None:
+    target = FakeBackend(LETTERS, sharpness=2.0)
+    session = make_session(target=target)
+    reply = session.generate(request(), Cancellation())
+    next(reply)
+    with pytest.raises(EngineError, match="is making a reply"):
+        session.close()
+    assert not target.is_closed
+    reply.close()
+    session.close()
+    assert target.is_closed
+    with pytest.raises(EngineError, match="is closed"):
+        run(session, request())
+
+
 class Failing(FakeBackend):
     """Its `n_good`th pass and those before it succeed."""
 

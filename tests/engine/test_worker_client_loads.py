@@ -7,19 +7,20 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import engine.worker_client
+from engine.build_memory import installed_build
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.requests import Message
 from engine.worker_client import FALLBACK_NOTE, WorkerClient
+from tests.waiting import PATIENCE_S, wait_until
 
-WAIT_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 PLAYED = f"""
     import json, os, signal, sys, time
@@ -78,7 +79,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerCl
     client.close()
 
 
-def make_client(folder: Path, silence_limit_s: float = WAIT_S) -> WorkerClient:
+def make_client(folder: Path, silence_limit_s: float = PATIENCE_S) -> WorkerClient:
     script = folder / "played.py"
     script.write_text(textwrap.dedent(PLAYED))
     return WorkerClient(
@@ -91,13 +92,6 @@ def make_client(folder: Path, silence_limit_s: float = WAIT_S) -> WorkerClient:
 
 def model(name: str) -> Configuration:
     return Configuration(Path(f"{name}.gguf"), n_ctx=256)
-
-
-def until(is_it: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_it():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 def journal(folder: Path, what: str = "Load") -> Journal:
@@ -118,7 +112,7 @@ def events_up_to(client: WorkerClient, *kinds: type[Event]) -> list[Event]:
         events.extend(client.poll(0.05))
         return any(isinstance(event, kinds) for event in events)
 
-    until(has_come)
+    wait_until(has_come)
     return events
 
 
@@ -126,7 +120,7 @@ def test_nothing_that_the_engine_before_said_comes_behind_a_load(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("first that talks"))
-    until(lambda: client.is_alive)  # what it said is not polled yet
+    wait_until(lambda: client.is_alive)  # what it said is not polled yet
 
     client.load(model("second"))
     events = events_up_to(client, Loaded)
@@ -148,14 +142,14 @@ def test_an_engine_that_dies_while_another_is_asked_for_does_not_take_it_along(
     client: WorkerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.load(model("first"))
-    until(lambda: client.is_alive)
+    wait_until(lambda: client.is_alive)
     front_end = threading.get_ident()
 
     def monotonic() -> float:
         # The front end has looked at the first process and is about to tell it to end.
         if threading.get_ident() == front_end and len(journal(tmp_path)) == 1:
             os.kill(int(str(journal(tmp_path)[0][0])), signal.SIGKILL)
-            until(lambda: len(journal(tmp_path)) == 2)
+            wait_until(lambda: len(journal(tmp_path)) == 2)
         return time.monotonic()
 
     with monkeypatch.context() as patch:
@@ -172,7 +166,7 @@ def test_a_model_that_crashes_with_and_without_extra_buffers_slows_no_other(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("crashes always"))
-    until(lambda: not client.is_busy)
+    wait_until(lambda: not client.is_busy)
     stopped = client.poll()
     client.load(model("good"))
     events_up_to(client, Loaded)
@@ -197,13 +191,26 @@ def test_a_build_that_crashes_with_extra_buffers_alone_is_remembered(
         assert FALLBACK_NOTE in event.notes
 
 
+def test_a_crash_that_an_older_kvchat_blamed_on_a_build_unseen_is_looked_at_again(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.close()
+    old = {"extra_buffers_crash_on": installed_build()}
+    (tmp_path / "build.json").write_text(json.dumps(old))
+    again = make_client(tmp_path)
+    again.load(model("good"))
+    events_up_to(again, Loaded)
+    again.close()
+    assert loads(tmp_path) == [["good", True]]
+
+
 @pytest.mark.parametrize("is_begun", [True, False], ids=["loading", "starting"])
 def test_a_switch_while_a_model_loads_holds(
     client: WorkerClient, tmp_path: Path, *, is_begun: bool
 ) -> None:
     client.load(model("gated"))
     if is_begun:
-        until(lambda: journal(tmp_path))
+        wait_until(lambda: journal(tmp_path))
     off = SpeculationSettings(predictor=PredictorName.OFF)
     client.set_speculation(off)
     n_before = len(journal(tmp_path, "SetSpeculation"))
@@ -212,14 +219,14 @@ def test_a_switch_while_a_model_loads_holds(
 
     assert isinstance(event, Loaded)
     assert event.configuration.speculation == off
-    until(lambda: len(journal(tmp_path, "SetSpeculation")) > n_before)
+    wait_until(lambda: len(journal(tmp_path, "SetSpeculation")) > n_before)
 
 
 def test_a_load_that_is_stopped_ends_and_another_may_follow(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("never"))
-    until(lambda: journal(tmp_path))
+    wait_until(lambda: journal(tmp_path))
     client.stop()
     events = client.poll()
 
@@ -237,15 +244,15 @@ def test_closing_begins_without_waiting_and_says_when_it_is_over(
     events_up_to(client, Loaded)
 
     client.begin_close()
-    until(lambda: journal(tmp_path, "Close"))
+    wait_until(lambda: journal(tmp_path, "Close"))
     assert not client.has_ended
     (tmp_path / "saved").touch()
-    until(lambda: client.has_ended)
+    wait_until(lambda: client.has_ended)
 
 
 def test_closing_without_a_model_is_over_at_once(client: WorkerClient) -> None:
     client.begin_close()
-    until(lambda: client.has_ended)
+    wait_until(lambda: client.has_ended)
 
 
 def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
@@ -254,7 +261,7 @@ def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     monkeypatch.setattr(engine.worker_client, "POLL_S", 0.05)
     client = make_client(tmp_path, silence_limit_s=1.0)
     client.load(model("deaf never"))
-    until(lambda: journal(tmp_path))
+    wait_until(lambda: journal(tmp_path))
 
     client.prefetch((Message("user", "more than a pipe holds " * 100_000),))
     events = events_up_to(client, WorkerStopped)

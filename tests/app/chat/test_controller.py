@@ -247,6 +247,15 @@ def test_a_load_that_fails_is_told_and_another_can_be_tried(tmp_path: Path, cloc
     assert controller.entries() == []
 
 
+def test_a_load_can_be_stopped_and_another_be_tried(tmp_path: Path, clock: Clock) -> None:
+    controller, client = make_controller(tmp_path, Script(), clock=clock)
+    controller.load(CONFIGURATION)
+    assert controller.stop()
+    assert client.n_stops == 1
+    controller.poll()
+    assert not controller.stop(), "nothing runs"
+
+
 def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clock) -> None:
     controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
     controller.send("go")
