@@ -40,6 +40,9 @@ class Layers(click.ParamType[int | str]):
     def __init__(self, *, has_auto: bool = False) -> None:
         self._has_auto = has_auto
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  click's signature
+        return self.name
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:

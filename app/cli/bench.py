@@ -136,10 +136,10 @@ def command(
     """Measure what speculation gains with MODEL, against plain decoding, run beside run.
 
     \b
-    kvchat bench                                    a few minutes with the model used last
+    kvchat bench                                    the usual model, for minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
-    kvchat bench --set mine.jsonl --prompts 0       all prompts of a file of your own
-    kvchat bench --json all.json --html all.html    keep every run, and a report with charts
+    kvchat bench --set mine.jsonl --prompts 0       all prompts of your own file
+    kvchat bench --json all.json --html all.html    keep runs and charts
     kvchat bench --resume all.json                  go on where it was stopped
 
     Without MODEL it is that of the settings, else the one used last. Ctrl+C ends it with the table

@@ -54,12 +54,13 @@ def command(
 ) -> int:
     """Answer PROMPT in two ways, by turns, and say which is faster and whether the texts part.
 
-    A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input.
+    A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input. With
+    --text a terminal shows control characters of the replies as signs, a pipe gets them as they are.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."
-    kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < question.txt
-    kvchat compare smollm2 "..." --first lookup:band --second combined:auto --pairs 5
+    kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < a.txt
+    kvchat compare smollm2 "..." --first lookup:band --second suffix --pairs 5
     """  # noqa: D301  click wants the backspace character itself
     from app.compare.side import read_side, speculative_side
     from app.opening import ModelRequest, open_model

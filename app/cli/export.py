@@ -78,7 +78,7 @@ def command(
 
     \b
     kvchat export qwen2.5-7b --preset balanced
-    kvchat export qwen2.5-7b --vram 24GiB --ctx 32k --format compose -o compose.yaml
+    kvchat export qwen2.5-7b --ctx 32k --format compose -o compose.yaml
     kvchat export qwen2.5-7b --format lm-studio --install
     """  # noqa: D301  click wants the backspace character itself
     if format_name == LIST:

@@ -104,9 +104,10 @@ def cli(ctx: click.Context) -> None:
     kvchat                                  open the chat
     kvchat qwen2.5-7b --preset long-context open it on a model, with a preset
     kvchat run "Name three colours."        one answer, no screen
-    kvchat plan qwen2.5-7b --vram 8GiB      will it fit, and with which context?
-    kvchat fit qwen2.5-7b --goal context    the largest context that fits, and how to start it
+    kvchat plan qwen2.5-7b --vram 8GiB      will it fit, with which context?
+    kvchat fit qwen2.5-7b --goal context    the largest context that fits
     kvchat export qwen2.5-7b                the arguments for llama-server
+    kvchat models catalogue                 models to plan with, without a file
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor")
     if not shows_them_itself and not ctx.obj and locations.settings_path().exists():

@@ -57,7 +57,8 @@ def command(
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32k
     kvchat plan qwen3-8b:Q4_K_M --card "RTX 3060"
     kvchat plan hf:owner/repository/file.gguf
-    kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0 --type-v q8_0
+    kvchat plan qwen3-30b-a3b --vram 12GiB --cpu-moe
+    kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0
     """  # noqa: D301  click wants the backspace character itself
     from app.planning.measuring import can_measure, measured_plan
     from app.planning.plan import Planner

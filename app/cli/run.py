@@ -79,6 +79,9 @@ def command(
 ) -> int:
     """Answer PROMPT once, without a screen; without PROMPT, or with -, it is read from the input.
 
+    On a terminal control characters of the reply are shown as signs; a pipe or a file gets the text
+    as it is.
+
     \b
     kvchat run "Name three colours."
     kvchat run --max-tokens 200 --json < letter.txt

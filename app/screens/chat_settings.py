@@ -9,6 +9,7 @@ from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static, TextArea
 
+from app.planning.values import KnobError, parse_count
 from engine.configuration import SamplingSettings, SpeculationSettings, Verification
 
 Choice = TypeVar("Choice", bound=Verification | bool)
@@ -152,8 +153,10 @@ def _read(knob: _Knob, text: str) -> float | int:
     kind = "whole number" if knob.is_whole else "number"
     limits = f"{knob.label} is a {kind} from {knob.low:g} to {knob.high:g}, not {text!r}"
     try:
-        value: float | int = int(text) if knob.is_whole else float(text.replace(",", "."))
-    except ValueError:
+        if knob.is_whole:
+            return parse_count(text, low=round(knob.low), high=round(knob.high))
+        value = float(text.replace(",", "."))
+    except (ValueError, KnobError):
         raise ValueError(limits) from None
     if not knob.low <= value <= knob.high:
         raise ValueError(limits)

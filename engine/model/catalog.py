@@ -129,7 +129,11 @@ def find_entry(name: str) -> CatalogEntry:
     if wanted in names:
         return _entry(names[wanted])
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`kvchat models catalogue` lists it"
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "`kvchat models catalogue` lists those it has"
+    )
     raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -169,3 +170,20 @@ def test_help_does_not_read_the_settings(capsys: pytest.CaptureFixture[str]) -> 
     settings("[models\n")
     assert main.run(["run", "--help"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def helps(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from helps(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_every_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = [*helps(main.cli, click.Context(main.cli, info_name="kvchat"))]
+    assert len(texts) > 25
+    wide = [line for text in texts for line in text.splitlines() if len(line) > 80]
+    assert wide == []

@@ -112,10 +112,14 @@ async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         assert app.screen is dialog
         dialog.query_one("#temperature", Input).value = "0.5"
+        dialog.query_one("#top_k", Input).value = "0.1k"
+        await pilot.press("ctrl+s")
+        assert app.screen is dialog, "102.4 is no whole number"
+        dialog.query_one("#top_k", Input).value = "1k"
         await pilot.press("ctrl+s")
         await answered(pilot, screen, "go")
         request = client.requests[0]
-        assert request.sampling.temperature == 0.5
+        assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 1024)
         assert request.messages[0].content == "Be brief."
 
 
