@@ -242,7 +242,7 @@ class Meters:
             self._now,
             decode_tps=stats.decode_tps,
             first_token_s=stats.first_token_s,
-            prefill_s=stats.prefill_s,
+            prefill_s=stats.prefill_s or None,
         )
 
     def _failed(self, event: Failed | WorkerStopped) -> None:

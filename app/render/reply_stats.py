@@ -32,6 +32,8 @@ def _made_by(message: StoredMessage) -> str:
 
 
 def _speed(stats: GenerationStats) -> str:
+    if not stats.n_emitted:
+        return "ended before its first token"
     text = f"{fmt.counted(stats.n_emitted, 'token')} in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
         text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"
@@ -44,7 +46,7 @@ def _prompt(stats: GenerationStats) -> str:
     read = f"prompt of {fmt.counted(stats.n_prompt, 'token')}"
     if stats.n_reused:
         read += f", {fmt.count(stats.n_reused)} of them reused"
-    return f"{read}, read in {fmt.seconds(stats.prefill_s)}"
+    return f"{read}, read in {fmt.seconds(stats.prefill_s)}" if stats.prefill_s else read
 
 
 def _counts(stats: GenerationStats) -> str:

@@ -34,17 +34,17 @@ def position_shares(
 ) -> Line:
     """How often the first, second, third ... token of a draft is right when those before it are.
 
-    Columns first, then as many numbers as there is room for.
+    Columns first, then as many numbers as there is room for: `90% 50% 3/4`.
     """
     rates = [fmt.share(place.n_accepted, place.n_examined) for place in by_position]
     if not rates:
         return (Run(fmt.NO_VALUE),)
     bars = history(rates, max(width, 1), symbols, top=1.0)
-    room = width - len(rates) - 4
+    room = width - len(rates) - 2
     numbers = ""
-    for rate in rates:
-        text = fmt.NO_VALUE if rate is None else f"{100 * rate:.0f}"
+    for place in by_position:
+        text = fmt.acceptance(place.n_accepted, place.n_examined)
         if len(numbers) + 1 + len(text) > room:
             break
         numbers += f" {text}"
-    return (*bars, Run(f" {numbers} %", "muted")) if numbers else bars
+    return (*bars, Run(f" {numbers}", "muted")) if numbers else bars

@@ -75,12 +75,12 @@ def _figures(
     accepted = columns("accept", *_both(reply, session, _accept), first=_accept_style(reply))
     room = max(width - width_of(accepted) - 2, 0)
     counts = [
-        columns("validated", *_both(reply, session, lambda t: fmt.count(t.n_accepted))),
-        columns("refuted", *_both(reply, session, lambda t: fmt.count(t.n_refuted))),
+        columns("validated", *_both(reply, session, lambda t: _count(t, t.n_accepted))),
+        columns("refuted", *_both(reply, session, lambda t: _count(t, t.n_refuted))),
     ]
     if is_tight:
-        refuted = Run(f"  refuted {fmt.count(reply.n_refuted)}", "muted")
-        counts = [(*columns("validated", fmt.count(reply.n_accepted)), refuted)]
+        refuted = Run(f"  refuted {_count(reply, reply.n_refuted)}", "muted")
+        counts = [(*columns("validated", _count(reply, reply.n_accepted)), refuted)]
     return [
         columns("", "reply", "session", first="muted", rest="muted"),
         spread(accepted, history(snapshot.acceptance_history, room, symbols, top=1.0), width),
@@ -160,6 +160,11 @@ def speculation_title(snapshot: CockpitSnapshot) -> str:
 
 def _both(reply: Tally, session: Tally, figure: Callable[[Tally], str]) -> tuple[str, str]:
     return figure(reply), figure(session)
+
+
+def _count(tally: Tally, n: int) -> str:
+    """A count; a dash before the first round, of which nothing can be counted."""
+    return fmt.count(n) if tally.n_rounds else fmt.NO_VALUE
 
 
 def _accept(tally: Tally) -> str:

@@ -114,7 +114,7 @@ def test_a_fault_stands_in_the_place_of_the_reason() -> None:
 def test_sources_and_places_have_shares_and_the_best_source_comes_first() -> None:
     shown = text(speculation_lines(FULL, 60))
     assert "by source    suffix 80/100 80% · lookup 40/80 50%" in shown
-    assert "by position  █▅  90 50 %" in shown
+    assert "by position  █▅  90% 50%" in shown
     styles = {run.text: run.style for line in speculation_lines(FULL, 60) for run in line}
     assert styles["suffix"] == "source-suffix"
 

@@ -1,0 +1,279 @@
+"""Every figure of the cockpit, of a reply and of the verdicts, where little or nothing is known."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import pytest
+
+from app.bench.summary import summarise
+from app.bench.verdict import recommend, slow_prompts
+from app.chat.entries import reply_note
+from app.chat.meters import Meters
+from app.cli.run import summary
+from app.compare.comparison import Comparison, Pair
+from app.render.cache_panel import cache_lines
+from app.render.compare import figure_lines, verdict_lines
+from app.render.format import NO_VALUE
+from app.render.lines import plain
+from app.render.memory_panel import memory_lines
+from app.render.reply_stats import reply_stats_text
+from app.render.speculation_panel import speculation_lines
+from app.render.status import status_line
+from app.render.throughput_panel import throughput_lines
+from app.store.records import StoredMessage
+from engine.cache.report import CacheCounts, CacheReport
+from engine.events import (
+    CacheChanged,
+    Finished,
+    FinishReason,
+    PromptReady,
+    RoundFinished,
+    TiersChanged,
+    WorkerStopped,
+)
+from engine.speculation.cost import PlainStep
+from engine.speculation.stats import ReplyStats
+from tests.app.bench.made_results import record
+from tests.app.render.test_compare import LOOKUP, compared
+from tests.fakes_client import CONFIGURATION, loaded
+
+WIDTHS = (33, 44, 76)
+PLAIN_S = 0.1
+NOISE = (0.1, 0.05, 0.16, 0.09, 0.3, 0.1, 0.06, 0.1, 0.18)
+"""Plain steps of a machine that others use, in seconds."""
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A round: what was verified and accepted of a draft, and its time in plain steps."""
+
+    n_verified: int = 0
+    n_accepted: int = 0
+    steps: float = 1.0
+
+
+PLAIN = Drafted()
+REFUTED = Drafted(1, 0, 1.6)
+ACCEPTED = Drafted(1, 1, 1.6)
+MANY = [Drafted(4, 4, 2.0)] * 30
+
+
+class Chat:
+    """Meters that are fed as a worker feeds them, and the last reply."""
+
+    def __init__(self, steps: Sequence[float] = NOISE) -> None:
+        self.meters = Meters(lambda: 10.0)
+        self.finished: Finished | None = None
+        self.step = PlainStep()
+        self._steps = steps
+
+    def load(self) -> "Chat":
+        self.meters.loading(CONFIGURATION)
+        self.meters.feed(loaded(CONFIGURATION))
+        self.step = PlainStep()
+        for seconds in self._steps:
+            self.step.add(seconds)
+        return self
+
+    def answer(self, rounds: Sequence[Drafted], reason: FinishReason = FinishReason.END) -> "Chat":
+        """Feed the events of a reply; one that was stopped before a round has no prefill either."""
+        self.meters.asked()
+        stats = ReplyStats(n_prompt=79, n_reused=78, prefill_s=0.2 if rounds else 0.0)
+        if rounds:
+            self.meters.feed(PromptReady(79, 78, 0.2))
+            stats.first_token_s = 0.3
+        for drafted in rounds:
+            self.meters.feed(self._round(stats, drafted))
+        told = stats.summary(self.step)
+        self.finished = Finished(reason, "text", (1,) * told.n_emitted, "v", 1, told)
+        self.meters.feed(self.finished)
+        return self
+
+    def restore(self, counts: CacheCounts, **places: int) -> "Chat":
+        """Tell where the prompt of the reply came from."""
+        self.meters.feed(CacheChanged(90, 8192, 180 << 20, 78, 79, restore_s=0.04, **places))
+        self.meters.feed(TiersChanged(CacheReport(counts=counts)))
+        return self
+
+    def restart(self) -> "Chat":
+        self.meters.feed(WorkerStopped("The engine stopped", "signal 9", -9))
+        return self.load()
+
+    def _round(self, stats: ReplyStats, drafted: Drafted) -> RoundFinished:
+        elapsed_s, n_emitted = drafted.steps * PLAIN_S, drafted.n_accepted + 1
+        stats.saved.add(
+            self.step,
+            n_verified=drafted.n_verified,
+            n_emitted=n_emitted,
+            draft_s=0.001,
+            elapsed_s=elapsed_s,
+        )
+        finished = RoundFinished(
+            n_drafted=drafted.n_verified,
+            n_verified=drafted.n_verified,
+            n_examined=min(drafted.n_accepted + 1, drafted.n_verified),
+            n_accepted=drafted.n_accepted,
+            n_emitted=n_emitted,
+            source="suffix" if drafted.n_verified else None,
+            length=drafted.n_verified,
+            next_length=5,
+            reason="auto: 5 drafted should give 2.1 tokens for 1.9 steps",
+            draft_s=0.001,
+            verify_s=elapsed_s,
+            elapsed_s=elapsed_s,
+            plain_step_s=self.step.seconds,
+            plain_spread=self.step.spread,
+            saved_s=stats.saved.seconds,
+            saved_error_s=stats.saved.error_s,
+            verdicts=tuple(n < drafted.n_accepted for n in range(drafted.n_verified)),
+        )
+        stats.add(finished)
+        return finished
+
+
+FROM_MEMORY = CacheCounts(n_hits=1, n_warm_tokens=78, n_computed_tokens=1)
+FROM_DISK = CacheCounts(n_hits=1, n_cold_tokens=78, n_computed_tokens=1)
+SLOW = [replace(PLAIN, steps=9.0)] * 48
+STATES: dict[str, Callable[[], Chat]] = {
+    "nothing loaded": Chat,
+    "nothing asked": lambda: Chat().load(),
+    "no plain step yet": lambda: Chat(()).load().answer([ACCEPTED, REFUTED]),
+    "zero drafts": lambda: Chat().load().answer([PLAIN] * 12),
+    "zero drafts on a slower machine": lambda: Chat().load().answer(SLOW),
+    "one draft refuted": lambda: Chat().load().answer([*SLOW, REFUTED]),
+    "one draft accepted": lambda: Chat().load().answer([*SLOW, ACCEPTED]),
+    "one draft, much too fast": lambda: Chat().load().answer([PLAIN, replace(ACCEPTED, steps=0.1)]),
+    "restored warm": lambda: Chat().load().restore(FROM_MEMORY, n_warm=78).answer([PLAIN]),
+    "restored cold": lambda: Chat().load().restore(FROM_DISK, n_cold=78).answer([PLAIN]),
+    "stopped before a token": lambda: Chat().load().answer([], FinishReason.CANCELLED),
+    "stopped": lambda: Chat().load().answer([PLAIN, REFUTED, PLAIN], FinishReason.CANCELLED),
+    "second reply after a restart": lambda: Chat().load().answer(MANY).restart().answer([PLAIN]),
+}  # fmt: skip
+
+
+def known() -> Chat:
+    return Chat([PLAIN_S] * 9).load().answer(MANY)
+
+
+def message(finished: Finished) -> StoredMessage:
+    return StoredMessage(
+        1, 1, None, "assistant", "text", None, None, "m", 1, finished.reason,
+        asdict(finished.stats), 0.0, predictor="suffix", controller="auto",
+    )  # fmt: skip
+
+
+def panels(chat: Chat) -> str:
+    """Everything that the cockpit shows, in every width."""
+    snapshot = chat.meters.snapshot()
+    renders = (speculation_lines, throughput_lines, cache_lines, memory_lines)
+    lines = [line for width in WIDTHS for render in renders for line in render(snapshot, width)]
+    return "\n".join(map(plain, [*lines, status_line(snapshot, 80), status_line(snapshot, 160)]))
+
+
+def of_the_reply(chat: Chat) -> str:
+    if chat.finished is None:
+        return ""
+    kept = message(chat.finished)
+    return f"{reply_note(kept)}\n{reply_stats_text(kept)}"
+
+
+def rows(text: str, label: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(label)]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_no_figure_claims_what_is_not_known(name: str) -> None:
+    chat = STATES[name]()
+    shown, said = panels(chat), of_the_reply(chat)
+    reply = chat.meters.snapshot().reply
+
+    assert all(re.search(rf"{NO_VALUE} +{NO_VALUE}", row) for row in rows(shown, "time saved"))
+    assert not re.search(r"\d(\.\d+)?x\b", shown + said), "no speed-up of so few drafts"
+    assert " lost" not in shown + said
+    if not reply.n_verified:
+        assert not re.search(r"accept +\d|\d+/\d+ \d+%", shown + said)
+    assert not re.search(r"(?<!differ by )\b\d+%(?! of \d)", said), "a percentage has its count"
+    if not reply.n_rounds:
+        assert not re.search(r"(validated|refuted|tokens/round|decode|first token) +0", shown)
+        assert "0.00 s" not in shown + said
+    assert "nan" not in (shown + said).lower()
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_json_says_null_where_nothing_was_compared(name: str) -> None:
+    finished = STATES[name]().finished
+    if finished is None:
+        return
+    told = summary(finished)
+    saved_s, error_s, speedup = (told[key] for key in ("saved_s", "saved_error_s", "speedup"))
+    if not told["n_verified"] or told["plain_spread"] is None:
+        assert (saved_s, error_s, speedup) == (None, None, None)
+        return
+    assert isinstance(saved_s, float)
+    assert isinstance(error_s, float)
+    assert abs(saved_s) <= error_s, "one draft is no gain and no loss"
+    assert speedup <= told["tokens_per_round"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) -> None:
+    chat = STATES[name]()
+    if chat.finished is None or not chat.finished.stats.n_emitted:
+        return
+    said = " ".join(map(plain, verdict_lines(beside_plain(chat.finished), 200)))
+    gain = re.search(r"(\d\.\d\d)x: .* (is|was) faster", said)
+    per_round = chat.finished.stats.tokens_per_round or 1.0
+    assert gain is None or float(gain[1]) <= per_round + 0.01
+    if not chat.finished.stats.n_verified:
+        assert "no side drafted anything" in said
+
+    stats, made = chat.finished.stats, record({"suffix:auto": [0.6]})
+    counts = {"n_verified": stats.n_verified, "n_rounds": stats.n_rounds}
+    runs = tuple(
+        run if run.is_plain else replace(run, **counts, n_emitted=stats.n_emitted)
+        for run in made.runs
+    )
+    summaries = summarise([replace(made, runs=runs)], ["suffix:auto"])
+    advice = recommend(summaries, ["suffix:auto"])
+    assert advice.is_open == (not stats.n_verified)
+    assert bool(slow_prompts(summaries)) == bool(stats.n_verified)
+
+
+def beside_plain(finished: Finished) -> Comparison:
+    """Give a comparison of that reply with a plain one of half its speed."""
+    comparison = compared(second=LOOKUP)
+    [pair] = comparison.pairs
+    assert pair.first.finished is not None
+    rounds = [PLAIN] * finished.stats.n_emitted
+    plainly = Chat().load().answer(rounds).finished
+    assert plainly is not None
+    for answer, given, tps in ((pair.first, plainly, 50.0), (pair.second, finished, 100.0)):
+        answer.take(replace(given, stats=replace(given.stats, decode_tps=tps)))
+        assert "None" not in "".join(map(plain, figure_lines(answer, 60)))
+    comparison.pairs[:] = [Pair(pair.first, pair.second)]
+    return comparison
+
+
+def test_what_is_known_is_shown_without_a_doubt() -> None:
+    chat = known()
+    shown, said = panels(chat), of_the_reply(chat)
+    assert all("+9.0 s" in row for row in rows(shown, "time saved"))
+    assert "2.5x · accept 100%" in shown
+    assert "2.5x of plain steps of 100.0 ms: 9.0 s ± 0.30 s saved" in said
+    assert "noisy" not in shown
+    assert "~" not in shown + said
+
+
+def test_the_same_on_a_noisy_machine_is_marked() -> None:
+    chat = Chat([0.1, 0.11, 0.07, 0.13, 0.1] * 3).load().answer(MANY)
+    shown, said = panels(chat), of_the_reply(chat)
+    assert all("~+9.0 s" in row for row in rows(shown, "time saved"))
+    assert "noisy ±30%" in shown
+    assert "~2.5x · accept 100%" in shown
+    assert "which differ by 30%" in said
+
+
+def test_a_session_counts_what_replies_with_drafts_saved() -> None:
+    chat = known().answer([replace(PLAIN, steps=9.0)] * 48).answer([PLAIN] * 12)
+    assert all(re.search(rf"{NO_VALUE} +\+9.0 s", row) for row in rows(panels(chat), "time saved"))
