@@ -5,6 +5,7 @@ Where things are: `app.chat` decides (no Textual), `app.render` turns values int
 has colours and sizes, `app.startup` finds model, settings and files before the screen opens.
 """
 
+import asyncio
 import gc
 import os
 import sys
@@ -19,6 +20,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.timer import Timer
 
 from app.chat.controller import ChatController
 from app.commands import chat_commands
@@ -28,11 +30,14 @@ from app.render.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.services import Services
 from app.themes import load_themes, nearest_theme, theme_variable_defaults
+from app.threads import DaemonExecutor
 from engine.configuration import Configuration
 from engine.errors import EngineError
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
+LEAVE_EVERY_S = 0.05
+"""How often is looked whether everything is saved when the user leaves."""
 
 
 class HarmlessLines(LineFilter):
@@ -90,10 +95,12 @@ class KvchatApp(App[None]):
         self.symbols = symbols
         """Characters that every widget draws gauges with."""
         self._notices = [*notices]
+        self._leaving: Timer | None = None
         self.set_keymap(dict(services.keymap))
         self._use_first_theme(theme)
 
     def on_mount(self) -> None:
+        asyncio.get_running_loop().set_default_executor(DaemonExecutor())
         chat = ChatScreen(self.controller, self.services)
         self.push_screen(chat)
         self.call_after_refresh(self._begin, chat)
@@ -131,6 +138,21 @@ class KvchatApp(App[None]):
 
     def on_unmount(self) -> None:
         self.controller.close()
+
+    async def action_quit(self) -> None:
+        """Save and leave; where saving takes a moment, the screen says so until it is done."""
+        if self._leaving is not None:
+            return
+        self.controller.begin_close()
+        self._leaving = self.set_interval(LEAVE_EVERY_S, self._leave_when_saved)
+        if not self.controller.client.has_ended:
+            from app.screens.ask import Saving
+
+            self.push_screen(Saving())
+
+    def _leave_when_saved(self) -> None:
+        if self.controller.client.has_ended:
+            self.exit()
 
     def action_help(self) -> None:
         """Show the keys of the screen below, and the glossary; again to close it."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from functools import partial
 
 from textual.app import App
 
@@ -20,6 +21,11 @@ def copy(app: App[object], text: str, what: str = "") -> None:
     """
     text = without_controls(text)
     app.copy_to_clipboard(text)
+    app.run_worker(partial(_copy_too, app, text, what), thread=True, group="copy")
+
+
+def _copy_too(app: App[object], text: str, what: str) -> None:
+    """Copy by a program, which may take a moment, and say what came of it; a thread's work."""
     copied = _by_program(text)
     size = f"{what + ', ' if what else ''}{len(text):,} characters"
     if not copied and (hint := _hint()):

@@ -253,9 +253,9 @@ class ChatController(ChatReplies):
         """Delete a chat, and what the loaded model's cache keeps for it alone.
 
         Raises:
-            StoreError: If it could not be deleted.
+            StoreError: If another kvchat writes it, or it could not be deleted.
         """
-        self._store.delete_chat(chat_id)
+        self.history.delete(chat_id)
         self.client.forget_owner(owner_of(chat_id))
 
     def refresh(self) -> None:
@@ -279,9 +279,14 @@ class ChatController(ChatReplies):
         self._is_rebuilt = self._is_rebuilt or moved
         return moved
 
+    def begin_close(self) -> None:
+        """Save what came and begin to end the engine; `client.has_ended` tells when it is over."""
+        self._cut_reply(CUT_BY_CLOSE)
+        self.client.begin_close()
+
     def close(self) -> None:
         """End the engine, save what came, let the chat go."""
-        self._cut_reply(CUT_BY_CLOSE)
+        self.begin_close()
         self.client.close()
         self.history.close()
 

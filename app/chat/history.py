@@ -122,10 +122,18 @@ class ChatHistory:
             StoreError: If it could not be deleted.
         """
         if self.chat is not None:
-            self.store.delete_chat(self.chat.id)
+            self.delete(self.chat.id)
             self.close()
             self.chat = None
             self._path, self._siblings = [], {}
+
+    def delete(self, chat_id: int) -> None:
+        """Delete the shown chat or any other.
+
+        Raises:
+            StoreError: If another kvchat writes it, or it could not be deleted.
+        """
+        self.store.delete_chat(chat_id, self._lock if self.is_shown(chat_id) else None)
 
     def take_lock(self) -> ChatLock | None:
         """Hand the lock of the shown chat over to the caller."""

@@ -86,6 +86,8 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         print_json([chats_text.hit_values(hit) for hit in hits])
     elif hits:
         chats_text.print_hits(hits)
+        if len(hits) == limit:
+            tell(f"the first {limit}: -n {2 * limit} shows more, if there are more")
     else:
         tell("No chat holds that.")
 

@@ -1,4 +1,4 @@
-"""Small dialogs: a line of text, yes or no."""
+"""Small dialogs: a line of text, yes or no, and a moment to wait."""
 
 from typing import ClassVar
 
@@ -51,3 +51,11 @@ class AskYes(ModalScreen[bool]):
     def action_answer(self, is_yes: bool) -> None:
         """Close with the answer."""
         self.dismiss(is_yes)
+
+
+class Saving(ModalScreen[None]):
+    """Stands before everything else while the program ends."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("saving what is kept of the chats … some seconds at most", markup=False)

@@ -34,6 +34,8 @@ SEARCH_AFTER_S = 0.12
 """Pause in typing after which is searched."""
 PREFETCH_AFTER_S = 0.3
 """How long a chat is highlighted before the cache brings it into memory."""
+PAGE = 500
+"""Chats that are listed at once; more come when the last one is reached."""
 MAX_HITS = 100
 LEGEND = "enter opens · h w c: the cache keeps it hot, warm, cold"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
@@ -99,6 +101,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._forget_kept = forget_kept
         self._is_archive = False
         self._chats: list[Chat] = []
+        self._limit = PAGE
+        self._n_chats = 0
         self._sizes: dict[int, ChatSize] = {}
         self._hits: list[SearchHit] | None = None
         """What was found; None while nothing is searched."""
@@ -129,7 +133,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def _fill(self, highlighted_id: int | None) -> None:
         """Read the chats again and show them, or what was found."""
         try:
-            self._chats = self._store.list_chats(archived=self._is_archive)
+            self._chats = self._store.list_chats(self._limit, archived=self._is_archive)
+            self._n_chats = self._store.count_chats(archived=self._is_archive)
         except StoreError as error:
             self._report(error)
         self._paint(highlighted_id)
@@ -180,7 +185,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
         if self._hits is not None:
             n = len(self._hits)
             return f"found {n}{' or more' if n == MAX_HITS else ''} in all chats"
-        return "archived chats" if self._is_archive else "chats"
+        name = "archived chats" if self._is_archive else "chats"
+        n = len(self._chats)
+        return name if n == self._n_chats else f"{name}, the last {n:,} of {self._n_chats:,}"
 
     def _nothing(self) -> str:
         if self._hits is not None:
@@ -207,6 +214,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
         chat = self._highlighted()
         if chat is None:
             return
+        if self._hits is None and chat is self._chats[-1] and len(self._chats) < self._n_chats:
+            self._limit += PAGE
+            self._fill(chat.id)
         kept = self._kept()
         self.query_one("#chats-detail", Static).update(detail(self._row(chat, kept)))
         if self._prefetch_timer is not None:
@@ -214,9 +224,12 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
 
     def _prefetch(self, chat_id: int) -> None:
-        if chat_id in self._prefetched:
-            return
-        self._prefetched.add(chat_id)
+        if chat_id not in self._prefetched:
+            self._prefetched.add(chat_id)
+            self._prefetch_in_thread(chat_id)
+
+    @work(thread=True, group="prefetch")
+    def _prefetch_in_thread(self, chat_id: int) -> None:
         with suppress(StoreError):  # another kvchat deleted it: opening it will say so
             self._controller.prefetch(chat_id)
 
@@ -354,19 +367,14 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self.app.push_screen(AskYes(question), delete)
 
     def _delete(self, chat: Chat) -> None:
-        self._write(lambda: self._delete_unless_locked(chat.id))
+        try:
+            self._controller.delete_chat(chat.id)
+        except StoreError as error:
+            self._report(error)
+            return
+        self._forget(owner_of(chat.id))
         self._search_again()
         self._fill(None)
-
-    def _delete_unless_locked(self, chat_id: int) -> None:
-        if not self._controller.history.is_shown(chat_id):
-            lock = self._store.lock_chat(chat_id)
-            if lock is None:
-                self.notify("Another kvchat writes this chat: it stays.", severity="warning")
-                return
-            lock.close()
-        self._controller.delete_chat(chat_id)
-        self._forget(owner_of(chat_id))
 
     @work(thread=True, group="forget")
     def _forget(self, owner: str) -> None:
@@ -374,7 +382,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             self._forget_kept(owner)
         except EngineError as error:
-            self.app.call_from_thread(self._report, error)
+            self._report(error)  # a notice may come from a thread, and outlives this screen
 
     # --- helpers ---
 

@@ -11,10 +11,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
+from textual.worker import get_current_worker
 
 from app.screens.ask import AskLine
 from app.screens.hand_back import hand_back
-from engine.errors import EngineError
+from engine.errors import EngineError, InstallError
 
 Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter and says how far it is; gives its file."""
@@ -74,8 +75,15 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     @work(thread=True, exclusive=True)
     def _install_in_thread(self) -> None:
+        worker = get_current_worker()
+
+        def tell(text: str) -> None:
+            if worker.is_cancelled:
+                raise InstallError("it was left before its end")
+            hand_back(self, self._say, text)
+
         try:
-            path = self._install(lambda text: hand_back(self, self._say, text))
+            path = self._install(tell)
         except EngineError as error:
             hand_back(self, self._failed, f"{error.title}: {error}")
             return
@@ -90,7 +98,14 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def action_look(self) -> None:
         """Look into the folders again."""
-        path = self._look()
+        self._say("looking …")
+        self._look_in_thread()
+
+    @work(thread=True, exclusive=True, group="look")
+    def _look_in_thread(self) -> None:
+        hand_back(self, self._take_found, self._look())
+
+    def _take_found(self, path: Path | None) -> None:
         if path is None:
             self._say("Still no model in these folders.")
         else:

@@ -5,13 +5,14 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 
 from app.store import search, statements, trees
-from app.store.errors import StoreError, is_damaged_index, store_error
+from app.store.errors import StoreError, is_damage, is_damaged_index, store_error
 from app.store.locks import ChatLock, take_lock
-from app.store.opening import connect, hold_database, open_database
+from app.store.opening import connect, hold_database, open_database, release_database
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
@@ -74,9 +75,11 @@ class ChatStore:
         if patience_s is not None:
             self._writer.patience_s = patience_s
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._readers_lock = threading.Lock()
         self._is_closed = False
+        self._is_damaged = False
+        """A read met damage: the next kvchat looks the file through."""
 
     @property
     def on_error(self) -> Callable[[StoreError], None] | None:
@@ -99,6 +102,13 @@ class ChatStore:
             limit,
         )
         return [chat_of(row) for row in rows]
+
+    def count_chats(self, *, archived: bool = False) -> int:
+        """How many chats there are outside of the archive, or in it."""
+        where = "NOT NULL" if archived else "IS NULL"
+        [row] = self._read(f"SELECT count(*) AS n FROM chats WHERE archived_at {where}")
+        n: int = row["n"]
+        return n
 
     def sizes(self) -> dict[int, ChatSize]:
         """Give how much each chat with messages holds, by its id."""
@@ -288,9 +298,24 @@ class ChatStore:
         """
         return self._writer.run(lambda db: [trees.insert_tree(db, tree) for tree in added])
 
-    def delete_chat(self, chat_id: int) -> None:
-        """Delete a chat and all of its messages; nothing happens where it is gone already."""
-        self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+    def delete_chat(self, chat_id: int, held: ChatLock | None = None) -> None:
+        """Delete a chat and all of its messages; nothing happens where it is gone already.
+
+        Args:
+            chat_id: The chat.
+            held: The lock on it, where the caller has it; it is locked meanwhile otherwise.
+
+        Raises:
+            StoreError: If another kvchat writes the chat.
+        """
+        lock = held or self.lock_chat(chat_id)
+        if lock is None:
+            raise StoreError(
+                f"chat {chat_id} is open in another kvchat, which would go on writing it: close it "
+                "there first"
+            )
+        with nullcontext() if held else lock:
+            self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
 
     def add_turn(self, new: statements.NewTurn) -> statements.Turn:
         """Add a question with the place of its reply, or that alone; both or nothing.
@@ -393,9 +418,10 @@ class ChatStore:
         try:
             self._writer.close()
         finally:
-            for reader in self._readers:
+            for reader in self._readers.values():
                 reader.close()
-            os.close(self._holder)
+            is_whole = not (self._is_damaged or self._writer.is_damaged)
+            release_database(self.path, self._holder, is_whole=is_whole)
 
     def __enter__(self) -> "ChatStore":
         return self
@@ -412,6 +438,7 @@ class ChatStore:
         try:
             return self._reader().execute(query, values).fetchall()
         except sqlite3.Error as error:
+            self._is_damaged = self._is_damaged or is_damage(error)
             raise store_error(error, self.path) from error
 
     def _reader(self) -> sqlite3.Connection:
@@ -421,7 +448,10 @@ class ChatStore:
         if reader is None:
             reader = self._local.reader = connect(self.path)
             with self._readers_lock:
-                self._readers.append(reader)
+                over = [thread for thread in self._readers if not thread.is_alive()]
+                for thread in over:
+                    self._readers.pop(thread).close()
+                self._readers[threading.current_thread()] = reader
         return reader
 
 

@@ -65,14 +65,14 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
         StoreError: If the file cannot be opened, or a newer kvchat made it.
     """
     try:
-        return _open_checked(path), None
+        return _open_checked(path, is_whole=_was_left_whole(path, holder)), None
     except sqlite3.Error as error:
         if not is_damage(error):
             raise store_error(error, path) from error
         kept = _move_aside(path, holder)
     connection = None
     try:
-        connection = _open_checked(path)
+        connection = _open_checked(path, is_whole=False)
         n_chats, n_messages = salvage(kept, connection)
     except sqlite3.Error as error:
         if connection is not None:
@@ -86,20 +86,60 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
     return connection, f"the chat database was damaged and is kept as {kept}; {told}"
 
 
-def _open_checked(path: Path) -> sqlite3.Connection:
+def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
+    """Give up what `hold_database` gave, and note how the last kvchat left the file.
+
+    Args:
+        path: The database file, to which no connection is open any more.
+        holder: What `hold_database` gave for it.
+        is_whole: Whether nothing was met that says it is damaged.
+    """
+    if is_whole and _holds_alone(holder):
+        os.pwrite(holder, _stamp(path), 0)
+    os.close(holder)
+
+
+def _was_left_whole(path: Path, holder: int) -> bool:
+    """Whether the file is as a kvchat left it, or open in one that has looked through it.
+
+    Looking through a large file takes long, and is for what a kill, a copy or a disk has done.
+    """
+    if not _holds_alone(holder):
+        return True
+    noted = os.pread(holder, 100, 0)
+    os.ftruncate(holder, 0)
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    return path.exists() and noted == _stamp(path)
+
+
+def _holds_alone(holder: int) -> bool:
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _stamp(path: Path) -> bytes:
+    state = path.stat()
+    return f"{state.st_size} {state.st_mtime_ns}".encode()
+
+
+def _open_checked(path: Path, *, is_whole: bool) -> sqlite3.Connection:
     _create_private(path)
     try:
-        return _checked(connect(path), path)
+        return _checked(connect(path), path, is_whole=is_whole)
     except UnicodeDecodeError as error:
         # SQLite's own message quotes a damaged schema.
         raise _damage(str(error)) from error
 
 
-def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _checked(connection: sqlite3.Connection, path: Path, *, is_whole: bool) -> sqlite3.Connection:
     try:
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise _damage(verdict)
+        if not is_whole:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise _damage(verdict)
         upgrade(connection, path)
     except (sqlite3.Error, UnicodeDecodeError, StoreError):
         connection.close()
@@ -127,12 +167,10 @@ def _create_private(path: Path) -> None:
 
 
 def _move_aside(path: Path, holder: int) -> Path:
-    try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not _holds_alone(holder):
         raise StoreError(
             f"{path} is damaged and another kvchat has it open: end that one and start again"
-        ) from error
+        )
     kept = _free_name(path)
     for suffix in ("", "-wal", "-shm"):
         part = path.with_name(path.name + suffix)

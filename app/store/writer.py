@@ -9,7 +9,14 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TypeVar
 
-from app.store.errors import StoreError, busy_error, is_busy, is_damaged_index, store_error
+from app.store.errors import (
+    StoreError,
+    busy_error,
+    is_busy,
+    is_damage,
+    is_damaged_index,
+    store_error,
+)
 from app.store.records import dump_tokens
 from app.store.search import rebuild
 
@@ -48,6 +55,8 @@ class Writer:
         self._last_failure: str | None = None
         self._unreported: StoreError | None = None
         self._is_closed = False
+        self.is_damaged = False
+        """A write met damage in the file."""
         self._thread = threading.Thread(target=self._work, name="chat-store", daemon=True)
         self._thread.start()
 
@@ -187,6 +196,7 @@ class Writer:
                 self._begin()
                 return self._commit(job)
         except sqlite3.Error as error:
+            self.is_damaged = self.is_damaged or is_damage(error)
             raise store_error(error, self._path) from error
 
     def _begin(

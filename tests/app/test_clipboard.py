@@ -1,9 +1,12 @@
+import threading
 from pathlib import Path
 
 import pytest
 from textual.app import App
 
+from app import clipboard
 from app.clipboard import copy
+from tests.fakes_app import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +28,7 @@ async def copied(text: str) -> tuple[str, str, str]:
     app: App[None] = App()
     async with app.run_test() as pilot:
         copy(app, text)
+        await app.workers.wait_for_complete()
         await pilot.pause()
         [notice] = app._notifications
         return app.clipboard, notice.message, notice.severity
@@ -67,3 +71,22 @@ async def test_a_program_that_fails_is_no_trouble(
     text, message, _ = await copied("hello")
     assert text == "hello"
     assert "set-clipboard" in message
+
+
+async def test_a_slow_clipboard_program_does_not_stop_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: str) -> bool:
+        begun.set()
+        return go_on.wait(10)
+
+    monkeypatch.setattr(clipboard, "_by_program", slow)
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        copy(app, "hello")
+        await wait_until(pilot, begun.is_set)
+        assert not app._notifications
+        go_on.set()
+        await wait_until(pilot, lambda: len(app._notifications))

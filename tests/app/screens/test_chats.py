@@ -6,6 +6,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from app.application import KvchatApp
+from app.screens import chats
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat import ChatScreen
 from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
@@ -284,3 +285,25 @@ async def test_a_hostile_title_does_nothing_to_the_terminal(tmp_path: Path) -> N
         await pilot.press("slash", *"evil")
         await wait_until(pilot, lambda: "evil" in "".join(rows(app)))
         assert "\x1b" not in "".join(rows(app))
+
+
+async def test_a_long_list_says_how_many_there_are_and_goes_on_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "PAGE", 2)
+    app, _ = make_app(tmp_path)
+    for number in range(5):
+        add_chat(app.controller.history.store, f"chat {number}")
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+l")
+        await wait_until(pilot, lambda: len(rows(app)) == 2)
+        dialog = app.screen.query_one(".dialog")
+        assert dialog.border_title == "chats, the last 2 of 5"
+        await pilot.press("down")
+        await wait_until(pilot, lambda: len(rows(app)) == 4)
+        options = app.screen.query_one(OptionList)
+        assert options.highlighted == 1
+        await pilot.press("end")
+        await wait_until(pilot, lambda: len(rows(app)) == 5)
+        assert dialog.border_title == "chats"

@@ -16,6 +16,7 @@ from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
+from app.chat.controller import ChatController
 from app.chat.making_room import Choices
 from app.compare.choices import Choice
 from app.compare.side import plain_side
@@ -25,7 +26,7 @@ from app.planning.plan import Planner, Setup
 from app.planning.verdict import Verdict
 from app.planning.what_if import Effect
 from app.render.sanitize import harmless
-from app.screens.ask import AskLine, AskYes
+from app.screens.ask import AskLine, AskYes, Saving
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 from app.screens.chats import ChatsScreen
@@ -43,14 +44,15 @@ from app.screens.plan_goal import GoalScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
+from app.store.chats import ChatStore
 from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
 from engine.model.library import ModelEntry
 from tests.app.screens.plan_host import SilentDryRun
-from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
-from tests.fakes_client import Script
+from tests.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 AnyScreen = Screen[Any]
 
@@ -155,26 +157,59 @@ def test_no_screen_is_forgotten_here() -> None:
     for module in pkgutil.iter_modules(app.screens.__path__):
         importlib.import_module(f"app.screens.{module.name}")
     names = {leaf.__name__ for base in (Screen, ModalScreen) for leaf in leaves(base)}
-    assert names - {"ChatScreen"} == set(SCREENS)
+    assert names - {"ChatScreen", "Saving"} == set(SCREENS)
 
 
 async def test_ctrl_q_leaves_from_every_screen_and_dialog(
     tmp_path: Path, starter_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application, _ = make_app(tmp_path)
-    left: list[str] = []
+    left: list[Screen[Any]] = []
+    monkeypatch.setattr(KvchatApp, "action_quit", lambda app: left.append(app.screen))
     async with application.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         sources = Sources(application, starter_path, tmp_path, "x")
         for name in ("ChatScreen", "CommandPalette", *SCREENS):
-            monkeypatch.setattr(application, "exit", partial(left.append, name))
             await show(pilot, name, sources)
             await pilot.press("ctrl+q")
             await wait_until(pilot, lambda: left)
-            assert left == [name]
-            left.clear()
+            assert left.pop() is application.screen, name
             if application.screen is not chat:
                 application.pop_screen()
+
+
+class SlowClient(ScriptedClient):
+    """Takes its time to end."""
+
+    may_end = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_closed and self.may_end
+
+
+async def test_leaving_says_that_it_saves_until_all_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = SlowClient(Script(replies=("word " * 50,), tps=10))
+    store = ChatStore(tmp_path / "chats.db")
+    controller = ChatController(client, store, sampling=SamplingSettings())
+    application = KvchatApp(controller, services(tmp_path), configuration=CONFIGURATION)
+    left: list[bool] = []
+    monkeypatch.setattr(KvchatApp, "exit", lambda _: left.append(True))
+    async with application.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        await ask(pilot, chat, "go")
+        await wait_until(pilot, lambda: "word" in chat.transcript.text)
+        await pilot.press("ctrl+q", "ctrl+q")
+        await wait_until(pilot, lambda: isinstance(application.screen, Saving))
+        assert client.is_closed
+        assert not controller.is_replying
+        assert not left
+        client.may_end = True
+        await wait_until(pilot, lambda: left)
+    with ChatStore(tmp_path / "chats.db") as again:
+        assert len(again.list_chats()) == 1
 
 
 async def test_esc_closes_every_screen_but_the_chat(tmp_path: Path, starter_path: Path) -> None:

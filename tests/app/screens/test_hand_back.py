@@ -17,6 +17,7 @@ from app.screens.first_run import FirstRunScreen
 from app.screens.hand_back import hand_back, is_open
 from app.screens.models import ModelsScreen
 from app.screens.plan_models import PlanModelsScreen
+from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.app.screens.plan_host import Host
 from tests.fakes_app import wait_until
@@ -28,6 +29,7 @@ class Gate:
     def __init__(self) -> None:
         self.is_reached = threading.Event()
         self.go_on = threading.Event()
+        self.was_ended = threading.Event()
 
     def wait(self) -> None:
         self.is_reached.set()
@@ -37,9 +39,17 @@ class Gate:
         self.wait()
         return []
 
+    def look(self) -> Path:
+        self.wait()
+        return Path("found.gguf")
+
     def install(self, say: Callable[[str], None]) -> Path:
         self.wait()
-        say("half of it")
+        try:
+            say("half of it")
+        except InstallError:
+            self.was_ended.set()
+            raise
         return Path("starter.gguf")
 
 
@@ -147,3 +157,30 @@ async def test_a_screen_closes_while_its_thread_works_and_nothing_breaks(kind: s
         gate.go_on.set()
         await app.workers.wait_for_complete()
         assert app.given == [None]
+
+
+async def test_an_install_that_is_left_ends_where_it_stands() -> None:
+    gate = Gate()
+    screen = FirstRunScreen([], gate.install, lambda: None)
+    app = Host(screen)
+    async with app.run_test() as pilot:
+        await wait_until(pilot, lambda: app.screen is screen)
+        await pilot.press("i")
+        await wait_until(pilot, gate.is_reached.is_set)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is not screen)
+        gate.go_on.set()
+        await wait_until(pilot, gate.was_ended.is_set)
+
+
+async def test_looking_for_models_again_does_not_stop_the_screen() -> None:
+    gate = Gate()
+    screen = FirstRunScreen([], gate.install, gate.look)
+    app = Host(screen)
+    async with app.run_test() as pilot:
+        await wait_until(pilot, lambda: app.screen is screen)
+        await pilot.press("r")
+        await wait_until(pilot, gate.is_reached.is_set)
+        assert str(screen.query_one("#progress", Static).render()) == "looking …"
+        gate.go_on.set()
+        await wait_until(pilot, lambda: app.given == [Path("found.gguf")])

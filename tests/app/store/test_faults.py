@@ -1,5 +1,6 @@
 """What goes wrong with files and disks, and what the user is told."""
 
+import os
 import queue
 import sqlite3
 import stat
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from app.store import writer
+from app.store import chats, opening, writer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
+from app.store.opening import connect
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -164,6 +166,52 @@ def test_a_damaged_database_is_moved_aside_and_never_deleted(path: Path, damage)
     with ChatStore(path) as store:
         assert len(store.list_chats()) == n_saved + 1
         assert store.notices == ()
+
+
+def statements_of_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What SQLite is asked while a store is opened and closed."""
+    asked: list[str] = []
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "connect", traced)
+        ChatStore(path).close()
+    return "\n".join(asked)
+
+
+def test_a_database_is_looked_through_unless_a_kvchat_left_it_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_looked_through() -> bool:
+        return "quick_check" in statements_of_opening(path, monkeypatch)
+
+    with ChatStore(path) as store:
+        new_chat(store)
+    assert not is_looked_through()
+    assert not is_looked_through()
+    with ChatStore(path):
+        assert not is_looked_through(), "another kvchat has it open"
+    os.truncate(path.with_name("chats.db.lock"), 0)  # as a killed kvchat leaves it
+    assert is_looked_through()
+    assert not is_looked_through()
+    os.utime(path, (1, 1))  # as a copy put in its place
+    assert is_looked_through()
+
+
+def test_damage_that_is_met_lets_the_next_start_look(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChatStore(path) as store:
+        new_chat(store)
+        monkeypatch.setattr(chats, "is_damage", lambda _: True)
+        with pytest.raises(StoreError):
+            store._read("no such statement")
+        monkeypatch.undo()
+    assert "quick_check" in statements_of_opening(path, monkeypatch)
 
 
 def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:

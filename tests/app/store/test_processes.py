@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import ChatStore
+from app.store.errors import StoreError
 from tests.app.store.conftest import ask, new_chat, reply
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -186,3 +187,23 @@ def test_an_import_that_is_killed_in_the_middle_leaves_nothing(
     assert [each.id for each in store.list_chats()] == [chat.id]
     assert len(store.search("only")) == 4
     assert ask(store, chat, question, "it goes on").parent_id == question.id
+
+
+def test_a_chat_is_deleted_under_its_lock_and_never_from_under_another(
+    store: ChatStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = new_chat(store)
+    with ChatStore(path) as other:
+        lock = other.lock_chat(chat.id)
+        assert lock is not None
+        with pytest.raises(StoreError, match="open in another kvchat"):
+            store.delete_chat(chat.id)
+        lock.close()
+        run, locks = store._writer.run, []
+        monkeypatch.setattr(
+            store._writer, "run", lambda job: (locks.append(other.lock_chat(chat.id)), run(job))
+        )
+        store.delete_chat(chat.id)
+        assert locks == [None]
+        assert other.list_chats() == []
+        assert other.lock_chat(chat.id) is not None

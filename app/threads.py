@@ -1,0 +1,51 @@
+"""Threads that a program which ends does not wait for."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GRACE_S = 1.0
+"""How long calls may go on at the end, all together: an install removes what it began, say."""
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """Runs each call in a daemon thread of its own.
+
+    asyncio takes a `ThreadPoolExecutor` only, whose own threads keep a program alive until the last
+    call is over: a download that nobody wants any more, for minutes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: set[threading.Thread] = set()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        future: Future[T] = Future()
+        call = partial(_run, future, partial(fn, *args, **kwargs))
+        thread = threading.Thread(target=call, name="kvchat-call", daemon=True)
+        self._calls = {each for each in self._calls if each.is_alive()} | {thread}
+        thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        deadline = time.monotonic() + GRACE_S
+        for thread in self._calls if wait else ():
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+
+def _run(future: "Future[T]", call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  handed to whoever waits for the call
+        future.set_exception(error)
+    else:
+        future.set_result(result)
