@@ -55,7 +55,7 @@ def command(
     """Answer PROMPT in two ways, by turns, and say which is faster and whether the texts part.
 
     A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input. With
-    --text a terminal shows control characters of the replies as signs, a pipe gets them as they are.
+    --text a terminal shows control characters of replies as signs, a pipe gets them as they are.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."

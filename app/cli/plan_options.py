@@ -3,19 +3,19 @@
 from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from app.cli.amounts import Count, Layers, Shares, Size
+from engine.configuration import KVTypeName
 
 if TYPE_CHECKING:
     from app.planning.plan import Planner, Setup
     from engine.memory.estimate import Target
 
 Command = Callable[..., object]
-KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-KV_TYPE = click.Choice(KV_TYPES)
+KV_TYPE = click.Choice(get_args(KVTypeName))
 GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
 MACHINE = frozenset({"vram", "cards", "ram", "margin"})
 

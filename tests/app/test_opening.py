@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from app.opening import configure
+from app import locations
+from app.opening import ModelRequest, configure, open_model
 from app.settings import Settings
-from engine.configuration import ControllerName, PredictorName
+from app.store.chats import ChatStore
+from engine.configuration import ControllerName, PredictorName, SamplingSettings
+from engine.model.library import ModelNotFoundError
 from engine.presets.preset import parse_preset
+from tests.drafting_models import drafting_model
 
 LOOK_UP = '[speculation]\npredictor = "lookup"\ncontroller = "fixed"\n'
 
@@ -54,3 +58,48 @@ def test_a_preset_says_so_itself(starter_path: Path) -> None:
     settings = Settings.model_validate({"cache": {"slots": 3}})
     rules = parse_preset('name = "x"\nn_slots = 2', "x")
     assert configure(starter_path, None, rules, settings).n_slots == 2
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty HOME whose models lie in `models`."""
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("KVCHAT_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def model_opened(request: ModelRequest, settings: Settings | None = None) -> str:
+    return open_model(request, settings or Settings()).configuration.model_path.stem
+
+
+def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_any(
+    home: Path,
+) -> None:
+    for name in ("any", "last", "mine", "named", "rules"):
+        drafting_model(home / "models" / f"{name}.gguf", 1)
+    locations.presets_dir().mkdir(parents=True)
+    (locations.presets_dir() / "own.toml").write_text('name = "own"\nmodel = "rules"\n')
+    mine = Settings.model_validate({"models": {"default": "mine"}})
+    assert model_opened(ModelRequest()) == "any"
+    with ChatStore(locations.database_path()) as store:
+        path = str(home / "models" / "last.gguf")
+        store.create_chat(title="", model_path=path, system_prompt="", sampling=SamplingSettings())
+    assert model_opened(ModelRequest()) == "last"
+    assert model_opened(ModelRequest(), mine) == "mine"
+    assert model_opened(ModelRequest(preset="own"), mine) == "rules"
+    assert model_opened(ModelRequest(model="named", preset="own"), mine) == "named"
+
+
+def test_context_and_threads_that_were_asked_for_stand_over_the_rules(home: Path) -> None:
+    model = drafting_model(home / "models" / "m.gguf", 1)
+    request = ModelRequest(str(model), n_ctx=512, n_threads=3)
+    configuration = open_model(request, Settings()).configuration
+    assert (configuration.n_ctx, configuration.n_threads) == (512, 3)
+
+
+def test_where_there_is_no_model_it_says_how_to_get_one(home: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="kvchat models install-starter"):
+        open_model(ModelRequest(), Settings())
