@@ -29,8 +29,8 @@ NEWS_S = 1.0
 """How often what the tiers did in the background is told."""
 
 CACHE_OFF = (
-    "The cache is off, so nothing is kept: in [cache] of the settings, take out enabled = false "
-    "and give warm or cold more than 0"
+    "The cache is off, so nothing is kept: set enabled = true, and warm or cold to more than 0, "
+    "under [cache] in the settings"
 )
 
 

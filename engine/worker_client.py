@@ -213,7 +213,9 @@ class WorkerClient:
             self._number += 1
             self._asked = None if job is None else _Attempt(self._number, job)
             self._is_busy, self._is_loaded = job is not None, False
-            self.poll()
+            with contextlib.suppress(Empty):
+                while True:
+                    self._events.get_nowait()
             ending = self._process
             self._changed.notify()
         if ending is not None:

@@ -93,7 +93,7 @@ class Engine:
         process = self._client._process
         self._note(self._client.poll(0.2))
         self._client.close()
-        code = None if process is None else process.wait()
+        code = None if process is None else process.popen.wait()
         if code != 0:
             self.tally.blame("crash", self.name, f"the worker ended with {code}")
         log = self.plan.worker_log

@@ -106,7 +106,7 @@ class WatchedClient(WorkerClient):
     def worker_pid(self) -> int | None:
         """The engine's process, None while there is none."""
         process = self._process
-        return None if process is None else process.pid
+        return None if process is None else process.popen.pid
 
     def load_choice(self, choice: Choice) -> Configuration:
         """Note which model comes, and give its configuration."""
@@ -143,9 +143,10 @@ class WatchedClient(WorkerClient):
         super().close()
         if process is not None:
             try:
-                self._journal.tell("closed", pid=process.pid, exit_code=process.wait(EXIT_S))
+                exit_code = process.popen.wait(EXIT_S)
             except subprocess.TimeoutExpired:
-                self._journal.tell("closed", pid=process.pid, exit_code=None)
+                exit_code = None
+            self._journal.tell("closed", pid=process.popen.pid, exit_code=exit_code)
 
     def _note(self, event: Event) -> None:
         tell, number = self._journal.tell, self._n_asked
