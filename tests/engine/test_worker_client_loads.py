@@ -131,16 +131,25 @@ def test_nothing_that_the_engine_before_said_comes_behind_a_load(
     assert journal(tmp_path, "Close"), "the first was not asked to end"
 
 
-@pytest.mark.parametrize("n_before", [1, 10])
-def test_of_loads_right_behind_one_another_the_last_one_counts(
-    client: WorkerClient, tmp_path: Path, n_before: int
-) -> None:
-    for _ in range(n_before):
-        client.load(model("never"))
-    client.load(model("last"))
+def test_a_load_right_behind_another_takes_its_place(client: WorkerClient) -> None:
+    client.load(model("never"))
+    client.load(model("second"))
 
     assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
-    assert len(loads(tmp_path)) <= 2, "what was given up before it began is not begun"
+
+
+def test_of_many_loads_while_the_engine_before_writes_down_only_the_last_is_begun(
+    client: WorkerClient, tmp_path: Path
+) -> None:
+    client.load(model("saves"))
+    events_up_to(client, Loaded)
+    for _ in range(10):
+        client.load(model("never"))
+    client.load(model("last"))
+    (tmp_path / "saved").touch()
+
+    assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
+    assert [name for name, _ in loads(tmp_path)] == ["saves", "last"]
 
 
 def test_an_engine_that_dies_while_another_is_asked_for_does_not_take_it_along(
