@@ -21,13 +21,16 @@ Tier = TierUse | TierName
 
 
 def tiers_of(snapshot: CockpitSnapshot) -> tuple[Tier, ...]:
-    """Give the three tiers; before the first report, the hot one as the context tells it."""
+    """Give the three tiers; of one sequence, the hot one as the context tells it round by round."""
     told: dict[TierName, Tier] = {name: name for name in TIERS}
     hot = _hot(snapshot)
     if hot is not None:
         told["hot"] = hot
     if snapshot.tiers is not None:
-        told |= {tier.name: tier for tier in snapshot.tiers.tiers}
+        is_newer = hot is not None and snapshot.cache is not None and snapshot.n_slots == 1
+        told |= {
+            tier.name: tier for tier in snapshot.tiers.tiers if tier.name != "hot" or not is_newer
+        }
     return tuple(told.values())
 
 

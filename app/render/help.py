@@ -54,9 +54,9 @@ GLOSSARY = (
                     "35 % of what was expected; ~ marks the figures that this blurs."),
     ("by position", "How often the first, second, third token of a draft is right, of the drafts "
                     "that were right up to there."),
-    ("steps", "The chart's unit: the time of one token alone. Bars are measured, dashes guessed; "
-              "three tokens at once, two of them drafted, that take 1.8 steps pay as soon as one "
-              "draft is right."),
+    ("steps", "The chart's unit: the time of one token alone. Bars are measured, in this "
+              "run or an earlier one, dashes guessed; three tokens at once, two of them drafted, "
+              "that take 1.8 steps pay as soon as one draft is right."),
     ("correction", "The model's own token in the place of the first refuted one."),
     ("bonus", "The model's own token behind a draft that was right as a whole."),
     ("prefill", "Reading the prompt into the cache before the first token can come."),

@@ -191,6 +191,9 @@ def _accept_style(tally: Tally) -> str:
 
 
 def _length(snapshot: CockpitSnapshot) -> str:
-    length = snapshot.next_length if snapshot.next_length is not None else snapshot.n_draft
+    """The length of the next draft; a dash before `auto`, which has no length of its own, chose."""
+    length = snapshot.next_length
+    if length is None and snapshot.controller != "auto":
+        length = snapshot.n_draft
     is_off = length is None or snapshot.predictor == "off"
-    return f"length now {fmt.NO_VALUE if is_off else length}"
+    return f"length is {fmt.NO_VALUE if is_off else length}"

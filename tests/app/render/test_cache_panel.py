@@ -22,6 +22,7 @@ COUNTS = CacheCounts(
 )  # fmt: skip
 TOLD = CockpitSnapshot(
     n_ctx=8192,
+    n_slots=2,
     cache=CacheChanged(1200, 8192, 180 * MIB, 1104, 1163, n_hot=900, n_cold=204, restore_s=0.012),
     tiers=CacheReport((HOT, WARM, COLD), COUNTS),
     cache_log=(CacheNote(0.0, "older"), CacheNote(3600.0, "wrote 2 snapshots of 31 MiB")),
@@ -57,6 +58,13 @@ def test_four_lines_show_three_tiers_and_the_prefix() -> None:
         "cold   ██▍░░░░░░░      90.5k tok    1.94G/8G",
         "prefix 1,104/1,163: 900 hot, 204 cold, 12 ms",
     ]
+
+
+def test_the_context_of_one_sequence_is_as_full_as_its_last_round_made_it() -> None:
+    old = CacheReport((replace(HOT, n_entries=1, n_tokens=1), WARM, COLD))
+    shown = text(cache_lines(replace(TOLD, n_slots=1, tiers=old), 60))
+    assert "1,200 of 8,192 cells · 26.4 of 180 MiB · 1 sequence" in shown[1]
+    assert "1 of 8,192 cells" in text(cache_lines(replace(TOLD, tiers=old), 60))[1]
 
 
 def test_a_tall_panel_has_the_counts_in_full() -> None:

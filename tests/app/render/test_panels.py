@@ -81,9 +81,19 @@ FULL = replace(
 def test_speculation_shows_every_figure_beside_its_name() -> None:
     shown = text(speculation_lines(BUSY, 44))
     for part in ("67%", "validated          120", "refuted             60", "1,200", "2.30",
-                 "lookup 120/180 67%", "length now 4 up: 5 of 5 accepted",
+                 "lookup 120/180 67%", "length is 4  up: 5 of 5 accepted",
                  "▪✗▪✗", "+1.4 s"):  # fmt: skip
         assert part in shown
+
+
+@pytest.mark.parametrize(("controller", "length"), [("fixed", "3"), ("auto", NO_VALUE)])
+def test_no_length_is_claimed_before_auto_chose_one(controller: str, length: str) -> None:
+    unasked = replace(BUSY, controller=controller, next_length=None)
+    assert f"length is {length}" in text(speculation_lines(unasked, 44))
+
+
+def test_the_longest_length_stands_apart_from_its_reason() -> None:
+    assert "length is 16 up: 5 of 5" in text(speculation_lines(replace(BUSY, next_length=16), 44))
 
 
 @pytest.mark.parametrize(("width", "height"), [(44, 10), (44, 15), (44, 21), (60, 21), (76, 11)])
@@ -92,7 +102,7 @@ def test_the_reason_is_read_in_full_in_every_size_that_the_panel_has(
 ) -> None:
     lines = speculation_lines(FULL, width, height=height)
     assert len(lines) <= height
-    words = text(lines).split("length now 4")[1].split()
+    words = text(lines).split("length is 4")[1].split()
     assert " ".join(words[: len(OFF_REASON.split())]) == OFF_REASON
 
 
