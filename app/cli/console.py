@@ -45,11 +45,14 @@ def prompt_text(prompt: str | None, usage: str) -> str:
     """The prompt that was typed, or standard input where it is left out or `-`.
 
     Raises:
-        UsageError: it is empty, or standard input is a terminal.
+        UsageError: it is empty or no text, or standard input is a terminal.
     """
     if prompt is None and sys.stdin.isatty():
         raise click.UsageError(f"no prompt: write {usage}, or pipe one in")
-    text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    try:
+        text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"standard input is no text in {error.encoding}") from error
     if not text.strip():
         raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
     return text

@@ -3,7 +3,9 @@
 import difflib
 import importlib
 import io
+import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -132,6 +134,9 @@ def chat(model: str | None, draft: str | None, preset: str | None, theme: str | 
 
 def main() -> None:
     """Run the command line and end the process with its exit code; never with a traceback."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started the command
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
     sys.exit(run(sys.argv[1:]))
 
 
@@ -193,7 +198,7 @@ def _require_terminal(model: str | None) -> None:
         ModelFileError: there is no terminal, and no model of that name either.
     """
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
-    missing = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    missing = [name for name, stream in streams.items() if not stream.isatty()]
     if not missing:
         return
     if model is not None:

@@ -95,12 +95,15 @@ def setup_of_options(
     """The setup that the machine's options and the knobs describe.
 
     Raises:
+        UsageError: neither a model nor a preset is named.
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
     from app.cli.slow_reading import SlowReading
     from app.planning.asked import Asked, setup_of
     from engine.memory.cards import find_card
 
+    if model is None and options["preset"] is None:
+        raise click.UsageError("name a MODEL, or a --preset that names one")
     named = {"preset", "draft", *MACHINE}
     vram, cards = options["vram"], options["cards"]
     assert isinstance(vram, tuple)

@@ -13,6 +13,7 @@ from engine.memory.hardware import Device, devices
 from engine.memory.units import GIB, MIB
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
+CARDS_HINT = "`kvchat models cards` lists those that are; write a size, as 24GiB"
 SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
@@ -75,7 +76,7 @@ def find_card(name: str) -> Card:
         raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: say which of {options}")
     near = get_close_matches(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
-    hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else "write a size, as 24GiB"
+    hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
     raise UnknownCardError(f"no card {name.strip()!r} is known: {hint}")
 
 

@@ -187,3 +187,14 @@ def test_every_help_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(texts) > 25
     wide = [line for text in texts for line in text.splitlines() if len(line) > 80]
     assert wide == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["run --model nothing", "models cards 4090", "where", ""])
+def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {command} {closed}', sys.executable, MAIN],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 2)

@@ -111,3 +111,11 @@ def test_a_raw_prompt_takes_no_instruction(
     assert main.run(asked("run", model, "--raw")) == 0
     assert client.requests[0].raw_prompt == "hello"
     assert client.requests[0].messages == ()
+
+
+def test_an_input_that_is_no_text_is_refused(
+    client: ScriptedClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert main.run(["run"]) == 2
+    assert "standard input is no text in utf-8" in capsys.readouterr().err
