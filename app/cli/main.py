@@ -136,7 +136,8 @@ def main() -> None:
     """Run the command line and end the process with its exit code; never with a traceback."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started the command
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+            nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
+            setattr(sys, name, nowhere)
     sys.exit(run(sys.argv[1:]))
 
 
