@@ -20,7 +20,6 @@ class Widths:
     expert_output: int = 0
     """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
     is_expert_gated: bool = True
-    shared_expert: int = 0
     query: int = 0
     """Elements of all query heads."""
     key_value: int = 0
@@ -49,7 +48,6 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         expert=table.inputs("ffn_down_exps"),
         expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
-        shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
         key_value=max(separate, latent),
         state_input=max(

@@ -36,7 +36,6 @@ class CostRange:
 
     best: StepCosts
     worst: StepCosts
-    is_measured: bool = False
 
 
 def expected_costs(target: TokenReads, draft: TokenReads | None, machine: MachineKind) -> CostRange:
@@ -52,7 +51,7 @@ def expected_costs(target: TokenReads, draft: TokenReads | None, machine: Machin
 def measured_costs(draft_step: float, batch_steps: Sequence[float]) -> CostRange:
     """Give measured costs; a curve shorter than the longest draft limits the length."""
     costs = StepCosts(draft_step, tuple(batch_steps[: MAX_DRAFT + 1]))
-    return CostRange(costs, costs, is_measured=True)
+    return CostRange(costs, costs)
 
 
 def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
