@@ -135,6 +135,20 @@ class ChatHistory:
         """
         self.store.delete_chat(chat_id, self._lock if self.is_shown(chat_id) else None)
 
+    def take_over(self) -> bool:
+        """Write the shown chat where the kvchat that wrote it has let it go; False where not.
+
+        Raises:
+            StoreError: If the chat cannot be read.
+        """
+        if self.chat is None or not self.is_read_only:
+            return False
+        self._lock = self.store.lock_chat(self.chat.id)
+        self.is_read_only = self._lock is None
+        if not self.is_read_only:
+            self.refresh()
+        return not self.is_read_only
+
     def take_lock(self) -> ChatLock | None:
         """Hand the lock of the shown chat over to the caller."""
         lock, self._lock = self._lock, None

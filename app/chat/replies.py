@@ -39,6 +39,9 @@ from engine.events import (
     WorkerStopped,
 )
 
+LOOK_EVERY_S = 2.0
+"""How often a chat that another kvchat writes is looked at, in seconds."""
+
 
 def owner_of(chat_id: int) -> str:
     """Give the name by which the cache knows a chat."""
@@ -80,6 +83,8 @@ class ChatReplies:
         self._remembered = RememberedPieces()
         self._notices: list[Notice] = []
         self._is_rebuilt = True
+        self._look_at = 0.0
+        """When the lock of a chat that another kvchat writes is tried again."""
         self._draft: str | None = None
         self._engine_note: Entry | None = None
         """What the transcript says of an engine that stopped or could not load."""
@@ -190,6 +195,7 @@ class ChatReplies:
             self._store.write_partial(
                 self._reply.message_id, self._reply.text, self._reply.token_ids
             )
+        self._take_over()
         self._take_store_errors()
         change = Change(
             "" if self._is_rebuilt else "".join(self._text),
@@ -203,6 +209,18 @@ class ChatReplies:
         self._text, self._pieces, self._notices, self._is_rebuilt = [], [], [], False
         self._draft = self._just_loaded = self._context_full = None
         return change
+
+    def _take_over(self) -> None:
+        """Look now and then whether a chat that another kvchat wrote can be written here."""
+        if not self.history.is_read_only or self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_EVERY_S
+        try:
+            if self.history.take_over():
+                self._is_rebuilt = True
+                self._notices.append(Notice("No other kvchat writes this chat any more."))
+        except StoreError as error:
+            self._notices.append(Notice(str(error), error.title, "error"))
 
     def _take(self, event: Event) -> None:
         match event:

@@ -1,6 +1,7 @@
 """Writes one chat to a file that the user names."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 from textual.widget import Widget
@@ -24,7 +25,7 @@ class ChatExport:
     """Asks where to, and whether a file there may be replaced; then writes."""
 
     def __init__(self, screen: Widget, store: ChatStore, chat: Chat) -> None:
-        self._screen = screen
+        self._app = screen.app
         self._store = store
         self._chat = chat
 
@@ -34,23 +35,28 @@ class ChatExport:
             "Write the chat to this file. Its ending says how: .md is the shown branch to read, "
             ".jsonl is everything and can be imported"
         )
-        self._screen.app.push_screen(AskLine(question, file_name(self._chat.title)), self._named)
+        self._app.push_screen(AskLine(question, file_name(self._chat.title)), self._named)
 
     def _named(self, name: str | None) -> None:
         if name is None:
             return
         path = Path(name).expanduser()
         if not path.exists():
-            self._write(path)
+            self._begin_to_write(path)
             return
 
         def replace(is_sure: bool | None) -> None:
             if is_sure:
-                self._write(path)
+                self._begin_to_write(path)
 
-        self._screen.app.push_screen(AskYes(f"{path} exists. Replace it?"), replace)
+        self._app.push_screen(AskYes(f"{path} exists. Replace it?"), replace)
+
+    def _begin_to_write(self, path: Path) -> None:
+        # Of the application, so that it goes on when the list is closed.
+        self._app.run_worker(partial(self._write, path), thread=True, group="export")
 
     def _write(self, path: Path) -> None:
+        """Write the file and tell what came of it; a thread's work, as a chat may be long."""
         from app.history_files.files import format_of, text_of, write_history
 
         form = format_of(path)
@@ -59,6 +65,6 @@ class ChatExport:
             pieces = text_of([tree], form, all_branches=form == "jsonl")
             write_history(path, pieces, replace=True)
         except EngineError as error:
-            self._screen.notify(str(error), title=error.title, severity="error", markup=False)
+            self._app.notify(str(error), title=error.title, severity="error")
         else:
-            self._screen.notify(f"Written: {path}", markup=False)
+            self._app.notify(f"Written: {path}")

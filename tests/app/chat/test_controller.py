@@ -9,7 +9,7 @@ from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from tests.fakes_app import make_controller
-from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 
 class Clock:
@@ -204,6 +204,8 @@ def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
     reply, aside = controller.entries()[1:]
     assert reply.content.startswith("word")
     assert FAILED in reply.note
+    stored = controller.history.message(reply.key)
+    assert (stored.content, spelled(stored.token_ids or ())) == (reply.content, reply.content)
     assert aside.content == "Decoding failed: llama_decode returned -3."
     client.script = Script()
     controller.send("again")
@@ -289,6 +291,32 @@ def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: 
         controller.poll()
     other.open_chat(chat.id)
     assert not other.history.is_read_only
+
+
+def test_a_chat_can_be_written_as_soon_as_no_other_kvchat_writes_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    writing, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+    writing.send("go")
+    chat = writing.history.chat
+    assert chat is not None
+    waiting, client = make_controller(tmp_path, clock=clock)
+    waiting.load(CONFIGURATION)
+    waiting.open_chat(chat.id)
+    clock.now += 3
+    waiting.poll()
+    assert waiting.history.is_read_only
+    writing.poll()
+    writing.close()
+    change = waiting.poll()
+    assert waiting.history.is_read_only, "it is not looked for with every frame"
+    clock.now += 3
+    change = waiting.poll()
+    assert change.is_rebuilt
+    assert "No other kvchat writes this chat" in change.notices[-1].message
+    assert waiting.entries()[-1].content.startswith("word")
+    assert waiting.continue_reply()
+    assert len(client.requests) == 1
 
 
 def test_a_chat_keeps_its_own_settings(tmp_path: Path, clock: Clock) -> None:
