@@ -75,6 +75,7 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert "seed was 1 and is 9" in other.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     starter_path: Path, prompts: Path, tmp_path: Path
@@ -94,6 +95,7 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     assert run.by_source["draft"][0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_interrupting_gives_the_table_of_what_was_measured(
     starter_path: Path, prompts: Path, tmp_path: Path

@@ -12,7 +12,17 @@ PROMPT = "Write this line three times: the quick brown fox jumps over the lazy d
 
 @pytest.mark.model
 def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> None:
-    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "1", "--max-tokens", "12"]
+    arguments = [
+        "compare",
+        str(starter_path),
+        PROMPT,
+        "--pairs",
+        "1",
+        "--max-tokens",
+        "12",
+        "--threads",
+        "1",
+    ]
     done = kvchat(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
     assert done.returncode == 0, done.stderr
     assert "lookup · fixed 2" in done.stdout
@@ -22,7 +32,17 @@ def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> No
 
 @pytest.mark.model
 def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
-    arguments = ["compare", str(starter_path), PROMPT, "--pairs", "2", "--max-tokens", "8"]
+    arguments = [
+        "compare",
+        str(starter_path),
+        PROMPT,
+        "--pairs",
+        "2",
+        "--max-tokens",
+        "8",
+        "--threads",
+        "1",
+    ]
     done = kvchat(*arguments, "--temperature", "0", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -37,7 +57,7 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
 
 @pytest.mark.model
 def test_a_predictor_that_the_model_cannot_use_is_refused(starter_path: Path) -> None:
-    done = kvchat("compare", str(starter_path), "Hello", "--second", "draft")
+    done = kvchat("compare", str(starter_path), "Hello", "--second", "draft", "--threads", "1")
     assert done.returncode == 1
     assert "the draft predictor cannot be used here, only off, lookup" in done.stderr
     assert "--draft" in done.stderr

@@ -24,6 +24,7 @@ from tests.speculation_simulator import (
     switching,
 )
 
+pytestmark = pytest.mark.slow
 SEEDS = (101, 102)
 MANY_SEEDS = range(101, 109)
 """One line scatters by 0.015 about its mean, so a bound near that mean takes several."""
