@@ -13,9 +13,10 @@ def is_open(screen: Screen[Any]) -> bool:
     """Tell whether a screen still has its widgets.
 
     A screen that closes leaves the stack first, loses its widgets then, and is detached last
-    (Textual 8), so `is_attached` alone comes too late.
+    (Textual 8), so `is_attached` alone comes too late. An app that ends takes the widgets away
+    while its screens are on the stack.
     """
-    return screen.is_attached and screen in screen.app.screen_stack
+    return screen.is_attached and screen.app.is_running and screen in screen.app.screen_stack
 
 
 def hand_back(

@@ -227,7 +227,9 @@ async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> No
         client.emit(WorkerStopped("The engine stopped", "It was killed by signal 9.", -9))
         await wait_until(pilot, lambda: screen.composer.text == "second\n\nthird")
         assert screen.composer.border_title == ""
-        assert any("ctrl+r starts it" in notice.message for notice in app._notifications)
+        await wait_until(
+            pilot, lambda: any("ctrl+r starts it" in told.message for told in app._notifications)
+        )
         assert len(client.requests) == 1
 
 

@@ -21,6 +21,7 @@ from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.app.screens.plan_host import Host
 from tests.fakes_app import wait_until
+from tests.waiting import PATIENCE_S
 
 
 class Gate:
@@ -33,7 +34,7 @@ class Gate:
 
     def wait(self) -> None:
         self.is_reached.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(PATIENCE_S)
 
     def scan(self) -> list[ModelEntry]:
         self.wait()
@@ -135,6 +136,27 @@ async def test_what_arrives_while_a_screen_loses_its_widgets_is_dropped(
         assert screen.is_attached
         held[0]()
         assert screen.told == []
+
+
+async def test_what_arrives_while_the_app_ends_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    gate.go_on.set()
+    held: list[Callable[[], None]] = []
+    widgets: list[int] = []
+
+    class Ending(Told):
+        def on_unmount(self) -> None:
+            widgets.append(len(self.children))
+            held[0]()
+
+    screen = Ending(gate)
+    async with App[None]().run_test() as pilot:
+        await opened(pilot, screen)
+        monkeypatch.setattr(pilot.app, "call_from_thread", held.append)
+        screen.tell("too late")
+        await wait_until(pilot, lambda: held)
+    assert widgets == [0]
+    assert screen.told == []
 
 
 @pytest.mark.parametrize("kind", ["models", "plan", "first"])
