@@ -142,8 +142,11 @@ class ChatAsking(ChatDialogs):
 
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
         draft = Draft(message.text, self._edited)
-        if self._request(Request(self._chat_id, "text", draft)):
-            self._show_draft(Draft(self._before_edit))
+        before, self._edited, self._before_edit = self._before_edit, None, ""
+        if not self._request(Request(self._chat_id, "text", draft)):
+            self._take_up(replace(draft, before=before))
+        elif before:
+            self._take_up(Draft(before))
 
     def on_composer_prompted(self) -> None:
         is_free = self._edited is None and not self.controller.is_replying

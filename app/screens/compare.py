@@ -137,7 +137,8 @@ class CompareScreen(Screen[None]):
     def on_composer_prompted(self) -> None:
         self.notify("There is nothing to answer: write a prompt.")
 
-    def on_composer_submitted(self) -> None:
+    def on_composer_submitted(self, message: Composer.Submitted) -> None:
+        self.prompt.begin(message.text)
         self.action_run(1)
 
     def _take_prompt(self) -> bool:

@@ -64,9 +64,13 @@ class Composer(TextArea):
             await self.run_action(active.binding.action)
 
     def action_send(self) -> None:
-        """Hand the text over, or say that there is none."""
+        """Hand the text over, or say that there is none.
+
+        The composer is empty at once: what is typed before somebody takes the text is kept.
+        """
         if self.text.strip():
             self.post_message(self.Submitted(self.text))
+            self.begin("")
         elif not self.text:
             self.post_message(self.Prompted())
 

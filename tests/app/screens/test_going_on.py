@@ -297,3 +297,15 @@ async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path
         await wait_until(pilot, lambda: composer.border_subtitle == "")
         await pilot.press("ctrl+z", "ctrl+z")
         assert composer.text == "", "the paste is taken back"
+
+
+async def test_what_is_typed_right_behind_enter_is_not_lost(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        screen.composer.put("first")
+        for key in ("enter", *"next"):
+            screen.composer.post_message(events.Key(key, "\r" if key == "enter" else key))
+        await wait_until(pilot, lambda: client.requests)
+        await wait_until(pilot, lambda: screen.composer.text == "next")
+        assert client.requests[0].messages[0].content == "first"
