@@ -136,6 +136,12 @@ class KvchatApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return (*super().get_line_filters(), HARMLESS_LINES)
 
+    def action_help_quit(self) -> None:
+        """Say which key leaves: ctrl+c does not, since it is pressed by habit."""
+        self.notify(
+            "ctrl+q leaves kvchat; ctrl+c empties the composer, or copies what is selected."
+        )
+
     def on_unmount(self) -> None:
         self.controller.close()
 

@@ -165,7 +165,7 @@ class CompareScreen(Screen[None]):
         title = self.query_one("#compare-question", InkLines)
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
         pair = f"2 replies of {counted(self._request.max_tokens or 0, 'token')} at most"
-        self.prompt.border_subtitle = f"enter starts a pair: {pair} · tab: sides, + and - tokens"
+        self.prompt.border_subtitle = f"enter: {pair} · tab, then + or - changes that"
         for place, side in enumerate(self.sides):
             answer = self.comparison.shown[place]
             pane = self.query_one(f"#answer-{place}", AnswerPane)

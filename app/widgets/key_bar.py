@@ -51,6 +51,8 @@ class KeyBar(InkLines):
 
     def update(self) -> None:
         """Show what the focused widget and the screen bind now."""
+        if not self.size.width:
+            return  # it is called again with a width
         self._shown = fitting(self._keys(), self.size.width, self._help_key())
         self.show([tuple(run for shown in self._shown for run in shown.runs)])
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.widgets._toast import ToastRack
 
 from app.chat.entries import Speaker
 from app.render.lines import plain
@@ -102,6 +103,21 @@ async def test_what_the_transcript_says_is_no_notice_too(tmp_path: Path) -> None
         await ask(pilot, screen, "very long")
         await wait_until(pilot, lambda: "9,000 tokens" in screen.transcript.text)
         assert notices(screen) == []
+
+
+@pytest.mark.parametrize("size", [WIDE, (200, 50)])
+async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = await ready(pilot)
+        await pilot.press("tab", "ctrl+c")
+        rack = screen.get_child_by_type(ToastRack)
+        await wait_until(pilot, lambda: any(toast.region.width for toast in rack.children))
+        toasts = [toast.region for holder in rack.children for toast in holder.children]
+        assert max(toast.right for toast in toasts) <= screen.query_one("#chat-column").region.right
+        assert any("ctrl+q leaves" in text for text in notices(screen))
 
 
 async def test_regenerate_keeps_variants_that_brackets_switch(tmp_path: Path) -> None:
