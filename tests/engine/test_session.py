@@ -428,7 +428,17 @@ def test_a_fresh_seed_is_drawn_and_told_and_repeats_the_text() -> None:
 def test_the_plain_step_is_measured_while_drafting() -> None:
     reply = finished(run(make_session(DRAFT), request()))
     assert reply.stats.plain_step_s is not None
+    assert reply.stats.plain_spread is not None
     assert reply.stats.saved_s is not None
+    assert reply.stats.saved_error_s is not None
+
+
+def test_a_reply_without_a_draft_has_saved_and_lost_nothing() -> None:
+    events = run(make_session(OFF), request())
+    stats = finished(events).stats
+    assert stats.plain_spread is not None
+    assert (stats.saved_s, stats.saved_error_s, stats.speedup) == (None, None, None)
+    assert {each.saved_s for each in rounds(events)} == {None}
 
 
 def cells(events: list[Event]) -> Iterator[CacheChanged]:

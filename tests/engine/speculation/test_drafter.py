@@ -92,6 +92,22 @@ def test_a_rule_of_one_length_asks_everybody_and_affords_everything() -> None:
     assert source.affords(1_000_000)
 
 
+@pytest.mark.parametrize(("n_known", "n_forced"), [(0, 3), (1, 2), (3, 0)])
+def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
+    n_known: int, n_forced: int
+) -> None:
+    drafter = Drafter(Asking(), FIXED)
+    drafter.reset([1, 2], n_plain_steps=n_known)
+    lengths = []
+    for _ in range(12):
+        n_drafted = len(drafter.draft(8))
+        lengths.append(n_drafted)
+        drafter.observe(RoundOutcome(n_drafted, 0, 0, 1, verify_s=0.01), [5])
+    assert lengths[:4] == [2] * 4
+    assert lengths[4 : 4 + n_forced] == [0] * n_forced
+    assert lengths[4 + n_forced :] == [2] * (8 - n_forced)
+
+
 def test_the_automatic_rule_says_whether_a_source_may_catch_up() -> None:
     source = Asking()
     drafter = Drafter(CombinedPredictor([source], min_confidence=0.1), AUTO)

@@ -28,6 +28,7 @@ from engine.speculation.callbacks.events import (
     DraftVerified,
     EndReason,
 )
+from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.guess import guess
 from engine.speculation.predictors.base import DraftToken
 from tests.chances import Chances, EnumeratedSampler, law_of
@@ -357,3 +358,30 @@ def test_without_the_bonus_a_round_emits_its_draft_alone() -> None:
     events = list(made.events(PROMPT, max_tokens=13))
     emitted = [len(event.tokens) for event in events if isinstance(event, DraftVerified)]
     assert emitted[:4] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("summary", "speed_up"),
+    [
+        (StatisticsSummary(), None),
+        (StatisticsSummary(n_rounds=9, n_emitted=9, verify_s=9.0, n_plain=9, plain_s=20.0), None),
+        (StatisticsSummary(n_rounds=4, n_drafted=4, n_emitted=8, verify_s=4.0), None),
+        (
+            StatisticsSummary(
+                n_rounds=4, n_drafted=4, n_emitted=6, verify_s=4.0, n_plain=2, plain_s=2.0
+            ),
+            1.5,
+        ),
+        (
+            StatisticsSummary(
+                n_rounds=4, n_drafted=4, n_emitted=6, verify_s=4.0, n_plain=2, plain_s=9.0
+            ),
+            1.5,
+        ),
+    ],
+    ids=["nothing", "nothing drafted", "no plain round", "known", "beyond the tokens a round"],
+)
+def test_a_speed_up_takes_drafts_and_plain_rounds(
+    summary: StatisticsSummary, speed_up: float | None
+) -> None:
+    assert summary.speed_up == speed_up
