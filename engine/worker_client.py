@@ -151,7 +151,8 @@ class WorkerClient:
 
     def generate(self, request: GenerationRequest) -> None:
         if self._is_busy:
-            self._events.put(Failed("Busy", "a reply is being made: stop it first"))
+            what = "a reply is being made" if self._is_loaded else "a model is being loaded"
+            self._events.put(Failed("Busy", f"{what}: stop it first, or wait"))
             return
         self._is_busy = True
         if not self._send(Generate(request)):
@@ -255,7 +256,7 @@ class WorkerClient:
         else:
             self._end(process)
         hang = self._read_until_end(process)
-        exit_code = process.popen.wait()
+        exit_code = _exit_code_of(process.popen)
         self._forget(process)
         return self._after_end(attempt, exit_code, hang)
 
@@ -413,3 +414,12 @@ class WorkerClient:
             process.end_by = time.monotonic() + SAVE_LIMIT_S
             if not self._write(process, Close()):
                 process.popen.kill()
+
+
+def _exit_code_of(popen: "subprocess.Popen[bytes]") -> int:
+    """Wait for a process that has closed its pipe; it is killed when it does not end by itself."""
+    try:
+        return popen.wait(SAVE_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        return popen.wait()

@@ -17,7 +17,7 @@ import engine.worker_client
 from engine.build_memory import installed_build
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
-from engine.requests import Message
+from engine.requests import GenerationRequest, Message
 from engine.worker_client import FALLBACK_NOTE, WorkerClient
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -49,6 +49,9 @@ PLAYED = f"""
                 note("Load", name, configuration.use_extra_buffers)
                 if "crash" in name and ("always" in name or configuration.use_extra_buffers):
                     os.kill(os.getpid(), signal.SIGABRT)
+                if "lingers" in name:
+                    connection.close()
+                    time.sleep(3600)
                 if "gated" in name:
                     gate("open")
                 if "never" not in name:
@@ -249,6 +252,24 @@ def test_a_load_that_is_stopped_ends_and_another_may_follow(
     assert not client.is_alive
     client.load(model("good"))
     assert [type(event) for event in events_up_to(client, Loaded)] == [Loaded]
+
+
+def test_asking_while_a_model_loads_is_refused_with_what_is_under_way(client: WorkerClient) -> None:
+    client.load(model("never"))
+    client.generate(GenerationRequest())
+    (event,) = client.poll()
+    assert isinstance(event, Failed)
+    assert event.message.startswith("a model is being loaded")
+
+
+def test_an_engine_that_hangs_while_it_ends_is_killed(
+    client: WorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.worker_client, "SAVE_LIMIT_S", 0.1)
+    client.load(model("lingers"))
+    (event,) = events_up_to(client, WorkerStopped)
+    assert isinstance(event, WorkerStopped)
+    assert event.exit_code == -signal.SIGKILL
 
 
 def test_closing_begins_without_waiting_and_says_when_it_is_over(
