@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.geometry import Region
 from textual.widgets._toast import ToastRack
 
 from app.chat.entries import Speaker
@@ -114,8 +115,10 @@ async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(
         screen = await ready(pilot)
         await pilot.press("tab", "ctrl+c")
         rack = screen.get_child_by_type(ToastRack)
-        await wait_until(pilot, lambda: any(toast.region.width for toast in rack.children))
-        toasts = [toast.region for holder in rack.children for toast in holder.children]
+        toasts: list[Region] = []
+        while not any(toasts):  # a notice that stands there is never idle, which `pause` waits for
+            await pilot.pause(0.01)
+            toasts = [toast.region for holder in rack.children for toast in holder.children]
         assert max(toast.right for toast in toasts) <= screen.query_one("#chat-column").region.right
         assert any("ctrl+q leaves" in text for text in notices(screen))
 
