@@ -137,7 +137,7 @@ def test_pruning_by_age_removes_what_was_not_used(folder: ColdFolder) -> None:
 
 
 def test_pruning_to_a_size_begins_with_models_that_are_gone(folder: ColdFolder) -> None:
-    assert kvchat("cache", "prune", "--to", str(folder.nbytes - 1)).returncode == 0
+    assert kvchat("cache", "prune", "--to", f"{folder.nbytes - 1}B").returncode == 0
     assert kept(folder) == keys(HEAD, TAIL, OLD)
     kvchat("cache", "prune", "--to", "60KiB")
     assert kept(folder) == keys(HEAD)

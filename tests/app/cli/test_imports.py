@@ -33,6 +33,8 @@ def imported(*arguments: str) -> list[str]:
         "where --json",
         "models",
         "run --help",
+        "models catalogue qwen3-8b",
+        "models cards 4090",
         "doctor --help",
         "chats",
         "chats --help",

@@ -15,7 +15,7 @@ from engine.presets.export.flag_sets import FLAG_SETS
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.llama_server import arguments
 from engine.presets.export.request import ExportError, ExportRequest
-from engine.presets.importing.yaml_part import parse_yaml
+from engine.presets.importing.yaml_tree import parse_yaml
 from tests.engine.presets.strategies import PATHS, configurations
 
 FAKE_SERVER = """#!/bin/sh
