@@ -9,7 +9,7 @@ from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
 from app.screens.chat_dialogs import ChatDialogs
-from app.screens.pending import Pending, Request, esc_text, size_text, state_text
+from app.screens.pending import Pending, Waiting, esc_text, size_text, state_text
 from app.services import Services
 from app.store.errors import StoreError
 from app.store.records import Draft, StoredMessage
@@ -143,7 +143,7 @@ class ChatAsking(ChatDialogs):
     def on_composer_submitted(self, message: Composer.Submitted) -> None:
         draft = Draft(message.text, self._edited)
         before, self._edited, self._before_edit = self._before_edit, None, ""
-        if not self._request(Request(self._chat_id, "text", draft)):
+        if not self._request(Waiting(self._chat_id, "text", draft)):
             self._take_up(replace(draft, before=before))
         elif before:
             self._take_up(Draft(before))
@@ -155,14 +155,14 @@ class ChatAsking(ChatDialogs):
 
     def action_continue_reply(self) -> None:
         """Go on with the last reply where it was cut."""
-        self._request(Request(self._chat_id, "go on"))
+        self._request(Waiting(self._chat_id, "go on"))
 
     def action_regenerate(self) -> None:
         """Answer once more."""
         selected = self.transcript.selected
-        self._request(Request(self._chat_id, "again", message_id=selected))
+        self._request(Waiting(self._chat_id, "again", message_id=selected))
 
-    def _request(self, request: Request) -> bool:
+    def _request(self, request: Waiting) -> bool:
         """Ask now, or when the engine is free; False where that cannot be, and why is told."""
         if self._what_is_awaited() is None or self.controller.history.is_read_only:
             return self._may_ask() and self._ask(request)
@@ -170,7 +170,7 @@ class ChatAsking(ChatDialogs):
         self.say_what_waits()
         return True
 
-    def _ask(self, request: Request) -> bool:
+    def _ask(self, request: Waiting) -> bool:
         try:
             match request.kind:
                 case "text":
@@ -222,7 +222,7 @@ class ChatAsking(ChatDialogs):
                 self._return(request.chat_id, request.draft)
         self.say_what_waits()
 
-    def _ask_waiting(self, request: Request) -> bool:
+    def _ask_waiting(self, request: Waiting) -> bool:
         if request.chat_id == self._chat_id:
             return self._may_ask() and self._ask(request)
         if not self.controller.is_free:

@@ -24,7 +24,7 @@ _BEGINS: Mapping[Kind, str] = {"text": "sent", "go on": "goes on", "again": "ans
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Waiting:
     """Something to ask of the model in a chat."""
 
     chat_id: int | None
@@ -40,7 +40,7 @@ class Pending:
 
     def __init__(self, drafts: Mapping[int | None, Draft] | None = None) -> None:
         self._drafts = dict(drafts or {})
-        self.queue: list[Request] = []
+        self.queue: list[Waiting] = []
 
     def keep(self, chat_id: int | None, draft: Draft) -> None:
         """Keep what stands in a chat's composer."""
@@ -52,12 +52,12 @@ class Pending:
         """What stands in a chat's composer."""
         return self._drafts.get(chat_id, Draft())
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Waiting) -> None:
         """Let a request wait; one that has no text waits once."""
         if request.kind == "text" or request not in self.queue:
             self.queue.append(request)
 
-    def of(self, chat_id: int | None) -> list[Request]:
+    def of(self, chat_id: int | None) -> list[Waiting]:
         """What waits in a chat."""
         return [request for request in self.queue if request.chat_id == chat_id]
 
@@ -95,7 +95,7 @@ def together(drafts: Iterable[Draft]) -> Draft:
 # --- what the composer's frame says ---
 
 
-def state_text(waiting: Sequence[Request], awaited: str, *, is_edit: bool) -> str:
+def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> str:
     """The upper edge: what waits and for what, or that a question is edited."""
     if not waiting:
         return "editing a question: enter asks it anew" if is_edit else ""
@@ -105,7 +105,7 @@ def state_text(waiting: Sequence[Request], awaited: str, *, is_edit: bool) -> st
     return f"{n}{_BEGINS[last.kind]} when {awaited}{line}"
 
 
-def esc_text(waiting: Sequence[Request], *, is_replying: bool, is_edit: bool) -> str:
+def esc_text(waiting: Sequence[Waiting], *, is_replying: bool, is_edit: bool) -> str:
     """The lower edge: what esc does next."""
     if waiting:
         return "esc takes it back" if len(waiting) == 1 else "esc takes the last back"

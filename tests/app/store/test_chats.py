@@ -6,7 +6,7 @@ import pytest
 
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import Chat
+from app.store.records import Chat, Draft
 from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -273,3 +273,14 @@ def say(store: ChatStore, chat: Chat, vocabulary_id: str, tokens: tuple[int, ...
         finish_reason="end",
         stats=None,
     )
+
+
+def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: ChatStore) -> None:
+    chat, other = new_chat(store), new_chat(store)
+    texts = {chat.id: Draft("a", 7, "b"), other.id: Draft("c"), None: Draft("new")}
+    store.save_drafts(texts)
+    store.save_drafts({other.id: Draft(), None: Draft("newer"), 999: Draft("of nobody")})
+    store.set_archived(other.id, archived=True)  # a write that is waited for comes behind them
+    assert store.drafts() == {chat.id: Draft("a", 7, "b"), None: Draft("newer")}
+    store.delete_chat(chat.id)
+    assert store.drafts() == {None: Draft("newer")}
