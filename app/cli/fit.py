@@ -29,12 +29,16 @@ OFFLOADS = ("none", "partial", "any", "full")
 @draft_option
 @slots_option
 @click.option(
+    "--min-ctx",
     "--min-context",
+    "min_context",
     type=Count(),
     help="Least tokens of a slot; without it 8192.",
 )
 @click.option(
+    "--max-ctx",
     "--max-context",
+    "max_context",
     type=Count(),
     help="Most tokens of a slot; without it what the model was trained on.",
 )
