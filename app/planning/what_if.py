@@ -124,12 +124,16 @@ def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label
 
 def _experts_label(configuration: Configuration) -> str:
     number = configuration.n_cpu_moe
-    return "all experts on the CPU" if number < 0 else f"experts of {number} layers on the CPU"
+    return (
+        "all experts on the CPU"
+        if number < 0
+        else f"experts of {fmt.counted(number, 'layer')} on the CPU"
+    )
 
 
 def _layers_label(configuration: Configuration) -> str:
     number = configuration.n_gpu_layers
-    return "all layers on the GPU" if number < 0 else f"{number} layers on the GPU"
+    return "all layers on the GPU" if number < 0 else f"{fmt.counted(number, 'layer')} on the GPU"
 
 
 def _largest_context(configuration: Configuration, plan: Plan) -> Configuration | None:

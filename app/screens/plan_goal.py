@@ -21,8 +21,8 @@ class GoalScreen(PickScreen[Goal]):
             for goal in Goal
         ]
         note = (
-            "Chooses context, KV types, layers, experts and batches; other knobs stay.\n"
-            "Layers leave the GPU only where they must, or where it hardly costs speed."
+            "Chooses context, KV types, layers, experts and batches.\n"
+            "Layers leave the GPU only where they must or hardly cost speed."
         )
         self.show_all(rows, note=note)
 

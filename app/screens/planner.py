@@ -265,9 +265,9 @@ class PlannerScreen(PlanActions):
     def _origin(self, setup: Setup) -> str:
         """Say where a setup comes from, while nobody has changed it."""
         if setup.configuration == self.loaded and not setup.is_elsewhere:
-            return "as it is loaded"
+            return "as loaded"
         is_left = self._left is not None and setup == self._left.setup
-        return "as you left it" if is_left else ""
+        return "as left" if is_left else ""
 
     def _present_table(self, plan: Plan) -> None:
         if self.plan is not plan:

@@ -7,6 +7,7 @@ from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from app.render import format as fmt
 from app.render.lines import Line
 from app.render.plan_marks import STYLES
 from app.widgets.ink import PANEL_INKS, Ink, ink_classes
@@ -51,4 +52,4 @@ class PlanReport(ScrollView, Ink, can_focus=False):
 
     def _hint(self) -> None:
         n_below = len(self.lines) - self.size.height - self.scroll_offset.y
-        self.set_frame(hint=f"{n_below} lines below: pgdn" if n_below > 0 else "")
+        self.set_frame(hint=f"{fmt.counted(n_below, 'line')} below: pgdn" if n_below > 0 else "")

@@ -104,7 +104,7 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
     if not gpus:
         return cpu
     if int(digits) >= len(gpus):
-        raise PresetError(f"tensors shall go to {name}, but there are {len(gpus)} GPUs, from 0 on")
+        raise PresetError(f"tensors shall go to {name}, but the last GPU is number {len(gpus) - 1}")
     return gpus[int(digits)]
 
 
@@ -113,7 +113,7 @@ def _used_gpus(configuration: Configuration, gpus: tuple[Device, ...]) -> tuple[
         return gpus
     if configuration.main_gpu >= len(gpus):
         raise PresetError(
-            f"main_gpu is {configuration.main_gpu}, but there are {len(gpus)} GPUs, from 0 on"
+            f"main_gpu is {configuration.main_gpu}, but the last GPU is number {len(gpus) - 1}"
         )
     return (gpus[configuration.main_gpu],)
 

@@ -143,7 +143,7 @@ def _no_head(now: Situation) -> str:
     if not n_draft:
         return ""
     if not now.architecture.head_layers:
-        return f"{n_draft} tokens shall be drafted by the model, but it has no next-token head"
+        return f"the model is to draft {n_draft} at a time itself, but it has no next-token head"
     if now.is_kvchat:
         return "kvchat does not draft with the model's own head: it counts for llama-server only"
     return ""

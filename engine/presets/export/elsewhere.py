@@ -96,7 +96,7 @@ def no_band(configuration: Configuration, program: str) -> Iterator[str]:
     if speculation.controller is not ControllerName.FIXED:
         yield (
             f"the controller is {speculation.controller}: {program} drafts up to "
-            f"{speculation.n_draft} tokens in every round"
+            f"a length of {speculation.n_draft} in every round"
         )
 
 

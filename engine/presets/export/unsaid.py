@@ -73,8 +73,8 @@ def _speculation(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
             yield from _draft_context(configuration, draft)
             if speculation.controller is not ControllerName.FIXED:
                 yield (
-                    f"the {speculation.controller} rule stays behind: llama-server drafts at most "
-                    f"{speculation.n_draft} tokens in every round"
+                    f"the {speculation.controller} rule stays behind: llama-server drafts up to "
+                    f"a length of {speculation.n_draft} in every round"
                 )
     if draft is not None and is_drafted_behind(configuration, flags):
         yield from _draft_context(configuration, draft)
@@ -101,12 +101,13 @@ def _lookup(configuration: Configuration) -> Iterator[str]:
     if speculation.controller is not ControllerName.FIXED:
         yield (
             f"the {speculation.controller} rule stays behind: llama-server's look-up drafts up to "
-            f"{length} tokens in every round"
+            f"a length of {length} in every round"
         )
     if length > max(speculation.n_draft, speculation.n_draft_max) or (
         speculation.controller is ControllerName.FIXED and length > speculation.n_draft
     ):
         yield (
-            f"the look-up drafts {length} tokens, not {speculation.n_draft}: llama-server drafts "
-            f"nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens it finds"
+            f"the look-up drafts {length} at a time, not {speculation.n_draft}: llama-server "
+            f"drafts nothing shorter than the pattern of {speculation.lookup_pattern_min} tokens "
+            "that it finds"
         )

@@ -94,7 +94,7 @@ def _lookup(reading: Reading, stage: dict[str, str]) -> Data:
     wanted = _count(reading, "lookup_n", stage.get("ngram_size_n"), LLAMA_LOOKUP[0])
     pattern = max(1, min(wanted, LONGEST_PATTERN))
     if pattern != wanted:
-        reading.notes.append(f"a look-up pattern of {wanted} tokens becomes {pattern}")
+        reading.notes.append(f"a look-up pattern of length {wanted} becomes {pattern}")
     length = _count(reading, "lookup_m", stage.get("ngram_size_m"), LLAMA_LOOKUP[1])
     n_draft_max = _limited(length, reading)
     return {

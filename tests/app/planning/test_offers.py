@@ -7,6 +7,7 @@ import pytest
 
 from app.planning.goals import search_setup
 from app.planning.offers import Offer, bench_of, catalog_offers, judged, library_offers
+from app.planning.plan import Planner
 from app.planning.verdict import Verdict
 from app.render.lines import plain, width_of
 from app.render.plan_goal import goal_lines
@@ -107,3 +108,11 @@ def test_a_search_without_hope_says_what_is_short() -> None:
     plan, planner = planned("deepseek-v3", 8)
     with pytest.raises(PresetError, match="CPU would hold"):
         search_setup(plan.setup, Goal.CONTEXT, planner)
+
+
+def test_the_catalogue_is_in_the_order_of_names_and_of_sizes() -> None:
+    names = [offer.name for offer in catalog_offers("Q4_K_M", bench_of(None, Planner()))]
+    gemmas = [name for name in names if name.startswith("gemma-3-")]
+    assert gemmas.index("gemma-3-4b") < gemmas.index("gemma-3-12b") < gemmas.index("gemma-3-27b")
+    letters = [name[0] for name in names]
+    assert letters == sorted(letters)

@@ -9,7 +9,7 @@ from app.planning.knobs import KNOBS, knob_named
 from app.planning.knobs_cache import settled
 from app.planning.plan import Plan, Planner
 from app.planning.verdict import Verdict, verdict_of
-from app.planning.what_if import Effect, arrows, effects, what_ifs
+from app.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
 from tests.app.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, planned
 
 
@@ -147,3 +147,11 @@ def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
     assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
     wide = knob.turned(plan.setup, facts, 1)
     assert (wide.configuration.type_v, wide.configuration.flash_attention) == ("bf16", "off")
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1 layer"), (2, "2 layers"), (-1, "all ")])
+def test_a_layer_is_told_in_the_singular(number: int, text: str) -> None:
+    plan, _ = planned(EXPERTS, 12, n_gpu_layers=number, n_cpu_moe=number)
+    now = plan.setup.configuration
+    assert text in _layers_label(now)
+    assert text in _experts_label(now)

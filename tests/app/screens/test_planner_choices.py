@@ -338,11 +338,11 @@ async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was
         await shows(pilot, again, "found for context")
         assert (again.setup, again.kept) == before
         assert again.query_one(PlanKnobs).knob.name == "n_ubatch"
-        assert "as you left it" in plain(again.query_one(PlanTitle).lines[0])
+        assert "as left" in plain(again.query_one(PlanTitle).lines[0])
         await pilot.press("r")
         await wait_until(pilot, lambda: again.setup == Setup(Configuration(starter_path, 4096)))
         assert "found for" not in report_of(again)
-        assert "as it is loaded" in plain(again.query_one(PlanTitle).lines[0])
+        assert "as loaded" in plain(again.query_one(PlanTitle).lines[0])
         await pilot.press("u")
         assert again.setup == before[0]
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.render.lines import plain
+from app.render.lines import plain, width_of
 from app.screens.ask import AskLine, AskYes
 from app.screens.export import ExportScreen
 from app.screens.plan_files import FilesScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.plan_list import PlanList
+from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.presets.library import builtin_dir
 from tests.app.screens.plan_host import Host, report_of, shows
@@ -107,7 +108,10 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     screen = presets(folder, None)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "names no model")
+        await shows(pilot, screen, "names no model, and none is loaded: enter asks for one")
+        assert "✗" not in report_of(screen)
+        title = plain(screen.query_one(PlanTitle).lines[0])
+        assert title == " presets  no model is loaded: each asks for one"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 
@@ -207,3 +211,16 @@ async def test_a_file_that_went_away_is_a_notice(folder: Path, starter_path: Pat
         await wait_until(pilot, lambda: len(app._notifications))
         await pilot.press("d", "y")
         assert app.given == []
+
+
+async def test_the_list_is_as_wide_as_its_names(folder: Path, starter_path: Path) -> None:
+    (folder / "long.toml").write_text(f'name = "{"long" * 10}"\nn_ctx = 1024\n')
+    screen = presets(folder, starter_path)
+    async with Host(screen).run_test(size=NARROW) as pilot:
+        await shows(pilot, screen, "✓ fits")
+        listed = screen.query_one(PlanList)
+        assert listed.outer_size.width == 36
+        assert all(width_of(line) <= listed.size.width for line in listed.lines)
+        (folder / "long.toml").unlink()
+        screen._fill(None)
+        await wait_until(pilot, lambda: listed.outer_size.width < 24)

@@ -45,7 +45,7 @@ def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
 def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
     short = looking_up(controller=ControllerName.FIXED, n_draft=2, lookup_pattern_min=6)
     assert value(short, "--spec-ngram-simple-size-m") == "6"
-    assert any("drafts 6 tokens, not 2" in remark for remark in remarks(short))
+    assert any("drafts 6 at a time, not 2" in remark for remark in remarks(short))
     long = looking_up(controller=ControllerName.FIXED, n_draft=9, lookup_pattern_min=6)
     assert value(long, "--spec-ngram-simple-size-m") == "9"
     assert remarks(long) == []
