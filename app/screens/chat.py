@@ -39,8 +39,8 @@ MAX_TEXT_SHARE = 0.06
 INVITATION = """\
 No model is loaded.
 
-ctrl+o  opens a model of this machine; a there installs the starter or opens a file
-f2      plans a model, of this machine or of the catalogue: what it costs, what fits
+ctrl+o  opens a model; there, a installs one or opens a file
+f2      plans a model of this machine or of the catalogue
 f1      all keys, and what the words mean"""
 
 TABS = ("chat", "speculation", "memory")
