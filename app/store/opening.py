@@ -3,6 +3,7 @@
 import fcntl
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from app.store.errors import StoreError, is_damage, store_error
@@ -95,7 +96,9 @@ def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
         is_whole: Whether nothing was met that says it is damaged.
     """
     if is_whole and _holds_alone(holder):
-        os.pwrite(holder, _stamp(path), 0)
+        # Without the note the next start looks the file through, and no more than that.
+        with suppress(OSError):
+            os.pwrite(holder, _stamp(path), 0)
     os.close(holder)
 
 

@@ -202,6 +202,14 @@ def test_a_database_is_looked_through_unless_a_kvchat_left_it_as_it_is(
     assert is_looked_through()
 
 
+def test_a_store_whose_file_was_taken_away_closes_all_the_same(path: Path) -> None:
+    with ChatStore(path) as store:
+        new_chat(store)
+        path.unlink()
+    with ChatStore(path) as again:
+        assert again.list_chats() == []
+
+
 def test_damage_that_is_met_lets_the_next_start_look(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
