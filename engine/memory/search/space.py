@@ -141,13 +141,16 @@ class Space:
         """Give the fastest of the placements at which a context fits, None where none does.
 
         Each placement leaves less on the GPUs than the one before, so they are bisected; with
-        several GPUs the borders between them shift a little, so neighbours are tried too.
+        several GPUs the borders between them shift a little, so neighbours are tried too. The first
+        layer that leaves them can cost more in buffers than it frees, so the first is tried alone.
         """
         first, last = places
 
         def at(index: int) -> Knobs:
             return replace(knobs, placement=index)
 
+        if self.fits(at(first), steps):
+            return first
         low = bisect(first, last, lambda index: self.fits_gpus(at(index), steps))
         if low is None:
             return None

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.configuration import Configuration, DraftConfiguration
@@ -109,6 +109,7 @@ def test_a_draft_model_is_weighed_like_every_other_knob(
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 @given(which=st.integers(0, 1), vram=st.integers(20, 500), ram=st.integers(100, 300))
+@example(which=0, vram=363, ram=108)
 def test_any_memory_of_gpu_and_machine_is_used_best(
     models: tuple[Model, Model, Model], which: int, vram: int, ram: int
 ) -> None:
