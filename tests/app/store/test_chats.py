@@ -284,3 +284,12 @@ def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: C
     assert store.drafts() == {chat.id: Draft("a", 7, "b"), None: Draft("newer")}
     store.delete_chat(chat.id)
     assert store.drafts() == {None: Draft("newer")}
+
+
+def test_threads_that_have_ended_leave_no_connection_open(store: ChatStore) -> None:
+    for _ in range(5):
+        thread = threading.Thread(target=store.list_chats)
+        thread.start()
+        thread.join()
+    assert len(store._readers) == 1
+    assert store.list_chats() == []
