@@ -36,8 +36,10 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def busy_error(path: Path) -> StoreError:
-    """The error that says that another program writes the database at `path`."""
-    return StoreError(f"{path} is busy: another program is writing it; try again in a moment")
+    """The error that says that the database at `path` cannot be written for the moment."""
+    return StoreError(
+        f"{path} is busy: another program is writing it, or the disk is slow; try again in a moment"
+    )
 
 
 def is_busy(error: sqlite3.Error) -> bool:
