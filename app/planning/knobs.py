@@ -7,8 +7,3 @@ from app.planning.knobs_machine import MACHINE_KNOBS
 from app.planning.knobs_placement import PLACEMENT_KNOBS
 
 KNOBS: tuple[Knob, ...] = (*CACHE_KNOBS, *PLACEMENT_KNOBS, *MACHINE_KNOBS, *FILE_KNOBS)
-
-
-def knob_named(name: str) -> Knob:
-    """Give a knob by its name; the names are those of `KNOBS`."""
-    return next(knob for knob in KNOBS if knob.name == name)

@@ -9,6 +9,8 @@ from app.doctor.check import Check
 from app.doctor.gpu import check_gpu
 from app.doctor.places import check_places
 from app.doctor.terminal import check_characters, check_colors
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
 from engine.model.library import ModelEntry
 
 GOOD = ModelEntry(Path("/m/good.gguf"), "good", "llama", "Q4_1", 8192, 1, None)
@@ -90,15 +92,12 @@ def test_a_terminal_without_utf_8_is_a_failure() -> None:
 
 
 def test_a_gpu_that_llama_cpp_cannot_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "nvidia_devices", lambda: ["H200 (1 of 139 GiB free)"])
+    monkeypatch.setattr(gpu, "find_nvidia_gpus", lambda: [Device("H200", "gpu", 139 * GIB, GIB)])
     check = check_gpu(has_gpu_build=False)
     assert check.status == "note"
+    assert "H200 (1 GiB of 139 GiB free)" in check.detail
     assert "-DGGML_CUDA=ON" in (check.advice or "")
     assert check_gpu(has_gpu_build=True).status == "ok"
     assert check_gpu(has_gpu_build=None).status == "ok"
-    monkeypatch.setattr(gpu, "nvidia_devices", list)
+    monkeypatch.setattr(gpu, "find_nvidia_gpus", list)
     assert "the CPU is used" in check_gpu(has_gpu_build=False).detail
-
-
-def test_devices_are_asked_for_without_a_driver_too() -> None:
-    assert isinstance(gpu.nvidia_devices(), list)
