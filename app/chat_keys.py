@@ -77,7 +77,7 @@ MESSAGE_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 COMPOSER_KEYS: list[BindingType] = [
-    _key("enter", "send", "Send", "composer-send",
+    _key("enter", "screen.send", "Send", "composer-send",
          "Send the message; with nothing written, go on with a reply that was cut"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Begin a new line in the message"),

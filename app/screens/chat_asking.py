@@ -140,15 +140,22 @@ class ChatAsking(ChatDialogs):
 
     # --- asking ---
 
-    def on_composer_submitted(self, message: Composer.Submitted) -> None:
-        draft = Draft(message.text, self._edited)
+    def action_send(self) -> None:
+        """Ask what is written; with nothing written, go on with a reply that was cut."""
+        text = self.composer.take()
+        if not text:
+            self._go_on_if_cut()
+        elif text.strip():
+            self._submit(Draft(text, self._edited))
+
+    def _submit(self, draft: Draft) -> None:
         before, self._edited, self._before_edit = self._before_edit, None, ""
         if not self._request(Waiting(self._chat_id, "text", draft)):
             self._take_up(replace(draft, before=before))
         elif before:
             self._take_up(Draft(before))
 
-    def on_composer_prompted(self) -> None:
+    def _go_on_if_cut(self) -> None:
         is_free = self._edited is None and not self.controller.is_replying
         if is_free and self.controller.history.unfinished() is not None:
             self.action_continue_reply()

@@ -33,6 +33,8 @@ HEIGHTS = [(0, "-low"), (32, "-tall")]
 TOKENS = (32, 4096)
 """Fewest and most tokens of a reply that the keys give."""
 
+NO_PROMPT = "There is nothing to answer: write a prompt."
+
 
 class CompareScreen(Screen[None]):
     """Runs pairs and shows the newest one."""
@@ -134,12 +136,12 @@ class CompareScreen(Screen[None]):
             self.add_class("-asking")
             self.prompt.focus()
 
-    def on_composer_prompted(self) -> None:
-        self.notify("There is nothing to answer: write a prompt.")
-
-    def on_composer_submitted(self, message: Composer.Submitted) -> None:
-        self.prompt.begin(message.text)
-        self.action_run(1)
+    def action_send(self) -> None:
+        """Answer what stands in the prompt."""
+        if self.prompt.text.strip():
+            self.action_run(1)
+        else:
+            self.notify(NO_PROMPT)
 
     def _take_prompt(self) -> bool:
         """Ask what stands in the prompt from now on; False where nothing stands there."""
@@ -152,7 +154,7 @@ class CompareScreen(Screen[None]):
             self.notify(str(error), title=error.title, severity="error")
             return False
         if request is None:
-            self.on_composer_prompted()
+            self.notify(NO_PROMPT)
             return False
         self._request = request
         self.comparison = self._new_comparison()

@@ -1,11 +1,9 @@
 """Where the user writes: enter sends, ctrl+j begins a new line."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
@@ -17,19 +15,9 @@ PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"
 
 
 class Composer(TextArea):
-    """A text area of a few lines that hands its text over on enter."""
+    """A text area of a few lines; what enter does with its text, the screen knows."""
 
     BINDINGS: ClassVar[list[BindingType]] = COMPOSER_KEYS
-
-    @dataclass
-    class Submitted(Message):
-        """The user sent a text."""
-
-        text: str
-
-    @dataclass
-    class Prompted(Message):
-        """The user pressed the key that sends, with nothing written."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(
@@ -63,16 +51,12 @@ class Composer(TextArea):
             event.prevent_default()
             await self.run_action(active.binding.action)
 
-    def action_send(self) -> None:
-        """Hand the text over, or say that there is none.
-
-        The composer is empty at once: what is typed before somebody takes the text is kept.
-        """
-        if self.text.strip():
-            self.post_message(self.Submitted(self.text))
+    def take(self) -> str:
+        """Give what is written and be empty: what is typed from now on is another text."""
+        text = self.text
+        if text.strip():
             self.begin("")
-        elif not self.text:
-            self.post_message(self.Prompted())
+        return text
 
     def action_newline(self) -> None:
         """Begin a new line."""

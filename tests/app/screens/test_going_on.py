@@ -309,3 +309,20 @@ async def test_what_is_typed_right_behind_enter_is_not_lost(tmp_path: Path) -> N
         await wait_until(pilot, lambda: client.requests)
         await wait_until(pilot, lambda: screen.composer.text == "next")
         assert client.requests[0].messages[0].content == "first"
+
+
+async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_another_is_shown(
+    tmp_path: Path,
+) -> None:
+    app, client = make_app(tmp_path, Script(replies=("one.", "two.")))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        screen.composer.put("second")
+        await screen.composer._on_key(events.Key("enter", "\r"))
+        screen.action_new_chat()
+        await wait_until(pilot, lambda: len(client.requests) == 2)
+        asked = [message.content for message in client.requests[1].messages]
+        assert asked == ["first", "one.", "second"]
+        assert screen.controller.history.chat is None, "and the new chat is shown"
+        assert screen.composer.text == ""
