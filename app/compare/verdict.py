@@ -23,8 +23,9 @@ class Speed:
     ratios: tuple[float, ...]
     """Tokens a second of the second side over those of the first, a pair each."""
     least: float | None = None
-    """What drafts can do at most to make the second side slower: tokens per round of the first one,
-    inverted. None where the second side drafted too, whose drafts may cost anything."""
+    """What drafts can do at most to make the second side slower: where it drafted nothing, tokens
+    per round of the first one, inverted; else what its own rounds with drafts cost against plain
+    steps at the worst. None where that is not known."""
     most: float | None = None
     """What drafts can do at most to make it faster: its tokens per round; None where the first side
     drafted."""
@@ -89,10 +90,9 @@ def speed_of(pairs: Sequence[Pair]) -> Speed | None:
     if not ratios:
         return None
     first, second = [pair.first.tally for pair in pairs], [pair.second.tally for pair in pairs]
-    slowest = _most_gain(first) if not _n_verified(second) else None
     return Speed(
         tuple(ratios),
-        least=None if slowest is None else 1 / slowest,
+        least=_most_loss(first, second),
         most=_most_gain(second) if not _n_verified(first) else None,
     )
 
@@ -100,6 +100,22 @@ def speed_of(pairs: Sequence[Pair]) -> Speed | None:
 def _most_gain(tallies: Sequence[Tally]) -> float | None:
     """Give the tokens of a round, which is what drafts gain where a batch costs what one does."""
     return max((each.tokens_per_round for each in tallies if each.tokens_per_round), default=None)
+
+
+def _most_loss(first: Sequence[Tally], second: Sequence[Tally]) -> float | None:
+    """Give the least ratio that drafts explain, those of the second side or of the first."""
+    if not _n_verified(second):
+        gain = _most_gain(first)
+        return None if gain is None else 1 / gain
+    if _n_verified(first):
+        return None
+    losses = [
+        1.0 + (each.saved_s - each.saved_error_s) / each.decode_s
+        for each in second
+        if each.saved_s is not None and each.saved_error_s is not None and each.decode_s > 0
+    ]
+    is_known = len(losses) == sum(each.n_verified > 0 for each in second)
+    return min(*losses, 1.0) if is_known and min(losses) > 0 else None
 
 
 def _n_verified(tallies: Sequence[Tally]) -> int:

@@ -14,13 +14,16 @@ _BETWEEN = Run(" · ", "muted")
 def source_shares(by_source: Mapping[str, SourceCounts], width: int) -> list[Line]:
     """Accepted of verified tokens of each source, the most useful first: `suffix 301/380 79%`.
 
-    A source that does not fit into the line any more begins the next one.
+    Few tokens have no percentage: `suffix 2/3`. A source that does not fit into the line any more
+    begins the next one.
     """
     lines: list[Line] = [EMPTY]
     for name, counts in sorted(by_source.items(), key=lambda item: -item[1].n_accepted):
-        figures = f" {fmt.count(counts.n_accepted)}/{fmt.count(counts.n_verified)} "
-        rate = fmt.percent(fmt.share(counts.n_accepted, counts.n_verified))
-        part = (Run(name, source_style(name)), Run(figures), Run(rate, "strong"))
+        figures = f" {fmt.count(counts.n_accepted)}/{fmt.count(counts.n_verified)}"
+        part: Line = (Run(name, source_style(name)), Run(figures))
+        if counts.n_verified >= fmt.MANY:
+            rate = fmt.acceptance(counts.n_accepted, counts.n_verified)
+            part = (*part, Run(f" {rate}", "strong"))
         joined = (*lines[-1], _BETWEEN, *part) if lines[-1] else part
         if lines[-1] and width_of(joined) > width:
             lines.append(part)

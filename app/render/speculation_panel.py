@@ -168,7 +168,7 @@ def _count(tally: Tally, n: int) -> str:
 
 
 def _accept(tally: Tally) -> str:
-    return fmt.percent(tally.acceptance_rate)
+    return fmt.acceptance(tally.n_accepted, tally.n_verified)
 
 
 def _tokens_per_round(tally: Tally) -> str:

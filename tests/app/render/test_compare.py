@@ -115,6 +115,23 @@ def test_no_loss_of_the_plain_side_is_claimed_beyond_the_tokens_of_a_round() -> 
     assert "no clear difference (0.60x): drafts can do 0.91x at most" in said(comparison, 140)
 
 
+@pytest.mark.parametrize(
+    ("saved_s", "words"),
+    [
+        (-0.1, "no clear difference (0.60x): drafts can do 0.88x at most, more is the machine"),
+        (-4.5, "0.60x: lookup · auto is slower than plain"),
+    ],
+)
+def test_no_loss_is_claimed_beyond_what_the_rounds_with_drafts_cost(
+    saved_s: float, words: str
+) -> None:
+    comparison = drafting((60.0,) * 3, 1.03)
+    for pair in comparison.pairs:
+        tally = pair.second.tally
+        pair.second.tally = replace(tally, decode_s=10.0, saved_s=saved_s, saved_error_s=1.1)
+    assert words in said(comparison, 140)
+
+
 def test_a_side_that_has_not_begun_to_answer_reads_its_prompt() -> None:
     waiting = Answer(LOOKUP, lambda: 0.0)
     assert plain(figure_lines(waiting, 60)[0]) == "reading the prompt"

@@ -193,6 +193,8 @@ def test_no_figure_claims_what_is_not_known(name: str) -> None:
     assert " lost" not in shown + said
     if not reply.n_verified:
         assert not re.search(r"accept +\d|\d+/\d+ \d+%", shown + said)
+    few = reply.n_verified and reply.n_verified < 20
+    assert not (few and re.search(r"accept +\d+%|\d/\d+ +\d+%", shown)), "few tokens are a count"
     assert not re.search(r"(?<!differ by )\b\d+%(?! of \d)", said), "a percentage has its count"
     if not reply.n_rounds:
         assert not re.search(r"(validated|refuted|tokens/round|decode|first token) +0", shown)
