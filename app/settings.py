@@ -21,6 +21,7 @@ from engine.configuration import (
     Verification,
 )
 from engine.errors import EngineError, HardwareError
+from engine.files import read_text
 from engine.memory.units import parse_bytes
 
 MAX_SLOTS = 16
@@ -219,7 +220,7 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     """
     path = path or settings_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         content = tomllib.loads(text)
     except FileNotFoundError:
         return LoadedSettings(Settings())

@@ -13,6 +13,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from app.locations import themes_dir
+from engine.files import read_text
 
 PACKAGED = Path(__file__).parent / "_themes"
 CHECKOUT = Path(__file__).parent.parent / "themes"
@@ -124,7 +125,7 @@ def read_theme(path: Path) -> Theme:
         ValueError: If the file cannot be read; it names every key and value that is wrong.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_text(path))
         theme = ThemeFile.model_validate(content).theme()
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error

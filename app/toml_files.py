@@ -6,7 +6,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from app.settings import SettingsError
-from engine.files import replace_file
+from engine.files import read_text, replace_file
 
 
 def change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
@@ -16,7 +16,7 @@ def change_toml(path: Path, section: str, key: str, value: str | int | float | b
         SettingsError: If the file is not valid TOML, or cannot be read or written.
     """
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+        document = tomlkit.parse(read_text(path))
     except FileNotFoundError:
         document = tomlkit.document()
     except OSError as error:

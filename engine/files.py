@@ -1,8 +1,10 @@
-"""Files that are replaced whole or stay as they were."""
+"""Files that are replaced whole or stay as they were, and those that are read to their end."""
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,6 +49,23 @@ def replace_file(
         raise
     if is_durable:
         sync_folder(path.parent)
+
+
+def read_text(path: Path, *, errors: str = "strict") -> str:
+    """Give the text of a file in UTF-8; a pipe or a device, which might never end, is refused.
+
+    Args:
+        path: The file.
+        errors: What becomes of bytes that are no text, as `open` takes it.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+        UnicodeDecodeError: it is no text in UTF-8.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "a pipe or a device is no file", str(path))
+    return path.read_text(encoding="utf-8", errors=errors)
 
 
 def sync_folder(folder: Path) -> None:

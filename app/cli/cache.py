@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.cache.cold.folder import ColdFolder
 
 SIZE = Size(can_be_zero=True)
+NOTHING_KEPT = "Nothing is kept on disk yet."
 KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 
 
@@ -54,7 +55,7 @@ def list_(*, as_json: bool = False) -> None:
     elif models:
         cache_text.print_models(models, _titles(), _disk_budget())
     else:
-        tell("Nothing is kept on disk yet.")
+        tell(NOTHING_KEPT)
 
 
 @command.command(name="verify", help=f"Read states whole and check them, all or some. {KEY_HELP}")
@@ -71,8 +72,10 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
         verdicts = verified(folder, entries, tell=_progress)
     if as_json:
         print_json(cache_text.verdict_values(verdicts))
-    else:
+    elif verdicts:
         cache_text.print_verdicts(verdicts)
+    else:
+        tell(NOTHING_KEPT)
     ctx.exit(0 if all(verdict.problem is None for verdict in verdicts) else 1)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app.store.records import Chat, ChatTree
 
 STANDARD = "-"
+NO_CHATS = "There are no chats yet."
 CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of one."
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -55,7 +56,7 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
     elif chats:
         chats_text.print_chats(chats, sizes)
     else:
-        tell("The archive is empty." if archived else "There are no chats yet.")
+        tell("The archive is empty." if archived else NO_CHATS)
 
 
 @command.command(name="show", help=f"Print a chat as it is shown. {CHAT_HELP}")
@@ -80,6 +81,8 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles that hold all WORDS; double quotes hold a phrase together."""
     from app.cli import chats_text
 
+    if not "".join(words).strip(' "'):
+        raise click.UsageError("name a word to search for")
     with _store() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
@@ -172,6 +175,8 @@ def export(
     chosen: HistoryFormat = form or ("md" if output is None else format_of(output))
     with _store() as store:
         found = _all_chats(store) if all_chats else _find_all(store, chats)
+        if not found:
+            tell(NO_CHATS)
         told = _Told(branches=branches or chosen == "jsonl")
         pieces = text_of(told.of(store, found), chosen, all_branches=branches)
         if output is None or is_screen:

@@ -37,9 +37,9 @@ def command(
     """Make a preset of another program's settings.
 
     They are a llama-server command line, a script, systemd unit or compose file that has one, an
-    environment file, a models preset (INI), a llama-swap configuration, or LM Studio's defaults of
-    a model. The preset goes to standard output; what it has no place for is listed on standard
-    error, and never dropped in silence.
+    environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of a
+    model, an Ollama Modelfile, or koboldcpp's settings. The preset goes to standard output; what it
+    has no place for is listed on standard error, and never dropped in silence.
 
     \b
     kvchat import serve.sh --name server --save

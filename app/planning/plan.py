@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app.planning.calibrations import known_calibrations
 from engine.configuration import Configuration
+from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
@@ -15,6 +16,7 @@ from engine.memory.slots import slots_text
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
+from engine.model.kinds import ModelKind, kind_of
 from engine.presets.export.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -178,14 +180,16 @@ class Planner:
         draft, projector = configuration.draft, configuration.mmproj_path
         return Companions(
             None if draft is None else self.model(draft.model_path),
-            None if projector is None else self._file(projector),
-            tuple(map(self._file, configuration.lora_paths)),
+            None if projector is None else self._file(projector, ModelKind.PROJECTOR),
+            tuple(self._file(path, ModelKind.ADAPTER) for path in configuration.lora_paths),
         )
 
-    def _file(self, path: Path) -> GgufFile:
-        if path not in self._files:
-            self._files[path] = read_gguf(path)
-        return self._files[path]
+    def _file(self, path: Path, kind: ModelKind) -> GgufFile:
+        file = self._files.get(path) or read_gguf(path)
+        if (found := kind_of(file)) is not kind:
+            raise ModelFileError(f"{path.name} is no {kind}: its header says {found}")
+        self._files[path] = file
+        return file
 
     def add(self, model: Model) -> Path:
         """Take a model that is no file here, and give the path that it is known by."""

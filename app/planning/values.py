@@ -37,7 +37,8 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None:
-        raise KnobError(f"{text!r} is no number: {low:,} to {high:,}, or 8k")
+        spelling = ", or 8k" if low <= 8192 <= high else ""
+        raise KnobError(f"{text!r} is no number: {low:,} to {high:,}{spelling}")
     factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
     value = float(re.sub(r"[,_ ]", "", match[1])) * factor
     if value != int(value) or not low <= value <= high:

@@ -132,6 +132,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         return path.absolute()
     if path.is_dir():
         raise ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
+    if path.exists():
+        raise ModelNotFoundError(f"{path} is a pipe or a device: name a GGUF file")
     if path.is_absolute():
         raise ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
     candidates = [c for c in find_candidates(folders) if _can_be_meant(c)]

@@ -64,6 +64,8 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     for entry in entries:
         if name.lower() in (entry.name.lower(), entry.path.stem.lower()):
             return read_preset(entry.path)
+    if path.is_file():
+        raise PresetError(f"{name} is no preset: their files end in .toml")
     known = ", ".join(entry.name for entry in entries)
     raise PresetError(f"there is no preset {name!r}: there are {known}")
 

@@ -20,6 +20,7 @@ from engine.configuration import (
     Verification,
 )
 from engine.errors import PresetError
+from engine.files import read_text
 
 
 class _Strict(BaseModel):
@@ -173,7 +174,7 @@ def read_preset(path: Path) -> Preset:
         PresetError: it cannot be read or is not valid; every bad key and value is named.
     """
     try:
-        return parse_preset(path.read_text(encoding="utf-8"), path.name)
+        return parse_preset(read_text(path), path.name)
     except (OSError, UnicodeDecodeError) as error:
         raise PresetError(f"{path} cannot be read: {error}") from error
 

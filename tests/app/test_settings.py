@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -137,6 +138,14 @@ def test_a_broken_file_is_named_and_never_an_error(path: Path, text: str) -> Non
     assert loaded.settings == Settings()
     assert loaded.problem is not None
     assert str(path) in loaded.problem
+
+
+def test_a_pipe_in_place_of_the_file_is_named_and_not_waited_for(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    assert "a pipe or a device is no file" in (load_settings(path).problem or "")
+    with pytest.raises(SettingsError, match="a pipe or a device is no file"):
+        save_setting("ui", "theme", "nord", path)
 
 
 def test_bytes_that_are_no_text_are_named(path: Path) -> None:

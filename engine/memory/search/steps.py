@@ -158,8 +158,9 @@ def _context(space: Space, model: Model, goal: Goal, best: Choice) -> Step:
         return Step("context", f"{n_ctx:,} tokens fit{more}")
     if goal is Goal.BALANCED and space.tokens(space.most) < trained:
         return Step("context", f"{n_ctx:,} tokens are enough for this goal; the rest stays free")
-    if n_ctx >= trained:
-        return Step("context", f"{n_ctx:,} tokens fit: all that the model was trained on")
+    if n_ctx == trained:
+        each = f", for each of {space.n_slots} slots" if space.n_slots > 1 else ""
+        return Step("context", f"{n_ctx:,} tokens fit: all that the model was trained on{each}")
     return Step("context", f"{n_ctx:,} tokens fit, the most that was asked for")
 
 

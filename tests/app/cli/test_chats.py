@@ -91,6 +91,20 @@ def test_chats_are_searched_in_all_branches(store: ChatStore) -> None:
     assert kvchat("chats", "search", "cache", "-n", "1").stdout.count("Caches") == 1
 
 
+@pytest.mark.parametrize("words", ["", "  ", '"', '""'])
+def test_a_search_for_nothing_is_refused(store: ChatStore, words: str) -> None:
+    dialogue(store, "Caches")
+    done = kvchat("chats", "search", words)
+    assert done.returncode == 2
+    assert "name a word" in done.stderr
+
+
+def test_an_export_of_all_chats_says_where_there_are_none(store: ChatStore) -> None:
+    done = kvchat("chats", "export", "--all")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "There are no chats yet." in done.stderr
+
+
 def test_hostile_text_is_harmless_in_the_terminal(store: ChatStore) -> None:
     evil = "\x1b]0;owned\x07\u202ecache\r\nx"
     dialogue(store, f"title {evil}", f"answer {evil}")

@@ -208,6 +208,8 @@ def test_a_terminal_without_block_characters_gets_letters(
         (["--type-v", "q8_0", "--flash-attention", "off"], "needs flash attention"),
         (["--batch", "64", "--ubatch", "128"], "n_ubatch is 128"),
         (["--preset", "nix"], "no preset 'nix'"),
+        (["--preset", __file__], "is no preset: their files end in .toml"),
+        (["--slots", "many"], "'many' is no number: 1 to 256\n"),
         (["--draft", "nowhere.gguf"], "nowhere.gguf"),
         (["--dry-run", "--vram", "8GiB"], "leave out"),
     ],

@@ -163,6 +163,23 @@ def test_contexts_beyond_training_come_only_on_request_and_with_the_flags(model_
     assert any(flags in warning for warning in far.warnings)
 
 
+@pytest.mark.parametrize("limits", [Limits(max_n_ctx=262144), Limits(min_n_ctx=262144)])
+def test_a_context_beyond_training_is_not_said_to_be_what_the_model_was_trained_on(
+    model_8b: Model, limits: Limits
+) -> None:
+    text = knob(found(model_8b, 48, Goal.CONTEXT, limits=limits), "context")
+    assert text == "262,144 tokens fit, the most that was asked for"
+
+
+def test_all_that_a_model_was_trained_on_is_told_for_each_slot(small: Model) -> None:
+    base = Configuration(small.file.path, n_ctx=256, n_slots=4)
+    result = found(small, 48, Goal.CONTEXT, base=base)
+    n_ctx = result.configuration.n_ctx
+    assert knob(result, "context") == (
+        f"{n_ctx:,} tokens fit: all that the model was trained on, for each of 4 slots"
+    )
+
+
 def test_every_slot_gets_the_least_context(model_8b: Model) -> None:
     base = Configuration(model_8b.file.path, n_ctx=256, n_slots=4)
     limits = Limits(min_n_ctx=10000)
