@@ -36,6 +36,7 @@ from app.widgets.row_list import RowList
 from engine.cache.report import CacheEntry, CacheReport
 
 FRAME_S = 0.5
+NOTHING_KEPT = "Nothing is kept yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_TITLES = 10_000
 LEGEND = "H hot · W warm · C cold, small where a part"
@@ -89,8 +90,8 @@ class CacheScreen(Screen[None]):
             yield RowList(id="kept", note=LEGEND)
             with Vertical(id="cache-side"):
                 yield CachePanel(id="cache")
-                yield PlanReport(title="marked", id="cache-detail")
-                yield PlanReport(title="log", id="cache-log")
+                yield PlanReport(title="marked", id="cache-detail", pages=False)
+                yield PlanReport(title="log", id="cache-log", pages=False)
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -230,7 +231,11 @@ class CacheScreen(Screen[None]):
 
     def action_clear(self) -> None:
         """Ask, then drop everything."""
-        if self._has_cache():
+        if not self._has_cache():
+            return
+        if not self._rows:
+            self.notify(NOTHING_KEPT)
+        else:
             self._ask(
                 "Drop every kept state of this model and these settings, pinned ones too? "
                 "The next reply of each chat computes its prompt anew.",
@@ -250,7 +255,7 @@ class CacheScreen(Screen[None]):
         if not self._has_cache():
             return ()
         if row is None:
-            self.notify("Nothing is kept yet.")
+            self.notify(NOTHING_KEPT)
             return ()
         return row.entries if isinstance(row, KeptChat) else (row,)
 
@@ -271,6 +276,8 @@ def _drop_question(
     """What to ask before; None where little is lost: one state of one chat that is not pinned."""
     n_pinned = sum(state.is_pinned for state in states)
     pinned = f", {n_pinned} of them pinned" if n_pinned else ""
+    if len(states) == 1:
+        pinned = ", and that is pinned" if n_pinned else ""
     if isinstance(row, KeptChat):
         title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
         return f"Drop {what} of “{title}” that no other chat uses{pinned}?"

@@ -20,8 +20,22 @@ class PlanReport(ScrollView, Ink, can_focus=False):
     # A change of the number of lines moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)
 
-    def __init__(self, *, title: str = "", id: str | None = None) -> None:  # noqa: A002  Textual's
+    def __init__(
+        self,
+        *,
+        title: str = "",
+        pages: bool = True,
+        id: str | None = None,  # noqa: A002  Textual's
+    ) -> None:
+        """Show nothing yet.
+
+        Args:
+            title: Stands in the frame.
+            pages: Whether the screen's page keys move it, as the frame says then.
+            id: Its name in the style sheets.
+        """
         super().__init__(id=id)
+        self._hint_key = ": pgdn" if pages else ""
         self.frame_title = title
         self._render_lines: Callable[[int], list[Line]] = lambda _: []
         self.lines: list[Line] = []
@@ -52,4 +66,6 @@ class PlanReport(ScrollView, Ink, can_focus=False):
 
     def _hint(self) -> None:
         n_below = len(self.lines) - self.size.height - self.scroll_offset.y
-        self.set_frame(hint=f"{fmt.counted(n_below, 'line')} below: pgdn" if n_below > 0 else "")
+        self.set_frame(
+            hint=f"{fmt.counted(n_below, 'line')} below{self._hint_key}" if n_below > 0 else ""
+        )

@@ -212,12 +212,27 @@ async def test_the_log_is_shown_newest_first(tmp_path: Path) -> None:
         assert log[1].endswith("   written")
 
 
+@pytest.mark.parametrize("size", [NARROW, (60, 16)])
+async def test_what_a_check_found_is_seen_on_small_terminals(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, client = make_app(tmp_path)
+    notes = (CacheNote(1.0, "pinned"), CacheNote(2.0, "sound"))
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(pilot, client, report(notes=notes))
+        log = screen.query_one("#cache-log", PlanReport)
+        assert log.content_strip(0, log.size.width).text.rstrip().endswith("sound")
+        assert log.region in screen.region
+        assert "pgdn" not in log.frame_hint, "the page keys move the list"
+        assert screen.query_one(RowList).size.height >= 3
+
+
 async def test_nothing_kept_is_said_and_no_key_breaks(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(pilot, client, report(()))
         assert "Nothing is kept of this model yet" in rows(screen)[0]
-        await pilot.press("p", "d", "v", "j", "k", "end", "pagedown", "tab")
+        await pilot.press("p", "d", "v", "c", "y", "j", "k", "end", "pagedown", "tab")
         assert client.managed == []
 
 
