@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 
 from app.chat.change import Change, Notice, Severity
-from app.chat.entries import CUT_BY_CRASH, FAILED, Entry
+from app.chat.entries import CUT_BY_CRASH, FAILED, Entry, Speaker
 from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
@@ -17,6 +17,7 @@ from app.chat.pieces import Piece
 from app.chat.prompting import conversation
 from app.chat.remembered import RememberedPieces
 from app.chat.reply import RunningReply
+from app.chat.room import is_too_long_alone
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
@@ -260,8 +261,7 @@ class ChatReplies:
             self._notices.append(Notice(event.message, f"{event.title}: {elsewhere}", "error"))
             self._cut_reply(FinishReason.CONTEXT if is_full else FAILED)
             return
-        has_turns = len(self.history.seen()) > len(("question", "reply"))
-        if is_full and has_turns and reply is not None and not reply.has_begun:
+        if is_full and self._can_make_room() and reply is not None and not reply.has_begun:
             self.refused = reply if reply.begun is None else None
             self._context_full = event.message
             self._cut_reply(FinishReason.CONTEXT)
@@ -279,6 +279,14 @@ class ChatReplies:
         note = self.say(f"{event.title}: {message}")
         if self.loaded is None:
             self._engine_note = note
+
+    def _can_make_room(self) -> bool:
+        """Whether the shown chat has more than its last question, and that has room alone."""
+        seen, loaded = self.history.seen(), self.loaded
+        has_turns = len(seen) > len(("question", "reply"))
+        question = self.history.last(Speaker.USER)
+        is_hopeless = question and loaded and is_too_long_alone(question, loaded.n_ctx)
+        return has_turns and not is_hopeless
 
     @property
     def can_have_a_larger_context(self) -> bool:

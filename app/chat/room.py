@@ -11,6 +11,8 @@ MAX_KEPT = 2 / 3
 BYTES_PER_TOKEN = 3.0
 """Of a text whose tokens are not known; mostly more, so that rather too much is counted."""
 MIN_BYTES_PER_TOKEN = 1.0
+MAX_BYTES_PER_TOKEN = 8.0
+"""Texts are hardly ever in longer tokens: so many bytes of a message are a token at least."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; those of known templates are 4 to 8."""
 
@@ -56,6 +58,11 @@ def n_tokens(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> int:
     if message.token_ids:
         return len(message.token_ids) + TURN_TOKENS
     return round(len(message.content.encode()) / per_token) + TURN_TOKENS
+
+
+def is_too_long_alone(message: StoredMessage, n_ctx: int) -> bool:
+    """Whether a message alone is surely more than the context holds, whatever else went."""
+    return len(message.content.encode()) > MAX_BYTES_PER_TOKEN * n_ctx
 
 
 def bytes_per_token(path: Sequence[StoredMessage]) -> float:

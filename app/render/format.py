@@ -71,6 +71,11 @@ def percent(fraction: float | None) -> str:
     return NO_VALUE if fraction is None else f"{100 * fraction:.0f}%"
 
 
+def plus_minus(spread: float) -> str:
+    """How far figures lie from their middle; beyond 100% is all that can be told."""
+    return f"\N{PLUS-MINUS SIGN}{percent(spread)}" if spread <= 1 else ">\N{PLUS-MINUS SIGN}100%"
+
+
 def seconds(value: float | None) -> str:
     """A time with two or three digits: `0.08 s`, `6.1 s`, `2 min 05 s`."""
     if value is None:

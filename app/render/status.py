@@ -70,6 +70,8 @@ def _predictor(snapshot: CockpitSnapshot) -> str:
 
 
 def _figures(snapshot: CockpitSnapshot) -> list[str]:
+    if snapshot.phase is Phase.STOPPED:
+        return []  # an engine that is gone holds nothing, and that it is gone must be read
     tally = snapshot.reply
     parts = [_context(snapshot), _slots(snapshot), _prefill(snapshot)]
     if snapshot.decode_tps is not None:

@@ -32,8 +32,8 @@ def _speed(snapshot: CockpitSnapshot) -> list[Run]:
     if not snapshot.decode_tps:
         return [Run(fmt.NO_VALUE)]
     runs = [Run(f"{fmt.rate(snapshot.decode_tps)} tok/s", "strong")]
-    if fmt.is_noisy(snapshot.plain_spread):
-        runs.append(Run(f" noisy \N{PLUS-MINUS SIGN}{fmt.percent(snapshot.plain_spread)}", "warn"))
+    if snapshot.plain_spread is not None and fmt.is_noisy(snapshot.plain_spread):
+        runs.append(Run(f" noisy {fmt.plus_minus(snapshot.plain_spread)}", "warn"))
     return runs
 
 

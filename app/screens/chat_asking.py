@@ -194,6 +194,7 @@ class ChatAsking(ChatDialogs):
             self.report(error)
             return False
         self.transcript.action_follow()
+        self.say_what_waits()
         return True
 
     def _ask_text(self, draft: Draft) -> None:

@@ -206,6 +206,20 @@ def test_stopping_gives_the_question_back(tmp_path: Path, clock: Clock) -> None:
     assert not maker.is_needed()
 
 
+def test_a_question_that_no_context_holds_goes_back_and_no_turn_is_offered_for_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, client = chat_of(tmp_path, clock)
+    client.script = FULL
+    too_long = "one more " * 512
+    controller.send(too_long)
+    change = controller.poll()
+    assert change.context_full is None
+    assert change.draft == too_long
+    assert contents(controller)[-2][1] == "reply " * 40
+    assert "The context is full" in contents(controller)[-1][1]
+
+
 def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -146,6 +146,8 @@ def test_a_noisy_machine_is_said_beside_the_speed_and_marks_it() -> None:
     noisy = replace(BUSY, plain_spread=0.35)
     assert "decode       74 tok/s noisy ±35%" in text(throughput_lines(noisy, 36))
     assert "noisy" not in text(throughput_lines(replace(BUSY, plain_spread=0.04), 36))
+    wild = replace(BUSY, plain_spread=4.16)
+    assert "noisy >±100%" in text(throughput_lines(wild, 40)), "no speed is below zero"
     assert " · ~74 tok/s · " in plain(status_line(noisy, 100))
 
 
@@ -195,6 +197,12 @@ def test_the_status_line_says_what_the_design_asks_for() -> None:
     shown = plain(status_line(BUSY, 100))
     assert shown.startswith(" SmolLM2-135M-Instruct · Q4_1 · lookup")
     assert shown.endswith("ctx 1.2k/8k 15% · 74 tok/s · 1.5x · accept 67% ")
+
+
+def test_that_the_engine_has_stopped_is_never_cut_from_the_status_line() -> None:
+    stopped = replace(BUSY, phase=Phase.STOPPED)
+    said = plain(status_line(stopped, 60)).strip()
+    assert said == "SmolLM2-135M-Instruct · Q4_1 · lookup · stopped", "nothing is in its context"
 
 
 def test_the_name_of_a_hostile_file_is_only_text() -> None:

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
 
@@ -326,3 +327,17 @@ async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_anot
         assert asked == ["first", "one.", "second"]
         assert screen.controller.history.chat is None, "and the new chat is shown"
         assert screen.composer.text == ""
+
+
+@pytest.mark.parametrize("key", ["enter", "ctrl+g"])
+async def test_esc_is_offered_for_a_reply_that_no_text_began(tmp_path: Path, key: str) -> None:
+    app, _ = make_app(tmp_path, Script(replies=(LONG,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "word word" in screen.transcript.text)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: screen.composer.border_subtitle == "")
+        await pilot.press(key)
+        await wait_until(pilot, lambda: screen.composer.border_subtitle == "esc stops the reply")
