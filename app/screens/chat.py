@@ -52,6 +52,7 @@ HEIGHTS = [(0, "-flat"), (MIN_SIZE[1], "-low"), (32, "-tall")]
 class ChatScreen(ChatActions):
     """The main screen."""
 
+    AUTO_FOCUS = "#composer"
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 

@@ -142,6 +142,7 @@ class ChatAsking(ChatDialogs):
 
     def action_send(self) -> None:
         """Ask what is written; with nothing written, go on with a reply that was cut."""
+        self.transcript.selected = None  # what is asked next is of the end of the chat
         text = self.composer.take()
         if not text:
             self._go_on_if_cut()

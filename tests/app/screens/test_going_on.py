@@ -341,3 +341,33 @@ async def test_esc_is_offered_for_a_reply_that_no_text_began(tmp_path: Path, key
         await wait_until(pilot, lambda: screen.composer.border_subtitle == "")
         await pilot.press(key)
         await wait_until(pilot, lambda: screen.composer.border_subtitle == "esc stops the reply")
+
+
+async def test_again_means_the_last_reply_however_the_chat_was_opened(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=("one.", "two.", "three.")))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        await pilot.press("tab")
+        assert screen.transcript.selected is not None
+        await pilot.press("escape")
+        await answered(pilot, screen, "second")
+        assert screen.transcript.selected is None, "what was selected is not the last any more"
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: len(client.requests) == 3)
+        assert client.requests[2].messages[-1].content == "second"
+
+
+async def test_nothing_is_selected_in_a_chat_that_opens_by_itself(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        chat = screen.controller.history.chat
+    app, _ = make_app(tmp_path)
+    assert chat is not None
+    app.controller.open_chat(chat.id)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await wait_until(pilot, lambda: "first" in screen.transcript.text)
+        assert screen.transcript.selected is None
