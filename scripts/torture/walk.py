@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from app.chat.continuing import CannotContinueError
 from app.chat.controller import ChatController
 from app.chat.replies import owner_of
+from app.chat.snapshot import Phase
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
 from engine.client import EngineClient
@@ -227,6 +228,8 @@ class Walker:
         if not self._wait_at_most(is_over, PATIENCE_S):
             raise LostError(f"{complaint} in {PATIENCE_S:.0f} s")
         if not is_done():
+            # Why it ended is told a little later, and not at all once the client is closed.
+            self._wait_at_most(lambda: self._controller.meters.phase is Phase.STOPPED, PATIENCE_S)
             raise LostError("the engine is gone")
 
     def _has_engine(self) -> bool:
