@@ -10,7 +10,7 @@ from engine.memory.search import Found, Goal, search
 
 MEANINGS = {
     Goal.CONTEXT: "the most tokens, then the finest cache",
-    Goal.QUALITY: "the finest cache, the largest batches, then the most tokens",
+    Goal.QUALITY: "the finest cache, largest batches, then most tokens",
     Goal.SPEED: "a draft model, the finest cache, then the fastest layers",
     Goal.BALANCED: "32k tokens, a fine cache, and speed, weighed",
 }

@@ -52,7 +52,7 @@ def _contexts(comparison: Comparison) -> Line:
 
 def _differences(comparison: Comparison, width: int) -> list[Line]:
     if not comparison.differences:
-        return [(Run("Turn the knobs: the plans are the same yet.", "muted"),)]
+        return [(Run("The plans are the same: turn the knobs.", "muted"),)]
     return [
         clipped(
             (

@@ -225,9 +225,9 @@ class PlanActions(PlanChoices):
     # --- the screen ---
 
     def action_scroll_report(self, pages: int) -> None:
-        """Scroll the plan by pages."""
-        report = self.query_one("#plan-report", PlanReport)
-        report.scroll_relative(y=pages * max(report.size.height - 1, 1), animate=False)
+        """Scroll the plan, and what to know beside it, by pages."""
+        for report in self.query(PlanReport):
+            report.scroll_relative(y=pages * max(report.size.height - 1, 1), animate=False)
 
     def _shown_plan(self) -> Plan | None:
         if self.plan is None:

@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 from app.planning.asked import Asked, setup_of
 from app.planning.devices import with_gpus
+from app.planning.goals import MEANINGS
 from app.planning.plan import Setup
 from app.render.lines import plain
 from app.screens.plan_cards import CardsScreen
@@ -465,3 +466,7 @@ async def test_what_a_search_finds_is_counted_among_the_cards_alone(
         await pilot.press(*"4070 ti")
         found = [card for card in all_cards() if "4070 ti" in card.name.lower()]
         assert f"“4070 ti” · {len(found)} of {n_cards} cards" in dialog_text(app.screen)
+
+
+def test_what_the_goals_mean_is_not_cut_on_80_columns() -> None:
+    assert max(map(len, MEANINGS.values())) <= 56
