@@ -1,7 +1,7 @@
 """What the measurement says: the best policy afterwards, `auto` against it, and what to set."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.bench.numbers import bootstrap_interval, geometric_mean
 from app.bench.policies import Policy, parse_policy
@@ -114,7 +114,15 @@ def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
 
 
 def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
-    """Give what to set on this machine for texts such as these.
+    """Give what to set on this machine for texts such as these, and how much it rests on."""
+    found = _recommended(summaries, policies)
+    if found.is_open or any(each.interval for one in summaries for each in one.policies):
+        return found
+    return replace(found, reason=f"{found.reason}; one prompt a set is little to go by")
+
+
+def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
+    """Give what to set.
 
     It judges by what drafts can have done (`PolicySummary.possible`), not by all that was measured.
     `auto` where it costs nearly nothing and is nearly as good as the best of those that lose on no

@@ -1,5 +1,6 @@
 """Amounts as options take them: counts such as `32k`, sizes such as `8GiB`, ages such as `30d`."""
 
+import math
 import re
 
 import click
@@ -11,6 +12,10 @@ from engine.memory.units import GIB, KIB, MIB, parse_bytes
 MOST = 2**31 - 1
 AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
 UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+SEED = click.IntRange(0, 2**63 - 1)
+"""What the database of chats can keep."""
 
 
 class Count(click.ParamType[int]):
@@ -30,6 +35,19 @@ class Count(click.ParamType[int]):
             return parse_count(str(value), low=self._low, high=self._high)
         except EngineError as error:
             self.fail(str(error), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number within bounds; `nan` is none."""
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Give the number."""
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # text too
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
 
 
 class Layers(click.ParamType[int | str]):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.amounts import Count
+from app.cli.amounts import Count, Number
 from engine.configuration import MAX_DRAFT, ControllerName
 
 LENGTHS = "2,4,8"
@@ -21,6 +21,8 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
         unknown = [name for name in names if allowed is not None and name not in allowed]
         if unknown and allowed:
             raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(allowed)}")
+        if value is not None and not names:
+            raise click.BadParameter("it names nothing")
         return names
 
     return check
@@ -73,7 +75,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "--temperature",
     "temperatures",
     multiple=True,
-    type=click.FloatRange(0.0, 10.0),
+    type=Number(0.0, 10.0),
     help="0 is greedy; may be given again. [0]",
 )
 @click.option("--seed", default=1, show_default=True, help="Draws the prompts, and the tokens.")

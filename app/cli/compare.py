@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.amounts import Count
+from app.cli.amounts import SEED, Count, Number
 from app.cli.console import print_json, print_text, prompt_text, say, tell
 from app.cli.engine import POLL_S, loaded_engine
 
@@ -26,8 +26,8 @@ SEED_BITS = 31
 @click.option("--second", metavar="SIDE", help="The second side. [as the chat drafts]")
 @click.option("--pairs", default=3, show_default=True, type=Count(), help="Of replies.")
 @click.option("--max-tokens", default=256, show_default=True, type=Count(2), help="Of a reply.")
-@click.option("--temperature", type=click.FloatRange(0.0, 5.0), help="0 is greedy. [as set]")
-@click.option("--seed", type=click.IntRange(0), help="Of every reply; drawn without it.")
+@click.option("--temperature", type=Number(0.0, 10.0), help="0 is greedy. [as set]")
+@click.option("--seed", type=SEED, help="Of every reply; drawn without it.")
 @click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
 @click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
 @click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.amounts import Count, Layers
+from app.cli.amounts import SEED, Count, Layers, Number
 from app.cli.console import print_json, print_text, prompt_text, tell
 from app.cli.engine import POLL_S, loaded_engine, raise_on_failure
 from app.cli.plan_options import KV_TYPE
@@ -51,16 +51,28 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 @click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
 @click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")
 @click.option("--strict/--no-strict", default=None, help="Draft only what rounds as plain steps.")
-@click.option("--temperature", type=float, help="Spread of the draw; 0 is greedy.")
+@click.option("--temperature", type=Number(0.0, 10.0), help="Spread of the draw; 0 is greedy.")
 @click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all.")
-@click.option("--top-p", type=float, help="Keep the fewest tokens that reach this probability.")
-@click.option("--min-p", type=float, help="Drop tokens below this share of the likeliest.")
-@click.option("--repetition-penalty", type=float, help="Makes recent tokens less likely; 1 is off.")
+@click.option(
+    "--top-p",
+    type=Number(0.0, 1.0, min_open=True),
+    help="Keep the fewest tokens that reach this probability.",
+)
+@click.option(
+    "--min-p",
+    type=Number(0.0, 1.0, max_open=True),
+    help="Drop tokens below this share of the likeliest.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=Number(0.0, 10.0, min_open=True),
+    help="Makes recent tokens less likely; 1 is off.",
+)
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--raw", is_flag=True, help="Use the prompt as it is, without a chat template.")
 @click.option("--stop", multiple=True, help="End the reply at this text; may be given again.")
 @click.option("--max-tokens", type=Count(), help="Of the reply, as 2k.")
-@click.option("--seed", type=int, help="Seed of the sampling; drawn afresh without it.")
+@click.option("--seed", type=SEED, help="Seed of the sampling; drawn afresh without it.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
     prompt: str | None,

@@ -73,14 +73,22 @@ def _read_context(reading: Reading) -> None:
             "no context is given: llama-server takes the model's own and shortens it to fit, as "
             "n_ctx = max does"
         )
-    n_batch = reading.count("n_batch") or 2048
-    n_ubatch = reading.count("n_ubatch") or 512
+    n_batch = _at_least_one(reading, "n_batch", "--batch-size", 2048)
+    n_ubatch = _at_least_one(reading, "n_ubatch", "--ubatch-size", 512)
     reading.data["n_batch"] = n_batch
     reading.data["n_ubatch"] = min(n_ubatch, n_batch)
     _read_slots(reading)
     n_threads = reading.count("n_threads")
     if n_threads is not None and n_threads > 0:
         reading.data["n_threads"] = n_threads
+
+
+def _at_least_one(reading: Reading, key: str, flag: str, default: int) -> int:
+    count = reading.count(key)
+    if count is not None and count < 1:
+        reading.left_out.append(f"{flag} {count} (kvchat takes 1 or more)")
+        return default
+    return default if count is None else count
 
 
 def _read_slots(reading: Reading) -> None:

@@ -45,6 +45,13 @@ def test_auto_is_set_beside_the_best_fixed_length_prompt_by_prompt() -> None:
     assert comparison.interval == pytest.approx((0.9, 1.1))
 
 
+def test_a_recommendation_from_one_prompt_a_set_says_so() -> None:
+    few = "one prompt a set is little to go by"
+    assert few in recommend(summaries({AUTO: 2.0}, {AUTO: 1.5}), ALL).reason
+    more = summarise([record({AUTO: [1.8]}, prompt=name) for name in ("one", "two")], ALL)
+    assert few not in recommend(more, ALL).reason
+
+
 def test_without_a_fixed_policy_there_is_nothing_to_set_auto_beside() -> None:
     (summary,) = summaries({AUTO: 2.0}, policies=[AUTO])
     (comparison,) = auto_against_best(summary)

@@ -127,6 +127,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         (("--set", "nothing"), "there is no prompt set and no file 'nothing'"),
         (("--predictors", "luck"), "there is no predictor 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
+        (("--predictors", ""), "it names nothing"),
         (("--lengths", "2,99"), "'99' is none of"),
         (("--write", "balanced"), "comes with kvchat"),
         (("--resume", "nothing.json"), "nothing.json"),

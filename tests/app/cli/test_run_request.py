@@ -103,6 +103,19 @@ def test_an_empty_prompt_is_refused(
     assert not client.loads
 
 
+@pytest.mark.parametrize("command", [["run"], ["compare", "a-model"]])
+@pytest.mark.parametrize(
+    "option", ["--temperature=nan", "--temperature=-1", "--temperature=11", "--seed=-5",
+               f"--seed={10**20}"]
+)  # fmt: skip
+def test_a_number_out_of_its_bounds_is_refused_by_its_option(
+    command: list[str], option: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([*command, "hello", option]) == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+    assert not client.loads
+
+
 def test_a_raw_prompt_takes_no_instruction(
     client: ScriptedClient, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

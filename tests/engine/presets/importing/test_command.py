@@ -70,6 +70,11 @@ def test_values_that_kvchat_does_not_know_are_listed() -> None:
     assert found.preset.type_k == "f16"
 
 
+def test_a_batch_of_nothing_is_listed() -> None:
+    left_out = given("-m a.gguf -b 0 -ub -1").left_out
+    assert [each.partition(" (")[0] for each in left_out] == ["--batch-size 0", "--ubatch-size -1"]
+
+
 def test_placement_is_read() -> None:
     found = given(
         "-m a.gguf -sm none -mg 1 -ts 3,1 -ncmoe 4 -nkvo -nr --swa-full --mmproj p.gguf "
