@@ -1,6 +1,7 @@
 """Fixtures for every test: where the real models are."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for kind in ("DATA", "CONFIG", "STATE", "CACHE"):
             patch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_store_stays_open() -> Iterator[None]:
+    """Close what `tests.fakes_app` opened: each store has a thread and file descriptors."""
+    yield
+    fakes = sys.modules.get("tests.fakes_app")
+    while fakes is not None and fakes.OPENED:
+        fakes.OPENED.pop().close()
 
 
 @pytest.fixture(scope="session")

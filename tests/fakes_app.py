@@ -23,6 +23,10 @@ WIDE = (120, 36)
 NARROW = (80, 24)
 
 
+OPENED: list[ChatStore] = []
+"""Stores that a test has opened; they are closed behind it."""
+
+
 def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services:
     def install(progress: Callable[[str], None]) -> Path:
         progress("downloading")
@@ -51,6 +55,7 @@ def make_controller(
 ) -> tuple[ChatController, ScriptedClient]:
     client = ScriptedClient(script, clock)
     store = ChatStore(tmp_path / "chats.db")
+    OPENED.append(store)
     return ChatController(client, store, sampling=SamplingSettings(), clock=clock), client
 
 

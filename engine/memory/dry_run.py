@@ -1,7 +1,7 @@
 """Asks llama.cpp's dry run, and puts its numbers in the place of formulas."""
 
 import json
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -96,8 +96,10 @@ class DryRun:
             process.stdin.flush()
         except OSError:
             return self._died(process)
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_LIMIT_S)
-        if not ready:
+        with selectors.DefaultSelector() as selector:  # `select` takes no descriptor above 1,023
+            selector.register(process.stdout, selectors.EVENT_READ)
+            is_ready = bool(selector.select(ANSWER_LIMIT_S))
+        if not is_ready:
             self.close()
             raise WorkerError(f"llama.cpp's dry run gave no answer within {ANSWER_LIMIT_S:g} s")
         answer = process.stdout.readline()

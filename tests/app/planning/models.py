@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from app.planning.knob import Knob
+from app.planning.knobs import KNOBS
 from app.planning.memo import RememberingPlanner
 from app.planning.plan import Plan, Planner, Setup
 from engine.configuration import Configuration
@@ -23,3 +25,7 @@ def planned(
     sizes = tuple(round(size * GIB) for size in vram_gib)
     setup = Setup(configuration, "llama-server", sizes, ram_bytes=64 * GIB)
     return planner.plan(setup), planner
+
+
+def knob_named(name: str) -> Knob:
+    return next(knob for knob in KNOBS if knob.name == name)

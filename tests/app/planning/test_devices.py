@@ -6,10 +6,9 @@ import pytest
 
 from app.planning.devices import parse_devices, parse_ram, shown_devices, with_gpus
 from app.planning.knob import facts_of
-from app.planning.knobs import knob_named
 from app.planning.values import KnobError
 from engine.memory.units import GIB
-from tests.app.planning.models import DENSE, planned
+from tests.app.planning.models import DENSE, knob_named, planned
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.planning.knob import Knob, facts_of
+from app.planning.knob import facts_of
 from app.planning.knobs import KNOBS
 from app.planning.knobs_cache import settled
 from app.planning.plan import Plan, Planner
 from app.planning.verdict import Verdict, verdict_of
 from app.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
-from tests.app.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, planned
-
-
-def knob_named(name: str) -> Knob:
-    return next(knob for knob in KNOBS if knob.name == name)
+from tests.app.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
 
 
 def effects_of(plan: Plan, planner: Planner) -> dict[str, Effect]:
