@@ -70,7 +70,7 @@ def finished(events: list[Event]) -> Finished:
     return events[-1]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_the_text_is_that_of_plain_decoding(session: Session, temperature: float) -> None:
     sampling = SamplingSettings(temperature=temperature, top_k=40, repetition_penalty=1.1)
     request = GenerationRequest(
@@ -86,6 +86,7 @@ def test_the_text_is_that_of_plain_decoding(session: Session, temperature: float
                 assert reply.stats.n_accepted == reply.stats.n_verified > 0
 
 
+@pytest.mark.slow
 def test_a_window_that_slides_during_the_reply_changes_nothing(
     gemma_path: Path, log: NativeLog
 ) -> None:

@@ -232,7 +232,16 @@ async def show(pilot: Pilot[None], name: str, sources: Sources) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXTS["markup"],
+        TEXTS["controls"],
+        pytest.param(TEXTS["long"], marks=pytest.mark.slow),
+        pytest.param(TEXTS["nothing"], marks=pytest.mark.slow),
+    ],
+    ids=TEXTS,
+)
 async def test_a_text_from_anywhere_is_painted_letter_by_letter(
     text: str, tmp_path: Path, starter_path: Path
 ) -> None:

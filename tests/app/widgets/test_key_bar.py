@@ -43,7 +43,10 @@ SCREENS = {
 }
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize(
+    "width",
+    [80, pytest.param(100, marks=pytest.mark.slow), pytest.param(120, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", SCREENS)
 async def test_on_every_screen_the_help_is_offered_for_keys_without_room(
     tmp_path: Path, name: str, width: int
