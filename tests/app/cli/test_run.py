@@ -83,7 +83,7 @@ def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -
     [
         (["x", "--model", "no-such-model"], "no-such-model"),
         (["word " * 400, "--ctx", "256"], "the prompt has 4"),
-        (["x", "--temperature", "-1"], "temperature is -1.0"),
+        (["x", "--temperature", "-1"], "-1.0 is not in the range"),
         (["x", "--type-v", "q8_1"], "is not one of"),
         (["x", "--predictor", "draft"], "not available"),
         (["x", "--preset", "nothing"], "there is no preset 'nothing'"),

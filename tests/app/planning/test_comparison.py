@@ -57,4 +57,4 @@ def test_the_view_fits_into_the_narrow_panel_with_every_column() -> None:
 def test_equal_plans_ask_for_a_turn() -> None:
     a, _ = planned(DENSE, 12)
     text = "\n".join(map(plain, comparison_lines(compare(a, a), 60, "block")))
-    assert "Turn the knobs" in text
+    assert "turn the knobs" in text

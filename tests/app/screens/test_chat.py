@@ -255,7 +255,7 @@ async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path)
 async def test_text_that_comes_while_the_user_reads_above_does_not_move_the_view(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("line\n\n" * 200,), tps=500))
+    app, _ = make_app(tmp_path, Script(replies=("line\n\n" * 20_000,), tps=500))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "go")
