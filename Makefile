@@ -11,10 +11,10 @@ chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	  echo 'Without one: $(BIN)/kvchat run "Hello"'; fi
 
 test: setup-dev test-models ## set up what the tests need and run all but the slow ones
-	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m 'not slow'
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 test-all: test ## the slow tests too, as CI does
-	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m slow
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 check: setup-dev ## the gate: format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -175,6 +175,7 @@ def report_of(client: WorkerClient) -> CacheReport:
     return report_in(client, lambda report: True)
 
 
+@pytest.mark.slow
 def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartClient) -> None:
     client = start()
     first, _ = answer(client, ASKED)

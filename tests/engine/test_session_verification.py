@@ -129,6 +129,7 @@ def small_session(settings: SpeculationSettings) -> Session:
 
 
 @pytest.mark.parametrize("verification", OWN_LAW)
+@pytest.mark.slow
 def test_drawn_replies_follow_the_target_s_law(verification: Verification) -> None:
     """Three tokens over at least two rounds, so chances that two rounds share would show."""
     n = 1200

@@ -262,6 +262,7 @@ def costs_of_one_start(
     return told[-1] if told else None
 
 
+@pytest.mark.slow
 def test_the_costs_of_one_start_are_those_that_the_next_one_begins_with(
     tmp_path: Path, configuration: Configuration
 ) -> None:
@@ -385,6 +386,7 @@ class Hanging:
     ],
     ids=["interpreter free", "interpreter held"],
 )
+@pytest.mark.slow
 def test_a_predictor_that_hangs_is_left_out_by_the_next_process(
     hang: str,
     is_silent: bool,

@@ -165,7 +165,7 @@ class ColdFolder:
         try:
             try:
                 nbytes = write()
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 nbytes = write()  # another kvchat removed the namespace's folder as an empty one
             if state.is_pinned:
                 path.chmod(PINNED_MODE)

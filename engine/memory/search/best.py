@@ -75,7 +75,7 @@ def _places(space: Space, choices: list[Knobs], offload: Offload) -> Places | No
     for knobs in reversed(choices):  # the smallest come last
         if first is None:
             first = space.first_fitting(knobs, space.least, everywhere)
-        elif first and space.fits_gpus(replace(knobs, placement=first - 1), space.least):
+        elif first:
             faster = space.first_fitting(knobs, space.least, (0, first - 1))
             first = first if faster is None else faster
     if first is None:

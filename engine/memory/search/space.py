@@ -2,15 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
 from engine.memory.fit import Estimator, with_n_ctx
-from engine.memory.hardware import DeviceKind
 from engine.memory.kv_cache import PAD
 from engine.memory.search.goals import Pair
 from engine.memory.search.placements import Placement
+from engine.memory.terms import TermKind
+
+
+class Room(NamedTuple):
+    """Where a choice leaves the margin free."""
+
+    on_gpus: bool
+    on_cpu: bool
+    maybe_on_gpus: bool
+    """Whether the GPUs may hold it at this placement or a faster one; never wrongly False."""
+
+
+NOWHERE = Room(on_gpus=False, on_cpu=False, maybe_on_gpus=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ class Space:
         least, self.limit = n_ctx_range
         self.least = -(-least // PAD)
         self.most = max(self.least, -(-self.limit // PAD))
-        self._known: dict[tuple[Knobs, int], tuple[bool, bool]] = {}
+        self._known: dict[tuple[Knobs, int], Room] = {}
         self._reach: dict[Knobs, int | None] = {}
 
     def with_base(self, base: Configuration) -> "Space":
@@ -116,33 +129,38 @@ class Space:
 
     def fits(self, knobs: Knobs, steps: int) -> bool:
         """Whether every device keeps the margin free."""
-        return all(self._fits_by_kind(knobs, steps))
+        room = self._room(knobs, steps)
+        return room.on_gpus and room.on_cpu
 
-    def fits_gpus(self, knobs: Knobs, steps: int) -> bool:
-        """Whether every GPU keeps the margin free."""
-        return self._fits_by_kind(knobs, steps)[0]
-
-    def _fits_by_kind(self, knobs: Knobs, steps: int) -> tuple[bool, bool]:
+    def _room(self, knobs: Knobs, steps: int) -> Room:
         key = (knobs, steps)
         if key not in self._known:
             try:
-                estimate = self.estimate(knobs, steps)
+                self._known[key] = self._room_of(self.estimate(knobs, steps))
             except PresetError:
-                self._known[key] = (False, False)
-            else:
-                self._known[key] = (self._keeps(estimate, "gpu"), self._keeps(estimate, "cpu"))
+                self._known[key] = NOWHERE
         return self._known[key]
 
-    def _keeps(self, estimate: Estimate, kind: DeviceKind) -> bool:
-        used = (d for d in estimate.devices if d.device.kind == kind and d.total_bytes)
-        return all(device.left_bytes >= self.margin_bytes for device in used)
+    def _room_of(self, estimate: Estimate) -> Room:
+        margin = self.margin_bytes
+        gpus = [device for device in estimate.devices if device.device.kind == "gpu"]
+        cpus = [device for device in estimate.devices if device.device.kind == "cpu"]
+        on_gpus, on_cpu = (
+            all(device.left_bytes >= margin for device in some if device.total_bytes)
+            for some in (gpus, cpus)
+        )
+        lying = sum(device.term(kind).nbytes for device in gpus for kind in LYING)
+        free = sum(max(0, device.device.free_bytes - margin) for device in gpus)
+        return Room(on_gpus, on_cpu, lying <= free if len(gpus) > 1 else on_gpus)
 
     def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
         """Give the fastest of the placements at which a context fits, None where none does.
 
-        Each placement leaves less on the GPUs than the one before, so they are bisected; with
-        several GPUs the borders between them shift a little, so neighbours are tried too. The first
-        layer that leaves them can cost more in buffers than it frees, so the first is tried alone.
+        Each placement leaves less on a GPU than the one before, so they are bisected. With several
+        GPUs each leaves less on all of them together only: the borders between them move, and one
+        card can get a layer more. From where all would hold it the placements are tried in turn.
+        The first layer that leaves can cost a GPU more in buffers than it frees, and frees main
+        memory where GPUs no longer work in a pipeline: the first is tried alone.
         """
         first, last = places
 
@@ -151,42 +169,40 @@ class Space:
 
         if self.fits(at(first), steps):
             return first
-        low = bisect(first, last, lambda index: self.fits_gpus(at(index), steps))
-        if low is None:
-            return None
-        while low > first and self.fits_gpus(at(low - 1), steps):
-            low -= 1
-        for index in range(low, last + 1):
-            fits_gpus, fits_cpu = self._fits_by_kind(at(index), steps)
-            if fits_gpus and fits_cpu:
+        low = bisect(first, last, lambda index: self._may_fit_gpus(at(index), steps))
+        for index in range(last + 1 if low is None else low, last + 1):
+            room = self._room(at(index), steps)
+            if room.on_gpus and room.on_cpu:
                 return index
-            if not fits_cpu:
+            if not room.on_cpu and index > first:
                 return None  # main memory only fills further
         return None
 
+    def _may_fit_gpus(self, knobs: Knobs, steps: int) -> bool:
+        return self._room(knobs, steps).maybe_on_gpus
+
     def largest(self, knobs: Knobs) -> int | None:
         """Give the largest context of a choice in steps, None where the least does not fit."""
-        steps = self.reach(knobs)
-        if steps is None or self.fits(knobs, steps):
-            return steps
-        if not self.fits(knobs, self.least):
-            return None
-        beyond = bisect(self.least, steps, lambda n: not self.fits(knobs, n))
-        return steps if beyond is None else beyond - 1
+        return self._last_where(knobs, self.fits)
 
     def reach(self, knobs: Knobs) -> int | None:
-        """Give the largest context as far as the GPUs allow; None where the least does not fit."""
+        """Give the largest context that the GPUs may allow at a placement or a faster one.
+
+        None where the least does not fit.
+        """
         if knobs not in self._reach:
-            self._reach[knobs] = self._find_reach(knobs)
+            self._reach[knobs] = self._last_where(knobs, self._may_fit_gpus)
         return self._reach[knobs]
 
-    def _find_reach(self, knobs: Knobs) -> int | None:
-        if not self.fits_gpus(knobs, self.least):
+    def _last_where(self, knobs: Knobs, holds: Callable[[Knobs, int], bool]) -> int | None:
+        if not holds(knobs, self.least):
             return None
-        beyond = bisect(self.least, self.most, lambda n: not self.fits_gpus(knobs, n))
+        beyond = bisect(self.least, self.most, lambda n: not holds(knobs, n))
         return self.most if beyond is None else beyond - 1
 
 
+LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
+"""What moves with the layers."""
 FLOATS = ("f32", "f16", "bf16")
 
 

@@ -44,7 +44,7 @@ def wait(controller: ChatController, is_so: Callable[[], object]) -> None:
 def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
     controller: ChatController, starter_path: Path
 ) -> None:
-    configuration = Configuration(starter_path, n_ctx=512)
+    configuration = Configuration(starter_path, n_ctx=512, n_threads=1)
     controller.load(configuration)
     wait(controller, lambda: controller.can_ask)
     controller.send("Count from one to a hundred in words.")
@@ -66,9 +66,9 @@ def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
 def test_a_load_before_the_next_frame_is_the_only_one_that_counts(
     controller: ChatController, starter_path: Path
 ) -> None:
-    controller.load(Configuration(starter_path, n_ctx=512))
+    controller.load(Configuration(starter_path, n_ctx=512, n_threads=1))
     wait_for_client(controller)
-    controller.load(Configuration(starter_path, n_ctx=1024))
+    controller.load(Configuration(starter_path, n_ctx=1024, n_threads=1))
     controller.poll()
     assert controller.loaded is None
     assert not controller.can_ask

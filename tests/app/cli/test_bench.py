@@ -33,6 +33,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_two_prompts_are_measured_kept_and_reported(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:

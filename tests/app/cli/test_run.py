@@ -64,6 +64,7 @@ def test_a_prompt_is_read_from_the_input(starter_path: Path, environment: dict[s
     assert json.loads(done.stdout)["n_prompt"] > 5
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_the_reply(starter_path: Path, environment: dict[str, str]) -> None:
     arguments = ["Tell me something.", "--model", str(starter_path), "--temperature", "0.9"]
     arguments += ["--max-tokens", "16", "--seed", "5"]
@@ -136,6 +137,7 @@ def test_running_leaves_no_chat_behind(
         assert store.list_chats() == []
 
 
+@pytest.mark.slow
 def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
     starter_path: Path, environment: dict[str, str]
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_predictor_of_another_package_drafts(
     assert json.loads(done.stdout)["n_drafted"] > 0
 
 
+@pytest.mark.slow
 def test_a_predictor_that_is_not_installed_is_told_and_the_answer_is_plain(
     starter_path: Path, environment: dict[str, str]
 ) -> None:

@@ -236,7 +236,7 @@ async def show(pilot: Pilot[None], name: str, sources: Sources) -> None:
     "text",
     [
         TEXTS["markup"],
-        TEXTS["controls"],
+        pytest.param(TEXTS["controls"], marks=pytest.mark.slow),
         pytest.param(TEXTS["long"], marks=pytest.mark.slow),
         pytest.param(TEXTS["nothing"], marks=pytest.mark.slow),
     ],
@@ -281,6 +281,7 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
 BLOCKS = set("█▓▒▚▞▤▥▧░▁▂▃▄▅▆▇")
 
 
+@pytest.mark.slow
 async def test_gauges_are_letters_on_every_screen_where_the_settings_say_so(
     tmp_path: Path, starter_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ class TestSlidingWindowModel(BackendContract):
         return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
 
 
+@pytest.mark.slow
 def test_a_window_that_moved_on_refuses_to_go_back_and_stays_whole(
     gemma_path: Path, log: NativeLog
 ) -> None:

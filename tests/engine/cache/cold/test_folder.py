@@ -163,15 +163,16 @@ def test_a_file_whose_tokens_are_not_those_of_its_name_is_not_read(folder: ColdF
         folder.read(NAMESPACE.key, false)
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])  # before and behind mkdir
 def test_a_folder_that_another_removes_while_a_state_is_written_is_made_again(
-    folder: ColdFolder, monkeypatch: pytest.MonkeyPatch
+    folder: ColdFolder, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
     write, calls = folders.write_snapshot, []
 
     def hindered(*arguments: object) -> int:
         calls.append(arguments)
         if len(calls) == 1:
-            raise FileNotFoundError("the folder is gone")
+            raise error("the folder is gone")
         return write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(folders, "write_snapshot", hindered)
