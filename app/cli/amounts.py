@@ -115,7 +115,7 @@ class Size(click.ParamType[int]):
 
 def spelled(nbytes: int) -> str:
     """Write a size so that reading it gives the very number again, such as `4GiB`."""
-    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+    for factor, unit in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if nbytes and nbytes % factor == 0:
             return f"{nbytes // factor}{unit}"
     return f"{nbytes}B" if nbytes else "0"

@@ -132,6 +132,22 @@ def _mapped_experts(now: Situation) -> str:
     return "with tensors kept in main memory llama.cpp is faster without mmap: --load-mode none"
 
 
+def _no_experts(now: Situation) -> str:
+    if not now.configuration.n_cpu_moe or now.architecture.n_experts:
+        return ""
+    return "the model has no experts: keeping them in main memory changes nothing"
+
+
+def _unused_main_gpu(now: Situation) -> str:
+    """Warn of a main GPU where all GPUs share the layers, as llama.cpp does unless told."""
+    if not now.configuration.main_gpu or now.configuration.split_mode == "none":
+        return ""
+    return (
+        f"main GPU {now.configuration.main_gpu} changes nothing while the GPUs share the layers: "
+        "give it all of them with --split-mode none"
+    )
+
+
 def _unread_projector(now: Situation) -> str:
     if not now.is_kvchat or now.configuration.mmproj_path is None:
         return ""
@@ -158,6 +174,8 @@ RULES: tuple[Callable[[Situation], str], ...] = (
     _windows_of_slots,
     _states_of_slots,
     _mapped_experts,
+    _no_experts,
+    _unused_main_gpu,
     _unread_projector,
     _no_head,
 )

@@ -199,6 +199,8 @@ def test_the_budget_is_shown_and_set(folder: ColdFolder) -> None:
     assert (settings.cold, settings.warm) == (1536 * MIB, 0)
     assert kvchat("cache", "budget", "much").returncode == 2
     assert load_settings().settings.cache.cold == 1536 * MIB
+    kvchat("cache", "budget", "2048GiB")
+    assert '"2TiB"' in locations.settings_path().read_text(encoding="utf-8")
 
 
 def test_clearing_asks_first(folder: ColdFolder, monkeypatch: pytest.MonkeyPatch) -> None:

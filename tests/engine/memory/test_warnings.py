@@ -33,6 +33,8 @@ def test_a_plain_configuration_has_nothing_to_warn_of() -> None:
         ("gemma-3-12b", {"n_slots": 4, "kv_unified": True}, "window for each of the 4 slots"),
         ("qwen3.6-27b", {"n_slots": 4}, "recurrent state of its own: 4 slots take"),
         ("qwen3-30b-a3b", {"n_cpu_moe": 4}, "--load-mode none"),
+        ("qwen3-8b", {"n_cpu_moe": 4}, "has no experts"),
+        ("qwen3-8b", {"main_gpu": 7}, "main GPU 7 changes nothing"),
         ("qwen3-8b", {"tensor_overrides": (TensorOverride("ffn"),)}, "--load-mode none"),
     ],
 )
