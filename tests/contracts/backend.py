@@ -102,6 +102,7 @@ class BackendContract:
             sequence.verify(rows)
         assert list(sequence.tokens) == []
 
+    @pytest.mark.slow
     def test_a_full_context_is_refused_and_nothing_is_decoded(
         self, backend: Backend, line: list[int]
     ) -> None:

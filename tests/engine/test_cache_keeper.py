@@ -156,6 +156,7 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
     assert again.stats.n_reused == again.stats.n_prompt - 1
 
 
+@pytest.mark.slow
 def test_states_are_pinned_verified_dropped_and_forgotten_by_name(start: StartClient) -> None:
     client = start()
     answer(client, ASKED)
@@ -190,6 +191,7 @@ def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartCl
     assert state.n_warm == state.n_reused > 0
 
 
+@pytest.mark.slow
 def test_without_budgets_nothing_is_kept(tmp_path: Path, starter_path: Path) -> None:
     client = WorkerClient(log_path=tmp_path / "engine.log")
     client.load(Configuration(model_path=starter_path, n_ctx=2048, n_threads=1))

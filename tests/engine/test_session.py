@@ -84,7 +84,14 @@ def rounds(events: list[Event]) -> list[RoundFinished]:
     return [event for event in events if isinstance(event, RoundFinished)]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM, replace(WARM, repetition_penalty=1.3)])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        pytest.param(WARM, marks=pytest.mark.slow),
+        pytest.param(replace(WARM, repetition_penalty=1.3), marks=pytest.mark.slow),
+    ],
+)
 def test_the_text_is_the_same_with_any_predictor_and_every_draft_length(
     sampling: SamplingSettings,
 ) -> None:

@@ -100,6 +100,7 @@ def accepted(verification: Verification) -> int:
     return sum(reply.stats.n_accepted for reply in replies)
 
 
+@pytest.mark.slow
 def test_rejection_and_block_accept_more_than_coupled_and_that_more_than_match() -> None:
     n = {verification: accepted(verification) for verification in MODES}
     assert n["match"] < n["coupled"] < n["rejection"]

@@ -105,6 +105,7 @@ def test_what_the_engine_prints_goes_to_its_log(
     assert (tmp_path / "engine.log").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_stop_is_obeyed_in_the_middle_of_a_prefill(loaded: WorkerClient) -> None:
     loaded.generate(ask("Name three colours.", 20))
     before = collect(loaded, is_end)[-1]
@@ -174,6 +175,7 @@ def test_a_hung_engine_is_killed_and_started_again(
     assert worker_of(loaded).pid != worker.pid
 
 
+@pytest.mark.slow
 def test_a_second_load_replaces_the_first(loaded: WorkerClient, gemma_path: Path) -> None:
     loaded.load(Configuration(model_path=gemma_path, n_ctx=512))
     event = collect(loaded, lambda event: isinstance(event, Loaded) or is_end(event))[-1]

@@ -31,6 +31,7 @@ def test_two_sides_answer_and_the_verdict_stands_below(starter_path: Path) -> No
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
     arguments = [
         "compare",

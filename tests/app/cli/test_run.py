@@ -108,6 +108,7 @@ def test_a_broken_model_file_is_said(tmp_path: Path, environment: dict[str, str]
     assert "broken.gguf cannot be read at byte 4" in done.stderr
 
 
+@pytest.mark.slow
 def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[str, str]) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
@@ -158,6 +159,7 @@ def test_a_draft_of_another_vocabulary_is_refused_with_what_differs(
     assert "is gpt2 in the target and llama in the draft" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_predictor_of_another_package_drafts(
     starter_path: Path,
     environment: dict[str, str],

@@ -107,6 +107,7 @@ def test_json_lines_lose_nothing(chats: list[ChatTree]) -> None:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(trees(), min_size=1, max_size=3))
+@pytest.mark.slow
 def test_markdown_of_all_branches_keeps_the_tree_and_its_texts(chats: list[ChatTree]) -> None:
     text = "".join(markdown_of(chats, all_branches=True))
     assert read_markdown(text) == [told(numbered(tree)) for tree in chats]

@@ -212,6 +212,7 @@ async def test_leaving_says_that_it_saves_until_all_is_saved(
         assert len(again.list_chats()) == 1
 
 
+@pytest.mark.slow
 async def test_esc_closes_every_screen_but_the_chat(tmp_path: Path, starter_path: Path) -> None:
     application, _ = make_app(tmp_path)
     async with application.run_test(size=WIDE) as pilot:

@@ -39,6 +39,8 @@ from tests.app.screens.plan_host import (
 from tests.fakes_app import NARROW, WIDE, wait_until
 from tests.gguf_files import header, write
 
+pytestmark = pytest.mark.slow
+
 
 def planner(path: Path, tmp_path: Path) -> PlannerScreen:
     return PlannerScreen(

@@ -181,6 +181,7 @@ def test_without_a_gpu_another_number_of_layers_opens_no_file_again(starter_path
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_a_target_and_its_draft_stay_open_and_a_third_model_does_not(
     starter_path: Path, gemma_path: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_all_none_and_no_draft_are_counted_apart() -> None:
     assert (plain.n_accepted, plain.n_examined, plain.next_token) == (0, 0, own[0])
 
 
+@pytest.mark.slow
 def test_the_drawn_law_is_the_target_s_with_any_draft_law() -> None:
     """Over many seeds the pair of tokens follows p1·p2, though a skewed law drafts the first."""
     settings = SamplingSettings(temperature=1.0)
