@@ -47,6 +47,18 @@ ALL_LOGITS = frozenset({"cogvlm"})
 RECURRENT = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
 """A state of constant size in every layer, and no cache."""
 
+MAMBA = frozenset({"mamba", "mamba2"})
+"""Those of them whose state is a scan's; the others mix tokens (RWKV)."""
+
+UNGROUPED = frozenset({"jamba", "mamba"})
+"""Scans without groups: the first Mamba."""
+
+DELTA_ATTENTION = frozenset({"bailingmoe3", "glm5-next", "kimi-k3", "kimi-linear"})
+"""Hybrids whose recurrent layers keep a matrix for each head (Kimi Delta Attention)."""
+
+SHORT_CONVOLUTION = frozenset({"lfm2", "lfm2moe"})
+"""Hybrids whose other layers are a convolution over the last few tokens."""
+
 INTERVAL_HYBRIDS = {
     "qwen3next": 4,
     "qwen35": 4,

@@ -7,7 +7,16 @@ in `create_memory` of `src/llama-model.cpp`.
 from dataclasses import dataclass, replace
 
 from engine.model.attention import FINE_RATIO, compress_ratio
-from engine.model.families import COMPRESSED, HEADLESS_HYBRIDS, INTERVAL_HYBRIDS, RECURRENT
+from engine.model.families import (
+    COMPRESSED,
+    DELTA_ATTENTION,
+    HEADLESS_HYBRIDS,
+    INTERVAL_HYBRIDS,
+    MAMBA,
+    RECURRENT,
+    SHORT_CONVOLUTION,
+    UNGROUPED,
+)
 from engine.model.header_keys import HeaderKeys
 
 
@@ -34,9 +43,9 @@ def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[i
     blocks, trunk = frozenset(range(n_blocks)), frozenset(range(n_layers))
     name = keys.name
     if name in RECURRENT:
-        return LayerKinds(frozenset(), blocks)
+        return LayerKinds(frozenset(), trunk)
     if name == "falcon-h1":
-        return LayerKinds(blocks, blocks)
+        return LayerKinds(blocks, trunk)
     if name in INTERVAL_HYBRIDS:
         recurrent = _by_interval(keys, n_blocks, n_layers)
         return LayerKinds(trunk - recurrent, recurrent & trunk)
@@ -49,7 +58,7 @@ def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[i
         reach = trunk if name == "glm5-next" else blocks
         marked = blocks if name == "bailingmoe3" else trunk
         recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
-        return LayerKinds(reach - recurrent, recurrent)
+        return LayerKinds(reach - recurrent, recurrent & trunk)
     keeps_head = name == "graniteswitch" or name in COMPRESSED
     return LayerKinds(blocks if keeps_head else trunk, frozenset())
 
@@ -63,31 +72,34 @@ def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[in
 
 
 def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
-    """Give the row of a model's recurrent layers."""
-    n_kernel = keys.optional("ssm.conv_kernel", 0)
-    inner = keys.optional("ssm.inner_size", 0)
-    d_state = keys.optional("ssm.state_size", 0)
-    groups = keys.optional("ssm.group_count", 0)
-    state = d_state * inner
+    """Give the row of a model's recurrent layers, from the keys that its architecture reads.
+
+    What other architectures read counts for nothing, though it may stand in the file.
+    """
+    if keys.name in RECURRENT - MAMBA:
+        n_shifts, head = keys.optional("token_shift_count", 2), keys.optional("wkv.head_size", 0)
+        return StateRow(n_shifts * d_hidden if head else 0, d_hidden * head)
+    if keys.name in SHORT_CONVOLUTION:
+        return StateRow(d_hidden * max(0, keys.optional("shortconv.l_cache", 0) - 1), 0)
     if keys.name == "minimax-01":
-        state = keys.optional("attention.key_length", d_hidden // n_heads if n_heads else 0)
-        state = state * state * n_heads
-    if wkv := keys.optional("wkv.head_size", 0):
-        return StateRow(keys.optional("token_shift_count", 2) * d_hidden, d_hidden * wkv)
-    kda = keys.optional("kda.head_dim", 0)
-    if kda:
-        state = kda * kda * n_heads
-    if n_shortconv := keys.optional("shortconv.l_cache", 0):
-        return StateRow(d_hidden * (n_shortconv - 1), state)
-    if kda:
-        return StateRow(3 * (n_kernel - 1 if n_kernel else 3) * n_heads * kda, state)
-    return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), state)
+        head = keys.optional("attention.key_length", d_hidden // n_heads if n_heads else 0)
+        return StateRow(0, head * head * n_heads)
+    n_kernel = keys.optional("ssm.conv_kernel", 0)
+    if keys.name in DELTA_ATTENTION:
+        head = keys.optional("kda.head_dim", 0)
+        n_kept = n_kernel - 1 if n_kernel else 3
+        return StateRow(3 * n_kept * n_heads * head, head * head * n_heads)
+    inner, d_state = keys.optional("ssm.inner_size", 0), keys.optional("ssm.state_size", 0)
+    groups = 0 if keys.name in UNGROUPED else keys.optional("ssm.group_count", 0)
+    return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), d_state * inner)
 
 
 def with_hash_layers(
     keys: HeaderKeys, states: dict[int, StateRow], d_hidden: int
 ) -> dict[int, StateRow]:
     """Add the history of the layer that hashes n-grams (`ple_conv_state`, Qwen 3.8)."""
+    if keys.name != "qwen4exp":
+        return states
     chosen = keys.file.integers(f"{keys.name}.ple.layers") or ()
     n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
     n_streams = keys.optional("hyper_connection.count", 0)

@@ -54,6 +54,16 @@ ODD: dict[str, tuple[str, Changes]] = {
         "deepseek-v4-flash",
         {"nextn_predict_layers": 1, "attention.compress_ratios": (0, 0, *(4, 128) * 4, 4, 0)},
     ),
+    "keys of other states in an lfm 2": (
+        "lfm2-1.2b", {"wkv.head_size": 64, "kda.head_dim": 128, "ssm.inner_size": 4096},
+    ),
+    "keys of other states in a qwen 3.5": (
+        "qwen3.5-4b", {"wkv.head_size": 64, "kda.head_dim": 128, "shortconv.l_cache": 3},
+    ),
+    "keys of other states in a mamba 2": (
+        "codestral-mamba-7b", {"wkv.head_size": 64, "kda.head_dim": 64},
+    ),
+    "groups in a jamba": ("jamba-mini", {"ssm.group_count": 4}),
     "layers that are recurrent by a list": (
         "qwen3.5-4b", {"attention.recurrent_layers": (1, 1, 1, 0) * 3,
                        "full_attention_interval": None},

@@ -70,3 +70,15 @@ def test_llama_cpp_accepts_the_headers_that_are_written(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_model(tmp_path / "jamba-mini.Q4_K_M.gguf").file.name == "jamba-mini"
+
+
+@pytest.mark.parametrize(
+    ("name", "n_billions", "n_kv_heads"),
+    [("command-r-35b", 35.0, 64), ("command-r-32b", 32.3, 8)],
+)
+def test_command_r_of_either_size_has_its_own_heads(
+    name: str, n_billions: float, n_kv_heads: int
+) -> None:
+    entry = find_entry(name)
+    assert round(entry.n_parameters / 1e9, 1) == n_billions
+    assert entry.values["attention.head_count_kv"] == n_kv_heads
