@@ -17,7 +17,7 @@ from app.chat.pieces import Piece
 from app.chat.prompting import conversation
 from app.chat.remembered import RememberedPieces
 from app.chat.reply import RunningReply
-from app.chat.room import is_too_long_alone
+from app.chat.room import is_surely_longer
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
@@ -30,6 +30,7 @@ from engine.configuration import (
 )
 from engine.errors import ContextFullError
 from engine.events import (
+    CacheChanged,
     Event,
     Failed,
     Finished,
@@ -40,6 +41,8 @@ from engine.events import (
     WorkerStopped,
 )
 
+GUEST = 0
+"""In place of a chat's number, which is never 0."""
 LOOK_EVERY_S = 2.0
 """How often a chat that another kvchat writes is looked at, in seconds."""
 
@@ -77,6 +80,8 @@ class ChatReplies:
         self._max_tokens = max_tokens
         self._speculation: SpeculationSettings | None = None
         self._reply: RunningReply | None = None
+        self._cells_of: int | None = None
+        """The chat that the context holds; None while it is empty, `GUEST` a guest's text."""
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._text: list[str] = []
@@ -146,7 +151,9 @@ class ChatReplies:
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
-        return replace(self.meters.snapshot(), elsewhere=self.replying_elsewhere)
+        shown, elsewhere = self.history.chat, self.replying_elsewhere
+        is_of_chat = elsewhere is not None or self._cells_of == (shown.id if shown else None)
+        return replace(self.meters.snapshot(), elsewhere=elsewhere, is_of_chat=is_of_chat)
 
     def prefetch(self, chat_id: int) -> None:
         """Bring what is kept of a chat from disk into memory, so that its next reply starts soon.
@@ -225,8 +232,13 @@ class ChatReplies:
 
     def _take(self, event: Event) -> None:
         match event:
+            case CacheChanged() if self.is_lent:
+                self._cells_of = GUEST
+            case CacheChanged() if self._reply is not None:
+                self._cells_of = self._reply.chat_id
             case Loaded():
                 self.loaded = self._just_loaded = event
+                self._cells_of = None
                 self._forget_engine_note()
                 self._is_rebuilt = True  # what can go on depends on the model
                 self._prefetch_shown()
@@ -285,7 +297,7 @@ class ChatReplies:
         seen, loaded = self.history.seen(), self.loaded
         has_turns = len(seen) > len(("question", "reply"))
         question = self.history.last(Speaker.USER)
-        is_hopeless = question and loaded and is_too_long_alone(question, loaded.n_ctx)
+        is_hopeless = question and loaded and is_surely_longer(question.content, loaded.n_ctx)
         return has_turns and not is_hopeless
 
     @property

@@ -60,9 +60,9 @@ def n_tokens(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> int:
     return round(len(message.content.encode()) / per_token) + TURN_TOKENS
 
 
-def is_too_long_alone(message: StoredMessage, n_ctx: int) -> bool:
-    """Whether a message alone is surely more than the context holds, whatever else went."""
-    return len(message.content.encode()) > MAX_BYTES_PER_TOKEN * n_ctx
+def is_surely_longer(text: str, n_ctx: int) -> bool:
+    """Whether a text alone is more than the context holds, however long its tokens are."""
+    return len(text.encode()) > MAX_BYTES_PER_TOKEN * n_ctx
 
 
 def bytes_per_token(path: Sequence[StoredMessage]) -> float:

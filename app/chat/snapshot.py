@@ -70,6 +70,8 @@ class CockpitSnapshot:
     """Set while the prompt is being read."""
     prefill_s: float | None = None
     cache: CacheChanged | None = None
+    is_of_chat: bool = True
+    """The cells hold the shown chat, or the one that is answered while another one is shown."""
     reuse_note: str | None = None
     """Why less of the prompt was reused than could have been."""
     n_slots: int = 1

@@ -71,8 +71,9 @@ def _counts(answer: Answer) -> str:
         return "no drafts: one token a round"
     if not tally.n_verified:
         return "nothing drafted: one token a round"
-    rate = fmt.percent(tally.acceptance_rate)
-    parts = [f"accept {rate} ({fmt.count(tally.n_accepted)}/{fmt.count(tally.n_verified)})"]
+    parts = [f"accept {fmt.acceptance(tally.n_accepted, tally.n_verified)}"]
+    if tally.n_verified >= fmt.MANY:
+        parts = [f"{parts[0]} ({fmt.count(tally.n_accepted)}/{fmt.count(tally.n_verified)})"]
     if tally.tokens_per_round is not None:
         parts.append(f"{tally.tokens_per_round:.2f} tokens/round")
     return " · ".join(parts)

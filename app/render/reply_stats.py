@@ -90,11 +90,13 @@ def _by_source(stats: GenerationStats) -> str:
 
 def _by_position(stats: GenerationStats) -> str:
     parts = [
-        f"{place} {_rate(counts.n_accepted, counts.n_examined)}"
+        f"{place}: {_rate(counts.n_accepted, counts.n_examined)}"
         for place, counts in enumerate(stats.by_position, 1)
     ]
     return f"accepted by place: {' · '.join(parts)}" if parts else ""
 
 
 def _rate(part: int, whole: int) -> str:
-    return f"{fmt.percent(fmt.share(part, whole))} of {fmt.count(whole)}"
+    """A share and of how many: `1 of 3` while they are few, `67% of 180` from `MANY` on."""
+    shown = fmt.count(part) if whole < fmt.MANY else fmt.percent(fmt.share(part, whole))
+    return f"{shown} of {fmt.count(whole)}"

@@ -100,16 +100,22 @@ def _decision(
 ) -> list[Line]:
     """The ribbon, the shares of sources and places, and the reason in full.
 
+    The shares are the session's, and say so, where the reply has none.
+
     The reason keeps its lines when it becomes shorter, so that nothing below it jumps; places and
     further sources make room for it where there is little.
     """
     room = width - LABEL_WIDTH
-    told = snapshot.reply if snapshot.reply.n_verified else snapshot.session
+    is_of_reply = bool(snapshot.reply.n_verified)
+    told = snapshot.reply if is_of_reply else snapshot.session
+    whose = () if is_of_reply or not told.n_verified else (Run("  session", "muted"),)
     reason = labelled(_length(snapshot), wrapped((_reason(snapshot),), max(room, 2)))
     reason += [EMPTY] * (REASON_CELLS // max(room, 1) + 1 - len(reason))
     drafts = row("drafts", *(ribbon(snapshot.verdicts, room, symbols) or (Run(fmt.NO_VALUE),)))
-    sources = labelled("by source", source_shares(told.by_source, room))
-    positions = [row("by position", *position_shares(told.by_position, room, symbols))]
+    shares = source_shares(told.by_source, room - width_of(whose))
+    sources = labelled("by source", [(*shares[0], *whose), *shares[1:]])
+    places = position_shares(told.by_position, room - width_of(whose), symbols)
+    positions = [row("by position", *places, *whose)]
     if height is not None:
         positions = positions if height >= 3 + len(reason) else []
         sources = sources[: max(height - 1 - len(positions) - len(reason), 1)]

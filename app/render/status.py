@@ -94,6 +94,8 @@ def _context(snapshot: CockpitSnapshot) -> str:
     n_ctx = snapshot.cache.n_cells if snapshot.cache else snapshot.n_ctx
     if not n_ctx:
         return ""
+    if not snapshot.is_of_chat:
+        return f"ctx {fmt.NO_VALUE}/{fmt.context_size(n_ctx)}"
     n_used = snapshot.cache.n_used if snapshot.cache else 0
     return f"ctx {fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from app.chat.room import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render import format as fmt
 from app.render.sanitize import visible
 from app.store.records import Draft
@@ -14,8 +15,6 @@ Kind = Literal["text", "go on", "again"]
 NOTHING = Draft()
 MAX_LINE = 24
 """Cells of the first line of what waits."""
-BYTES_PER_TOKEN = 4.0
-"""Of English text; of code and of other languages rather fewer."""
 LONG_TEXT = 2000
 """Characters from which on the size of a text is told."""
 LONG_LINES = 8
@@ -117,6 +116,8 @@ def esc_text(waiting: Sequence[Waiting], *, is_replying: bool, is_edit: bool) ->
 def size_text(text: str, n_ctx: int | None) -> str:
     """The size of a long text, and whether it is more than the context holds.
 
+    Tokens are not told: only the engine knows them, and a byte or eight may be one.
+
     Args:
         text: What stands in the composer.
         n_ctx: Cells of the context, None before a model is loaded.
@@ -124,10 +125,11 @@ def size_text(text: str, n_ctx: int | None) -> str:
     n_lines = text.count("\n") + 1
     if len(text) < LONG_TEXT and n_lines < LONG_LINES:
         return ""
-    n_tokens = round(len(text.encode()) / BYTES_PER_TOKEN)
-    size = f"{fmt.counted(n_lines, 'line')}, about {fmt.tokens(n_tokens)} tokens"
-    is_too_much = n_ctx is not None and n_tokens > n_ctx
-    return f"{size}, more than the context of {fmt.count(n_ctx or 0)}" if is_too_much else size
+    size = f"{fmt.counted(n_lines, 'line')}, {fmt.counted(len(text), 'character')}"
+    if n_ctx is None or len(text.encode()) <= n_ctx * MIN_BYTES_PER_TOKEN:
+        return size
+    more = "more" if is_surely_longer(text, n_ctx) else "perhaps more"
+    return f"{size}, {more} than the context of {fmt.count(n_ctx)}"
 
 
 def _first_line(text: str) -> str:

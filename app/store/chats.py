@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
 
@@ -77,6 +78,9 @@ class ChatStore:
         self._local = threading.local()
         self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._readers_lock = threading.Lock()
+        self._new_lock: ChatLock | None = None
+        self._new_place = 0
+        """Of the new chat of this kvchat, among those of others."""
         self._is_closed = False
         self._is_damaged = False
         """A read met damage: the next kvchat looks the file through."""
@@ -395,20 +399,42 @@ class ChatStore:
         self._writer.run(lambda db: statements.reopen_message(db, message_id))
 
     def drafts(self) -> dict[int | None, Draft]:
-        """The texts that were not sent, by chat; None is the new chat."""
-        rows = self._read("SELECT chat_id, content, edited_id, before_edit FROM drafts")
+        """The texts that were not sent, by chat; None is the new chat.
+
+        Each open kvchat has a new chat of its own: the text of one that is closed goes to the next
+        that asks here.
+
+        Raises:
+            StoreError: If they cannot be read, or no place for a new chat can be locked.
+        """
+        rows = self._read("SELECT chat_id, content, edited_id, before_edit, place FROM drafts")
+        if self._new_lock is None:
+            left = sorted(row["place"] for row in rows if row["chat_id"] is None)
+            self._lock_new_chat(left)
         return {
             row["chat_id"]: Draft(row["content"], row["edited_id"], row["before_edit"])
             for row in rows
+            if row["chat_id"] is not None or row["place"] == self._new_place
         }
+
+    def _lock_new_chat(self, left: Sequence[int]) -> None:
+        """Take the first free place of a new chat, those with a text before others."""
+        for place in chain(left, count()):
+            self._new_lock, self._new_place = self._lock(f"new-{place}"), place
+            if self._new_lock is not None:
+                return
 
     def save_drafts(self, drafts: Mapping[int | None, Draft]) -> None:
         """Keep the unsent texts of these chats, soon; returns at once."""
-        self._writer.later(lambda db: statements.save_drafts(db, drafts))
+        place = self._new_place
+        self._writer.later(lambda db: statements.save_drafts(db, drafts, place))
 
     def lock_chat(self, chat_id: int) -> ChatLock | None:
         """Lock a chat for writing, or give None while another kvchat writes it."""
-        return take_lock(self.path.with_name(self.path.name + ".locks") / f"chat-{chat_id}")
+        return self._lock(f"chat-{chat_id}")
+
+    def _lock(self, name: str) -> ChatLock | None:
+        return take_lock(self.path.with_name(self.path.name + ".locks") / name)
 
     def close(self) -> None:
         """Write what is kept back and close every connection."""
@@ -420,6 +446,8 @@ class ChatStore:
         finally:
             for reader in self._readers.values():
                 reader.close()
+            if self._new_lock is not None:
+                self._new_lock.close()
             is_whole = not (self._is_damaged or self._writer.is_damaged)
             release_database(self.path, self._holder, is_whole=is_whole)
 

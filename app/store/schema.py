@@ -111,7 +111,17 @@ CREATE TABLE drafts (
 )
 """
 
-STEPS: tuple[str, ...] = (CHATS_AND_MESSAGES, WHO_DRAFTED, ARCHIVE_AND_CONTEXT, SEARCH, DRAFTS)
+# Each kvchat that is open has a new chat of its own, at a place that it locks.
+PLACES_OF_NEW_CHATS = "ALTER TABLE drafts ADD COLUMN place INTEGER NOT NULL DEFAULT 0"
+
+STEPS: tuple[str, ...] = (
+    CHATS_AND_MESSAGES,
+    WHO_DRAFTED,
+    ARCHIVE_AND_CONTEXT,
+    SEARCH,
+    DRAFTS,
+    PLACES_OF_NEW_CHATS,
+)
 """Step i takes a database from version i to version i + 1."""
 
 

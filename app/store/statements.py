@@ -276,15 +276,23 @@ def _changed(
     return chat_of(row)
 
 
-def save_drafts(db: sqlite3.Connection, drafts: Mapping[int | None, Draft]) -> None:
-    """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten."""
+def save_drafts(db: sqlite3.Connection, drafts: Mapping[int | None, Draft], new_place: int) -> None:
+    """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten.
+
+    Args:
+        db: The database.
+        drafts: The texts by chat; None is the new chat.
+        new_place: Which of the new chats that several kvchats have is this one's.
+    """
     for chat_id, draft in drafts.items():
-        db.execute("DELETE FROM drafts WHERE chat_id IS ?", (chat_id,))
+        place = new_place if chat_id is None else 0
+        db.execute("DELETE FROM drafts WHERE chat_id IS ? AND place = ?", (chat_id, place))
         if draft:
             db.execute(
-                "INSERT INTO drafts (chat_id, content, edited_id, before_edit) SELECT ?, ?, ?, ?"
+                "INSERT INTO drafts (chat_id, content, edited_id, before_edit, place)"
+                " SELECT ?, ?, ?, ?, ?"
                 " WHERE ? IS NULL OR EXISTS (SELECT 1 FROM chats WHERE id = ?)",
-                (chat_id, draft.text, draft.edited, draft.before, chat_id, chat_id),
+                (chat_id, draft.text, draft.edited, draft.before, place, chat_id, chat_id),
             )
 
 

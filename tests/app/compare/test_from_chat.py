@@ -46,6 +46,27 @@ def test_replies_to_the_same_question_are_no_material_for_drafts(tmp_path: Path)
     assert len(new.past_replies) == 3
 
 
+def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -> None:
+    controller, client = opened(tmp_path, Script(("One two", "Three four five", "Six")))
+    assert controller.snapshot().is_of_chat, "a new chat in an empty context"
+    answered(controller, "first")
+    assert controller.snapshot().is_of_chat
+    request = request_of(controller, "second")
+    assert request is not None
+    settings = SpeculationSettings()
+    sides = (plain_side(settings), speculative_side(settings))
+    comparison = Comparison(client, request, sides, restore=settings)
+    controller.guest = comparison
+    comparison.add_pairs()
+    until(controller, lambda: not comparison.is_running)
+    assert not controller.snapshot().is_of_chat
+    answered(controller, "third")
+    assert controller.snapshot().is_of_chat
+    controller.new_chat()
+    controller.poll()
+    assert not controller.snapshot().is_of_chat, "the new chat has none of those cells"
+
+
 def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -> None:
     controller, _ = opened(tmp_path)
     controller.history.system_prompt = "Be short."

@@ -181,6 +181,6 @@ def test_each_side_shows_clock_speed_and_counts() -> None:
     assert "100 tok/s · 5 tokens" in first
     assert "no drafts" in first
     assert "140 tok/s" in second
-    assert "accept " in second
+    assert "accept 2/9 ·" in second, "few tokens have no per cent"
     assert "tokens/round" in second
     assert plain(figure_lines(None, 60)[0]) == "not answered yet"

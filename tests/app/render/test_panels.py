@@ -86,6 +86,22 @@ def test_speculation_shows_every_figure_beside_its_name() -> None:
         assert part in shown
 
 
+def test_the_context_of_another_chat_is_not_told_as_this_one_s() -> None:
+    assert "ctx 1.2k/8k" in plain(status_line(BUSY, 120))
+    assert f"ctx {NO_VALUE}/8k" in plain(status_line(replace(BUSY, is_of_chat=False), 120))
+
+
+@pytest.mark.parametrize("width", [33, 44, 76])
+def test_shares_of_the_session_are_told_apart_from_those_of_a_reply(width: int) -> None:
+    sources, places = {"suffix": SourceCounts(3, 3, 2, 1, 2)}, (PositionCounts(2, 1),)
+    drafted = replace(BUSY.reply, n_verified=3, by_source=sources, by_position=places)
+    plainly = replace(BUSY, reply=Tally(n_rounds=4, n_emitted=4), session=drafted)
+    for snapshot, is_session in ((plainly, True), (replace(BUSY, reply=drafted), False)):
+        lines = text(speculation_lines(snapshot, width)).splitlines()
+        shares = [line for line in lines if line.startswith("by ")]
+        assert [line.endswith("  session") for line in shares] == [is_session] * 2
+
+
 @pytest.mark.parametrize(("controller", "length"), [("fixed", "3"), ("auto", NO_VALUE)])
 def test_no_length_is_claimed_before_auto_chose_one(controller: str, length: str) -> None:
     unasked = replace(BUSY, controller=controller, next_length=None)

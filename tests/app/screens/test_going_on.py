@@ -285,7 +285,7 @@ async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path
         composer = screen.composer
         app.post_message(events.Paste("some words in a line\n" * 5000))
         await wait_until(pilot, lambda: "5,001 lines" in str(composer.border_subtitle))
-        size = "5,001 lines, about 26.2k tokens, more than the context of 8,192"
+        size = "5,001 lines, 105,000 characters, more than the context of 8,192"
         assert size in str(composer.border_subtitle)
         await pilot.press("ctrl+c")
         assert composer.text == ""

@@ -286,6 +286,21 @@ def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: C
     assert store.drafts() == {None: Draft("newer")}
 
 
+def test_each_open_kvchat_has_a_text_of_its_own_for_the_new_chat(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    with ChatStore(path) as first, ChatStore(path) as second:
+        assert first.drafts() == second.drafts() == {}
+        first.save_drafts({None: Draft("of the first")})
+        second.save_drafts({None: Draft("of the second")})
+    with ChatStore(path) as store, ChatStore(path) as other, ChatStore(path) as third:
+        assert store.drafts() == {None: Draft("of the first")}
+        assert other.drafts() == {None: Draft("of the second")}
+        assert third.drafts() == {}
+        store.save_drafts({None: Draft()})
+    with ChatStore(path) as store:
+        assert store.drafts() == {None: Draft("of the second")}, "no text is left behind"
+
+
 def test_threads_that_have_ended_leave_no_connection_open(store: ChatStore) -> None:
     for _ in range(5):
         thread = threading.Thread(target=store.list_chats)
