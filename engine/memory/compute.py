@@ -9,6 +9,7 @@ there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 
 
 from dataclasses import dataclass
 
+from engine.memory.flash_attention import cast_bytes
 from engine.memory.kv_cache import CacheShape
 from engine.model.architecture import Architecture
 
@@ -85,12 +86,13 @@ def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """Give the buffer of attention: its activations, masks, and scores where they are stored.
 
-    Without flash attention there is a score for every head and cell of the widest span.
+    Without flash attention there is a score for every head and cell of the widest span; with it
+    there is an f16 copy of a layer's f32 cache.
     """
     width = attention_width(architecture) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
     indexed = indexer_bytes(architecture, shape)
-    return activations + indexed + mask_bytes(architecture, shape)
+    return activations + indexed + mask_bytes(architecture, shape) + cast_bytes(architecture, shape)
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:

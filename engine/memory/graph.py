@@ -15,10 +15,9 @@ from engine.memory.compute import (
     output_bytes,
     relative_spread,
 )
-from engine.memory.flash_attention import has_cuda_kernel
+from engine.memory.flash_attention import cuda_copy_bytes, leaves_gpus
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layers_kv_bytes
-from engine.memory.kv_types import is_quantized
 from engine.memory.ledger import Ledger
 from engine.memory.offload import LEAST_TOKENS, offloaded_tensor_bytes
 from engine.memory.placement import Placement
@@ -74,7 +73,7 @@ def gpu_layers_bytes(
     architecture, layers = model.architecture, 0
     is_first, whole = device == where.gpus[0], layers_bytes(architecture, shape)
     if device in where.distinct_devices:
-        attention = attention_bytes(architecture, shape) + f16_copy_bytes(architecture, shape)
+        attention = attention_bytes(architecture, shape) + cuda_copy_bytes(architecture, shape)
         layers = max(whole, attention)
     visits = is_first and is_offloaded(shape, where)
     if visits:
@@ -101,7 +100,7 @@ def attention_over_copies_bytes(architecture: Architecture, shape: CacheShape) -
     n_copies = SHARED_COPIES if architecture.n_sharing else 1
     beside = attention_bytes(architecture, shape) + layers_bytes(architecture, shape)
     cache = n_copies * _largest_cache_bytes(architecture, shape)
-    return beside // 2 + cache + f16_copy_bytes(architecture, shape)
+    return beside // 2 + cache + cuda_copy_bytes(architecture, shape)
 
 
 def shared_cache_bytes(
@@ -130,24 +129,6 @@ def _has_layers_on_cpu(where: Placement) -> bool:
     return any(device.kind == "cpu" for device in where.distinct_devices)
 
 
-def f16_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the f16 copy of one layer's cache that CUDA's prefill makes of quantised types.
-
-    The largest layer, keys and values (latent keys once); since llama.cpp pull request 23907.
-    """
-    if not shape.flash_attention or not has_cuda_kernel(architecture):
-        return 0
-    k = is_quantized(shape.type_k)
-    v = is_quantized(shape.type_v)
-    return max(
-        (
-            2 * shape.cells(layer) * (k * layer.k_width + v * layer.v_width) * shape.n_streams
-            for layer in architecture.distinct_layers
-        ),
-        default=0,
-    )
-
-
 def is_pipelined(configuration: Configuration, where: Placement) -> bool:
     """Whether several GPUs work on different micro-batches at once, which multiplies inputs."""
     return (
@@ -173,7 +154,7 @@ def _add_host_buffers(
     where: Placement,
     n_copies: int,
 ) -> None:
-    """Add what the CPU keeps for GPUs: inputs of the graph."""
+    """Add what the CPU keeps for GPUs: inputs of the graph, a cache that it attends to for them."""
     is_alone = not _uses_gpus(where)
     if is_alone or (not is_offloaded(shape, where) and _has_layers_on_cpu(where)):
         return
@@ -182,3 +163,7 @@ def _add_host_buffers(
     inputs = n_copies * input_bytes(architecture, shape) + token_bytes * architecture.d_hidden
     note = "inputs of the graph"
     ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread=0.25)
+    if leaves_gpus(architecture, shape):
+        cache = _largest_cache_bytes(architecture, shape)
+        note = "attention that no GPU has a kernel for"
+        ledger.add(ledger.cpu, TermKind.COMPUTE, cache, Source.ESTIMATED, note, spread=0.25)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.configuration import Configuration
-from engine.memory.flash_attention import falls_off_flash_attention, has_cuda_kernel
+from engine.memory.flash_attention import falls_off_flash_attention, without_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layer_state_bytes
 from engine.memory.kv_types import is_quantized
@@ -74,9 +74,13 @@ def _slow_pair(now: Situation) -> str:
 
 def _no_kernel(now: Situation) -> str:
     """Warn of heads that CUDA's flash attention does not know."""
-    if not now.on_gpu or has_cuda_kernel(now.architecture):
+    layers = without_cuda_kernel(now.architecture)
+    if not now.on_gpu or not layers:
         return ""
-    heads = ", ".join(map(str, now.architecture.k_head_dims))
+    heads = ", ".join(
+        f"{layer.k_head_dim} elements, {layer.n_heads // layer.n_kv_heads} for each key head"
+        for layer in layers
+    )
     if falls_off_flash_attention(now.architecture, now.configuration, now.devices):
         return (
             f"CUDA has no flash attention for heads of {heads}: `auto` turns it off there, and the "

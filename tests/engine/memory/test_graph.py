@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, TensorOverride
+from engine.configuration import Configuration, KVTypeName, TensorOverride
 from engine.memory.compute import attention_bytes, layers_bytes, logits_bytes
 from engine.memory.estimate import Estimate, TermKind, estimate, shape_for
-from engine.memory.graph import f16_copy_bytes
+from engine.memory.flash_attention import cast_bytes, cuda_copy_bytes, has_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
-from engine.model.architecture import Model
+from engine.model.architecture import Layer, Model
 from engine.model.catalog import find_entry
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
@@ -34,13 +34,46 @@ def llama() -> Model:
     return find_entry("llama-3.1-8b").model()
 
 
-def test_cuda_copies_one_layer_of_a_quantised_cache_to_f16(llama: Model) -> None:
-    shape = shape_for(llama.architecture, replace(BASE, n_ctx=131072), "kvchat", (GPU, CPU))
-    assert f16_copy_bytes(llama.architecture, shape) == 0
-    both = replace(shape, type_k="q8_0", type_v="q8_0")
-    assert f16_copy_bytes(llama.architecture, both) == 512 * MIB
-    assert f16_copy_bytes(llama.architecture, replace(both, type_v="f16")) == 256 * MIB
-    assert f16_copy_bytes(llama.architecture, replace(both, flash_attention=False)) == 0
+@pytest.mark.parametrize(
+    ("types", "cast", "copied"),
+    [
+        (("f16", "f16"), 0, 0),
+        (("q8_0", "q8_0"), 0, 512),
+        (("q8_0", "f16"), 0, 256),
+        (("bf16", "bf16"), 0, 512),
+        (("f32", "f32"), 512, 0),
+        (("f32", "bf16"), 256, 256),
+        (("iq4_nl", "f16"), 0, 0),
+    ],
+)
+def test_flash_attention_copies_one_layer_of_other_caches_to_f16(
+    llama: Model, types: tuple[KVTypeName, KVTypeName], cast: int, copied: int
+) -> None:
+    now = replace(BASE, n_ctx=131072, type_k=types[0], type_v=types[1])
+    shape = shape_for(llama.architecture, now, "kvchat", (GPU, CPU))
+    assert cast_bytes(llama.architecture, shape) == cast * MIB
+    assert cuda_copy_bytes(llama.architecture, shape) == copied * MIB
+    off = replace(shape, flash_attention=False)
+    assert cast_bytes(llama.architecture, off) == cuda_copy_bytes(llama.architecture, off) == 0
+
+
+@pytest.mark.parametrize("devices", [(CPU,), (GPU, CPU)])
+def test_the_copy_of_an_f32_cache_is_in_the_graph_of_every_device(
+    llama: Model, devices: tuple[Device, ...]
+) -> None:
+    plain = planned("llama-3.1-8b", *devices[:-1], n_ctx=131072)
+    cast = planned("llama-3.1-8b", *devices[:-1], n_ctx=131072, type_k="f32", type_v="f32")
+    shape = shape_for(llama.architecture, replace(BASE, n_ctx=131072), "kvchat", devices)
+    attention = attention_bytes(llama.architecture, shape) + 512 * MIB
+    assert compute(cast, devices[0]) - compute(plain, devices[0]) > 400 * MIB
+    assert abs(compute(cast, devices[0]) - attention) < 16 * MIB
+
+
+def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them() -> None:
+    architecture = find_entry("deepseek-v2-lite").model().architecture
+    now = replace(BASE, n_ctx=32768, type_k="f32", type_v="f32")
+    shape = shape_for(architecture, now, "kvchat", (CPU,))
+    assert cast_bytes(architecture, shape) == 2 * 32768 * (576 + 512)
 
 
 def test_the_f16_copy_lives_beside_attention_and_not_beside_the_feed_forward_block() -> None:
@@ -140,3 +173,30 @@ def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
     assert graph.high_bytes == round(1.25 * graph.nbytes)
     assert (weights.low_bytes, weights.high_bytes) == (None, None)
     assert cpu.term(TermKind.OVERHEAD).low_bytes is not None
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "n_heads", "n_kv_heads", "is_there"),
+    [
+        (128, 128, 8, 8, True),
+        (192, 128, 16, 2, True),
+        (192, 128, 12, 1, False),
+        (192, 128, 128, 128, False),
+        (320, 256, 64, 2, True),
+        (320, 256, 48, 3, False),
+        (512, 512, 8, 8, False),
+        (576, 512, 6, 2, True),
+        (100, 100, 8, 8, False),
+    ],
+)
+def test_kernels_of_cuda_want_groups_of_query_heads(
+    llama: Model, k: int, v: int, n_heads: int, n_kv_heads: int, is_there: bool
+) -> None:
+    layer = Layer(n_kv_heads, k, v, n_heads)
+    assert has_cuda_kernel(replace(llama.architecture, layers={0: layer})) == is_there
+
+
+def test_attention_without_a_kernel_has_a_copy_of_the_cache_in_main_memory() -> None:
+    there = planned("llama-3.1-8b", GPU, n_ctx=131072, type_k="q4_0", type_v="q4_0")
+    gone = planned("llama-3.1-8b", GPU, n_ctx=131072, type_k="iq4_nl", type_v="iq4_nl")
+    assert compute(gone, CPU) - compute(there, CPU) == 131072 * 2 * 1024 * 18 // 32
