@@ -1,5 +1,6 @@
 """Tables and notes that commands print through rich."""
 
+import re
 import sys
 from collections.abc import Iterable
 
@@ -8,6 +9,7 @@ from rich.segment import Segment
 
 from app.render.sanitize import with_signs
 
+PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
 """What goes into a pipe is never cut to the width of a screen."""
 
@@ -19,8 +21,19 @@ class HarmlessConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """The pieces of something to print, harmful characters replaced."""
-        for segment in super().render(renderable, options):
+        segments = super().render(renderable, options)
+        for segment in segments if self.is_terminal else _without_padding(segments):
             yield segment if segment.control else segment._replace(text=with_signs(segment.text))
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterable[Segment]:
+    """Lines without the blanks that fill them up to the width of a table."""
+    blanks = ""
+    for segment in segments:
+        text = PADDING.sub("\n", blanks + segment.text)
+        shown = text.rstrip(" ")
+        blanks = text[len(shown) :]
+        yield segment._replace(text=shown)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -48,9 +48,10 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             yield Static(f"enter chooses{larger}", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        options = self.query_one(OptionList)
-        options.highlighted = 0 if self._choices.n_dropped else 2 if self._choices.can_branch else 3
-        options.focus()
+        place = 0 if self._choices.n_dropped else 2 if self._choices.can_branch else 3
+        for options in self.query(OptionList):  # none where the app ends before it is composed
+            options.highlighted = place
+            options.focus()
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
         self.action_choose(message.option_id or "stop")

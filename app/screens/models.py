@@ -19,12 +19,14 @@ from app.render.sanitize import visible
 from app.screens.hand_back import hand_back
 from engine.model.library import LibraryScan, ModelEntry
 
+HEIGHTS = [(0, "-low"), (32, "-tall")]
 TELL_EVERY_S = 0.2
 
 
 class ModelsScreen(ModalScreen[Path | None]):
     """Gives the model to load, None to stay."""
 
+    VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", id="models-close", tooltip="Stay with this model"),
         Binding(

@@ -76,6 +76,11 @@ def _json(text: str) -> dict[str, object]:
         raise ImportedFileError(f"this is not valid JSON: {error}") from error
     if isinstance(data, dict) and (looks_like_koboldcpp(data) or looks_like_lm_studio(data)):
         return data
+    if isinstance(data, dict) and "models" in data:
+        raise ImportedFileError(
+            "this JSON lists `models`, as llama-cpp-python's server has them, which are not read: "
+            "every other format of `kvchat export` is"
+        )
     raise ImportedFileError(
         "this JSON is neither LM Studio's, with `load.fields`, nor koboldcpp's, with `model_param`"
     )

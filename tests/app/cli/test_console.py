@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 from rich.text import Text
 
 from app import locations
@@ -53,6 +54,24 @@ def harmful(text: str) -> set[str]:
     return {c for c in left if (c < " " and c not in "\n\t") or "\x7f" <= c < "\xa0"} | (
         {"\u202e"} & {*left}
     )
+
+
+def test_a_table_in_a_pipe_has_no_blanks_at_the_end_of_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table("name", "title", "")
+    table.add_row("a", "long  title", "")
+    table.add_row("longer", "", "x")
+    table.add_row("", "", "")
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    rich_console().print(table)
+    lines = pipe.getvalue().splitlines()
+    assert any("long  title" in line for line in lines)
+    assert [line.rstrip() for line in lines] == lines
+    pipe.truncate(pipe.seek(0))
+    rich_console().print(Text("one  \ntwo"), "three")
+    assert pipe.getvalue() == "one\ntwo three\n"
 
 
 @pytest.fixture

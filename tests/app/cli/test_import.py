@@ -69,6 +69,18 @@ def test_what_was_exported_comes_back(
     assert all("host" in line or "port" in line for line in behind), behind
 
 
+def test_the_one_export_that_does_not_come_back_says_so(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.json"
+    form = ["--format", "llama-cpp-python", "--output", str(file)]
+    assert run(["export", str(starter_path), *form]) == 0
+    assert run(["import", str(file)]) == 1
+    told = capsys.readouterr().err
+    assert "as llama-cpp-python's server has them" in told
+    assert "every other format of `kvchat export` is" in told
+
+
 def test_standard_input_is_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from app.planning.plan import Planner, Setup
 from app.render.lines import plain, width_of
+from app.screens.export import ExportScreen
 from app.screens.help import HelpScreen
 from app.widgets.key_bar import KeyBar, ShownKey, fitting
+from engine.configuration import Configuration
 from tests.fakes_app import make_app, ready, wait_until
 
 MORE = ShownKey("f1", "F1", "more")
@@ -40,6 +43,7 @@ SCREENS = {
     "planner": ("f2",),
     "presets": ("f3",),
     "compare": ("x", "f4"),
+    "export": (),
 }
 
 
@@ -49,11 +53,15 @@ SCREENS = {
 )
 @pytest.mark.parametrize("name", SCREENS)
 async def test_on_every_screen_the_help_is_offered_for_keys_without_room(
-    tmp_path: Path, name: str, width: int
+    tmp_path: Path, starter_path: Path, name: str, width: int
 ) -> None:
     app, _ = make_app(tmp_path)
     async with app.run_test(size=(width, 30)) as pilot:
         await ready(pilot)
+        if name == "export":
+            configuration = Configuration(starter_path, 2048)
+            plan = Planner().plan(Setup(configuration, "llama-server"))
+            app.push_screen(ExportScreen(plan))
         await pilot.press(*SCREENS[name])
         await wait_until(
             pilot, lambda: app.screen.query(KeyBar) and app.screen.query_one(KeyBar).lines
