@@ -25,6 +25,7 @@ from textual.timer import Timer
 from app.chat.controller import ChatController
 from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
+from app.render.console import console
 from app.render.gauges import GraphSymbols
 from app.render.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
@@ -88,6 +89,7 @@ class KvchatApp(App[None]):
         notices: Iterable[str] = (),
     ) -> None:
         super().__init__()
+        self.error_console = console(stderr=True)
         self.controller = controller
         self.services = services
         self._model = model

@@ -136,7 +136,7 @@ class Benchmark:
         total = len(units) * n_runs(len(policies), plan.n_pairs)
         screen = console(stderr=True)
         for note in (*asker.loaded.notes, _introduction(subject, len(units), total)):
-            screen.print(note, markup=False, soft_wrap=True)
+            screen.print(note, soft_wrap=True)
         with ConsoleProgress(screen, total) as progress:
             run_units(asker, units, plan, results, progress=progress, keep=self._keep)
 

@@ -11,7 +11,7 @@ import click
 
 from app import locations
 from app.cli.amounts import Age, Size, spelled
-from app.cli.console import print_json, say, tell
+from app.cli.console import print_json, say, tell, tell_over
 
 if TYPE_CHECKING:
     from app.cache.kept import KeptModel
@@ -248,5 +248,4 @@ def _disk_budget() -> int:
 
 def _progress(n_done: int, n_all: int) -> None:
     if sys.stderr.isatty():
-        end = "\r\033[K" if n_done == n_all else ""
-        click.echo(f"\r\033[K{n_done:,} of {n_all:,} states{end}", nl=False, err=True)
+        tell_over("" if n_done == n_all else f"{n_done:,} of {n_all:,} states")

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.cli.console import Part, say
 from app.render import format as fmt
 from app.render.reply_stats import reply_stats_text
-from app.render.sanitize import one_line, visible
+from app.render.sanitize import one_line
 from app.store.records import Chat, ChatSize, StoredMessage
 from app.store.search import SearchHit
 
@@ -105,12 +105,12 @@ def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
 
 def _print_part(name: str, text: str, told: str = "") -> None:
     say("\n", (name, "bold"), *(("  ", (told, "dim")) if told else ()))
-    say(visible(text))
+    say(text)
 
 
 def _marked(hit: SearchHit) -> list[Part]:
-    """The snippet with what was found in bold; it has one sign for each character."""
-    text = visible(hit.snippet)
+    """The snippet with what was found in bold."""
+    text = hit.snippet
     parts: list[Part] = []
     end = 0
     for start, stop in hit.marked:

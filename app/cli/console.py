@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import click
 
-from app.render.sanitize import escaped, with_signs
+from app.render.sanitize import escaped, one_line, with_signs
+from app.terminal import behind_door
 
 Part = str | tuple[str, str]
 """A text, or a text and its style: a colour, `bold`, `dim`, or two of them."""
@@ -19,7 +20,7 @@ _MODIFIERS = ("bold", "dim")
 
 def say(*parts: Part, err: bool = False, nl: bool = True) -> None:
     """Print a line; harmful characters are shown as signs."""
-    click.echo("".join(map(_styled, parts)), err=err, nl=nl)
+    _write("".join(map(_styled, parts)), err=err, nl=nl)
 
 
 def tell(*parts: Part) -> None:
@@ -27,18 +28,22 @@ def tell(*parts: Part) -> None:
     say(*parts, err=True)
 
 
+def tell_over(text: str = "") -> None:
+    """Write a text over the line of standard error that the cursor is in; that is a terminal."""
+    _write(f"\r\033[K{one_line(text)}", err=True, nl=False)
+
+
 def print_text(pieces: Iterable[str], *, nl: bool = True) -> None:
     """Print a text: as it is into a pipe or a file, harmful characters as signs on a terminal."""
-    is_terminal = sys.stdout.isatty()
     for piece in (*pieces, "\n") if nl else pieces:
         # Not by `click.echo`, which takes escape sequences out of what goes into a pipe.
-        sys.stdout.write(with_signs(piece) if is_terminal else piece)
+        sys.stdout.write(piece)
         sys.stdout.flush()
 
 
 def print_json(values: object) -> None:
     """Print values as JSON, harmful characters spelled as escapes."""
-    click.echo(escaped(json.dumps(values, indent=2, ensure_ascii=False)))
+    _write(escaped(json.dumps(values, indent=2, ensure_ascii=False)))
 
 
 def prompt_text(prompt: str | None, usage: str) -> str:
@@ -58,11 +63,16 @@ def prompt_text(prompt: str | None, usage: str) -> str:
     return text
 
 
+def _write(text: str, *, err: bool = False, nl: bool = True) -> None:
+    click.echo(text, file=behind_door(err=err), err=err, nl=nl)
+
+
 def _styled(part: Part) -> str:
     if isinstance(part, str):
         return with_signs(part)
     text, style = part
+    if not style:
+        return with_signs(text)
     color = next((word for word in style.split() if word not in _MODIFIERS), None)
-    # None leaves out the code that would end a style that never began.
     bold, dim = (True if name in style.split() else None for name in _MODIFIERS)
     return click.style(with_signs(text), fg=color, bold=bold, dim=dim)

@@ -11,6 +11,7 @@ import click
 
 from app import __version__, locations
 from app.cli.console import say, tell
+from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
 
 DEFAULT_COMMAND = "chat"
@@ -138,6 +139,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started the command
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  to the end
             setattr(sys, name, nowhere)
+    close_terminal()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import locations
-from app.cli.console import print_json, say, tell
+from app.cli.console import print_json, say, tell, tell_over
 from app.render.format import context_size, nbytes
 from app.render.sanitize import one_line
 from engine.model.kinds import ModelKind
@@ -105,12 +105,12 @@ def install() -> None:
     is_terminal = sys.stderr.isatty()
     install_starter(locations.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
     if is_terminal:
-        click.echo(err=True)
+        tell()
 
 
 def _tell(line: str, *, is_terminal: bool) -> None:
     if is_terminal:
-        click.echo(f"\r\033[K{one_line(line)}", nl=False, err=True)
+        tell_over(line)
     elif not line.startswith("downloaded"):
         tell(line)
 

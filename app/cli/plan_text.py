@@ -3,8 +3,7 @@
 import shutil
 import sys
 
-import click
-
+from app.cli.console import Part, say
 from app.planning.knob import facts_of
 from app.planning.plan import Plan, Planner
 from app.planning.table import cost_table
@@ -14,7 +13,6 @@ from app.render.lines import Line, Run
 from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
 from app.render.plan_effects import effect_lines
 from app.render.plan_table import n_columns
-from app.render.sanitize import with_signs
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 
@@ -47,10 +45,7 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     ):
         lines += [(), *section] if section else []
     for line in lines:
-        text = "".join(_styled(run) for run in _trimmed(line))
-        if symbols == "ascii":
-            text = text.translate(PLAIN).encode("ascii", "replace").decode("ascii")
-        click.echo(text)
+        say(*(_part(run, is_plain=symbols == "ascii") for run in _trimmed(line)))
 
 
 def symbols_for(encoding: str | None) -> GraphSymbols:
@@ -68,12 +63,14 @@ def _trimmed(line: Line) -> Line:
     return (*line[:-1], Run(end, line[-1].style)) if line else line
 
 
-def _styled(run: Run) -> str:
+def _part(run: Run, *, is_plain: bool) -> Part:
     names = run.style.split()
-    color = next((COLORS[name] for name in names if name in COLORS), None)
-    is_bold = any(name in BOLD for name in names)
-    text = with_signs(run.text)
-    return click.style(text, fg=color, bold=True if is_bold else None) if names else text
+    color = next((COLORS[name] for name in names if name in COLORS), "")
+    style = f"{color} bold" if any(name in BOLD for name in names) else color
+    text = run.text
+    if is_plain:
+        text = text.translate(PLAIN).encode("ascii", "replace").decode("ascii")
+    return text, style
 
 
 def _columns() -> int:

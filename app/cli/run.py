@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.amounts import SEED, Count, Layers, Number
-from app.cli.console import print_json, print_text, prompt_text, tell
+from app.cli.console import print_json, print_text, prompt_text, say, tell
 from app.cli.engine import POLL_S, loaded_engine, raise_on_failure
 from app.cli.plan_options import KV_TYPE
 from app.cli.predictor_type import PredictorType
@@ -195,7 +195,7 @@ def _follow(client: "WorkerClient", *, shows_text: bool) -> "Finished":
                     tell(f"kvchat: {note}")
                 case Finished():
                     if shown and not shown.endswith("\n"):
-                        click.echo()
+                        say()
                     return event
 
 

@@ -4,10 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
-import click
-
-from app.cli.console import tell
-from app.render.sanitize import one_line
+from app.cli.console import tell, tell_over
 
 QUIET_S = 0.7
 """What is faster than that is not talked about."""
@@ -35,7 +32,7 @@ class SlowReading:
     def done(self) -> None:
         """Take the line away."""
         if self._is_terminal and self._has_told:
-            click.echo("\r\033[K", nl=False, err=True)
+            tell_over()
 
     def _tell(self, what: str, how_far: str) -> None:
         now = self._clock()
@@ -43,7 +40,7 @@ class SlowReading:
             return
         self._quiet_until = now + TELL_EVERY_S
         if self._is_terminal:
-            click.echo(f"\r\033[K{one_line(f'{what}: {how_far}')}", nl=False, err=True)
+            tell_over(f"{what}: {how_far}")
         elif not self._has_told:
             tell(f"{what} …")
         self._has_told = True

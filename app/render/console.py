@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from app.render.sanitize import with_signs
+from app.terminal import behind_door
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
@@ -37,7 +38,13 @@ def _without_padding(segments: Iterable[Segment]) -> Iterable[Segment]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for what a command prints."""
+    """A console for what a command prints; brackets and colons are letters like others."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PLAIN_WIDTH
-    return HarmlessConsole(width=width, highlight=False, stderr=stderr)
+    return HarmlessConsole(
+        file=behind_door(err=stderr),
+        width=None if stream.isatty() else PLAIN_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        stderr=stderr,
+    )

@@ -1,0 +1,349 @@
+"""Whatever files, servers, logs and models say, no command lets a terminal obey it."""
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import click
+import pytest
+
+import app.application
+import engine.memory.hardware
+import engine.worker_client
+from app import locations
+from app.bench.records import PromptRecord
+from app.bench.results_file import write_results
+from app.cli import main
+from app.store.chats import ChatStore
+from engine.cache.cold.folder import ColdFolder
+from engine.cache.namespace import Namespace
+from engine.configuration import Configuration, SamplingSettings
+from engine.errors import InstallError
+from engine.events import Failed, SpeculationChanged
+from engine.memory.hardware import Device
+from engine.requests import GenerationRequest
+from tests.app.bench.made_results import record, results
+from tests.app.cli.terminals import HOSTILE, harmful, on_terminal
+from tests.drafting_models import TOKENS, drafting_model
+from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+from tests.fakes_client import Script, ScriptedClient, loaded
+from tests.gguf_files import header, llama_values, write
+
+SPELLED = json.dumps(HOSTILE)
+"""The hostile text as JSON and TOML spell it."""
+LINES = f"{HOSTILE}\nsecond\tline\r\n{HOSTILE}"
+STATE = state_of(range(300), owners=("chat:1",))
+
+CASES: dict[str, Sequence[str]] = {
+    "chat": ("MODEL", "MODEL --preset PRESET", "MODEL --theme HOSTILE", "BROKEN", "STRANGE"),
+    "run": (
+        "x --model MODEL", "x --model MODEL --json", "x --model MODEL --preset PRESET",
+        "x --model FAILS", "x --model BROKEN", "x --model STRANGE", "x --model PART",
+        "x --model MODEL --preset WRONG",
+    ),
+    "compare": (
+        "MODEL x --second lookup --text", "MODEL x --second lookup --json",
+        "MODEL x --second custom:HOSTILE", "FAILS x",
+    ),
+    "plan": (
+        "MODEL", "MODEL --json", "MODEL --device 1GiB", "MODEL --preset PRESET", "STRANGE",
+        "BROKEN", "MODEL --preset WRONG", "PART", "catalogue-HOSTILE", "qwen3-8b:HOSTILE",
+        "MODEL --log LOG", "MODEL --log LOG --json", "MODEL --log TOML",
+        "MODEL --log LOG --calibrate", "NAMED",
+        "MODEL --draft DRAFT", "SERVER/status.gguf", "SERVER/moved.gguf", "SERVER/body.gguf",
+        "SERVER/line.gguf",
+    ),
+    "fit": (
+        "MODEL", "MODEL --device 8GiB", "MODEL --json", "STRANGE", "NAMED --device 8GiB", "PART",
+        "MODEL --draft DRAFT --device 8GiB", "STRANGE --format systemd",
+        "MODEL --min-ctx 100000000", "SERVER/status.gguf",
+    ),
+    "bench": (
+        "--show RESULTS", "--show TOML", "--show RESULTS --html HOSTILE", "MODEL --prompts 1",
+        "MODEL --set TOML", "FAILS --prompts 1",
+    ),
+    "export": (
+        "MODEL", "MODEL --format shell", "STRANGE", "STRANGE --format compose",
+        "STRANGE --format shell", "STRANGE --format ollama", "STRANGE --format llama-swap",
+        "STRANGE --json", "STRANGE -o HOSTILE", "STRANGE --name HOSTILE --format compose",
+        "STRANGE --format systemd --server HOSTILE", "NAMED --preset PRESET --format shell",
+        "NAMED --preset WRONG", "NAMED --format lm-studio", "SERVER/status.gguf",
+    ),
+    "import": (
+        "FOLDER/serve.sh", "FOLDER/serve.sh --json", "FOLDER/serve.sh --save --name x",
+        "FOLDER/swap.yaml", "FOLDER/models.ini", "FOLDER/Modelfile", "FOLDER/lm.json",
+        "FOLDER/kobold.kcpps", "FOLDER/server.env", "TOML",
+        "-- llama-server -m MODEL --odd HOSTILE",
+    ),
+    "pairs": (
+        "MODEL", "MODEL --json", "MODEL --on gpu", "STRANGE", "BROKEN", "MODEL --folder FOLDER",
+    ),
+    "chats": ("",),
+    "chats list": ("", "--json", "--archived"),
+    "chats show": ("1", "1 --stats", "HOSTILE"),
+    "chats search": ("second", "second --json", "HOSTILE"),
+    "chats rename": ("1 HOSTILE",),
+    "chats archive": ("1", "HOSTILE"),
+    "chats unarchive": ("1",),
+    "chats delete": ("1 --yes", "1"),
+    "chats export": ("1", "1 --format jsonl", "1 -o HOSTILE", "--all --branches"),
+    "chats import": ("FOLDER/chats.jsonl", "TOML", "MODEL"),
+    "models": ("", "--json"),
+    "models catalogue": ("HOSTILE", "qwen --json"),
+    "models cards": ("HOSTILE", "4090 --json"),
+    "models install-starter": ("",),
+    "doctor": ("", "MODEL", "MODEL --json", "FAILS"),
+    "cache": ("",),
+    "cache list": ("", "--json"),
+    "cache verify": ("", "--json"),
+    "cache prune": ("--older 1d",),
+    "cache budget": ("",),
+    "cache clear": ("--yes",),
+    "cache pin": ("KEY",),
+    "cache unpin": ("KEY",),
+    "cache drop": ("KEY",),
+    "where": ("", "--json"),
+}  # fmt: skip
+"""What each command is called with, beside every option and argument with a hostile value."""
+
+
+class HostileClient(ScriptedClient):
+    """An engine that replies, notes and fails with hostile texts."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__(Script(replies=(LINES,)))
+
+    def load(self, configuration: Configuration) -> None:
+        if configuration.model_path.name.startswith("fails"):
+            return self.emit(Failed(HOSTILE, LINES, fatal=True))
+        self._is_alive = True
+        return self.emit(replace(loaded(configuration), notes=(HOSTILE,), model_name=HOSTILE))
+
+    def generate(self, request: GenerationRequest) -> None:
+        self.emit(SpeculationChanged(HOSTILE, HOSTILE, note=HOSTILE))
+        super().generate(request)
+
+
+def hostile_install(_: Path, tell: Callable[[str], None]) -> None:
+    tell(f"downloaded {HOSTILE}")
+    tell(HOSTILE)
+    raise InstallError(HOSTILE)
+
+
+class HostileHandler(BaseHTTPRequestHandler):
+    """Answers with hostile status lines, addresses and bodies."""
+
+    def log_message(self, *_: object) -> None:  # type: ignore[override]  says nothing
+        pass
+
+    def do_GET(self) -> None:
+        text = HOSTILE.encode("latin-1", "replace").replace(b"\r", b"")
+        body = HOSTILE.encode()
+        status, told = {
+            "/status.gguf": (b"500 " + text, b"X-Error-Code: " + text),
+            "/moved.gguf": (b"302 " + text, b"Location: " + text + b"://" + text),
+            "/body.gguf": (b"206 " + text, b"Content-Range: bytes 0-%d/9999" % (len(body) - 1)),
+        }.get(self.path, (text, text))
+        length = b"Content-Length: %d" % len(body)
+        lines = (b"HTTP/1.1 " + status, told, length, b"ETag: " + text, b"", body)
+        self.wfile.write(b"\r\n".join(lines))
+
+
+@contextmanager
+def hostile_server() -> Iterator[str]:
+    httpd = HTTPServer(("127.0.0.1", 0), HostileHandler)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+def models_in(folder: Path) -> dict[str, Path]:
+    """Models with hostile names, of the file or inside it."""
+    clean, odd = folder.parent / "clean", (*TOKENS[:77], HOSTILE, *TOKENS[78:])
+    clean.mkdir()
+    found = {
+        "MODEL": drafting_model(folder / f"{HOSTILE}.gguf", 40, chat_template=HOSTILE),
+        "DRAFT": drafting_model(folder / f"draft {HOSTILE}.gguf", 1),
+        "ODD": drafting_model(folder / f"odd {HOSTILE}.gguf", 1, odd),
+        "FAILS": drafting_model(folder / f"fails {HOSTILE}.gguf", 4),
+        "BROKEN": folder / f"broken {HOSTILE}.gguf",
+        "PART": folder / f"part {HOSTILE}-00001-of-00002.gguf",
+        "STRANGE": clean / "strange.gguf",
+        "NAMED": clean / "named.gguf",
+    }  # fmt: skip
+    found["BROKEN"].write_bytes(b"GGUF" + b"\xff" * 100)
+    write(found["PART"], header(llama_values(**{"split.count": 2})))
+    strange = {key.replace("llama", HOSTILE): value for key, value in llama_values().items()}
+    named = {"general.name": HOSTILE, "general.file_type": 7, "tokenizer.ggml.model": HOSTILE}
+    tensor = [(f"{HOSTILE}.weight", (128, 128), 0, 0)]
+    write(
+        found["STRANGE"], header(strange | {"general.architecture": HOSTILE} | named, tensor),
+        data_bytes=4 * 128 * 128,
+    )  # fmt: skip
+    write(found["NAMED"], header(llama_values() | named, tensor), data_bytes=4 * 128 * 128)
+    return found
+
+
+def settings_of_others(folder: Path) -> None:
+    """What `kvchat import` reads, with hostile keys and values."""
+    shell = HOSTILE.replace("'", "")
+    for name, text in {
+        "serve.sh": f"llama-server -m 'm{shell}.gguf' --odd '{shell}' --ctx-size '{shell}'\n",
+        "swap.yaml": f"models:\n  {SPELLED}:\n    cmd: llama-server -m {SPELLED} --odd {SPELLED}\n",
+        "models.ini": f"version = 1\n[{shell}]\nmodel = {shell}.gguf\n{shell} = {shell}\n",
+        "Modelfile": f"FROM {shell}.gguf\nPARAMETER num_ctx 4096\nPARAMETER {shell} {shell}\n",
+        "lm.json": f'{{"load": {{"fields": [{{"key": {SPELLED}, "value": {SPELLED}}}]}}}}',
+        "kobold.kcpps": f'{{"model_param": {SPELLED}, {SPELLED}: {SPELLED}, "contextsize": 4096}}',
+        "server.env": f"LLAMA_ARG_MODEL={shell}.gguf\nLLAMA_ARG_{shell}={shell}\n",
+        "chats.jsonl": f'{{"kind": {SPELLED}, {SPELLED}: {SPELLED}}}\n',
+    }.items():
+        (folder / name).write_text(text, newline="")
+
+
+def files_of_kvchat(folder: Path) -> dict[str, Path]:
+    """Presets, results, a log and a file that is none of them."""
+    presets = locations.presets_dir()
+    presets.mkdir(parents=True)
+    found = {
+        "PRESET": presets / f"{HOSTILE}.toml", "WRONG": presets / f"wrong {HOSTILE}.toml",
+        "RESULTS": folder / "results.json", "LOG": folder / f"{HOSTILE}.log",
+        "TOML": folder / f"{HOSTILE}.toml",
+    }  # fmt: skip
+    found["PRESET"].write_text(f"name = 'x'\ndescription = {SPELLED}\nsystem_prompt = {SPELLED}\n")
+    found["WRONG"].write_text(f"name = {SPELLED}\n{SPELLED} = {SPELLED}\nn_ctx = {SPELLED}\n")
+    found["TOML"].write_text(f"{SPELLED} = {HOSTILE}\n", newline="")
+    card = "".join(HOSTILE.split())
+    rows = "model", "KV", "compute"
+    found["LOG"].write_text(
+        "llama_server: initializing\n"
+        + "".join(f"load_tensors: {card} {row} buffer size = 9.00 MiB\n" for row in rows)
+        + f"|   - GPU0 ({HOSTILE}) | 9 = 9 + ( 3 = 1 + 1 + 1) + 3 |\n"
+        + f"llama_context: n_ctx = {card}\n",
+        newline="",
+    )
+    failed = PromptRecord(HOSTILE, HOSTILE, 0.0, failure=HOSTILE, notes=(HOSTILE,))
+    made = results(record({"combined:auto": [1.5]}, prompt=HOSTILE, set_name=HOSTILE), failed,
+                   policies=["combined:auto"])  # fmt: skip
+    subject = replace(made.subject, model=HOSTILE, draft=HOSTILE, file_type=HOSTILE)
+    write_results(found["RESULTS"], replace(made, subject=subject))
+    return found
+
+
+def kept_chats_and_states() -> None:
+    with ChatStore(locations.database_path()) as store:
+        chat = store.create_chat(
+            title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
+            sampling=SamplingSettings(),
+        )  # fmt: skip
+        asked = store.add_message(chat.id, parent_id=None, role="user", content=LINES)
+        store.add_message(
+            chat.id, parent_id=asked.id, role="assistant", content=LINES, model_name=HOSTILE
+        )
+        store.set_summary(chat.id, LINES)
+    namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
+    with ColdFolder(locations.snapshots_dir()) as folder:
+        folder.write(namespace, STATE, payload_of(STATE))
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A world in which every name and text is hostile; what the words of `CASES` stand for."""
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KVCHAT_MODELS", f"{folder}{os.pathsep}/{HOSTILE}")
+    gpu = Device(HOSTILE, "gpu", 8 << 30, 8 << 30)
+    monkeypatch.setattr(engine.memory.hardware, "find_gpus", lambda: (gpu,))
+    monkeypatch.setattr("app.doctor.gpu.find_nvidia_gpus", lambda: (gpu,))
+    monkeypatch.setattr("app.planning.gpu_holders.holders", lambda: [HOSTILE])
+    monkeypatch.setattr(engine.worker_client, "WorkerClient", HostileClient)
+    monkeypatch.setattr("app.bench.benchmark.WorkerClient", HostileClient)
+    monkeypatch.setattr("app.doctor.llama_cpp.WorkerClient", HostileClient)
+    monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
+    monkeypatch.setattr(main, "_require_terminal", lambda _: None)
+    monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
+    files = models_in(folder) | files_of_kvchat(folder)
+    settings_of_others(folder)
+    kept_chats_and_states()
+    with hostile_server() as url:
+        yield {
+            **{name: str(path) for name, path in files.items()},
+            "HOSTILE": HOSTILE, "FOLDER": str(folder), "KEY": STATE.key, "SERVER": url,
+        }  # fmt: skip
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that click knows, by its words."""
+    context = click.Context(group)
+    for name in [*group.list_commands(context), *(["chat"] if not path else [])]:
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path}{name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+
+
+COMMANDS = dict(commands(main.cli))
+
+
+def hostile_values(command: click.Command) -> Iterator[list[str]]:
+    """The command with a hostile value for each option and argument, one at a time."""
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    for option in command.params:
+        if isinstance(option, click.Option) and not option.is_flag:
+            yield [*("STRANGE" for _ in arguments), option.opts[0], "HOSTILE"]
+    for given in arguments:
+        yield ["HOSTILE" if each is given else "MODEL" for each in arguments]
+    yield [*("MODEL" for _ in arguments), "HOSTILE", "--HOSTILE"]
+    yield ["--help"]
+
+
+def test_no_command_is_forgotten_here() -> None:
+    assert set(CASES) == set(COMMANDS)
+
+
+SLOW = ("bench", "doctor", "plan")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
+def test_no_command_lets_a_terminal_obey_what_it_reads(name: str, words: dict[str, str]) -> None:
+    cases = [*map(str.split, CASES[name]), *hostile_values(COMMANDS[name])]
+    known = re.compile("|".join(words))
+    for case in cases:
+        told = [known.sub(lambda match: words[match[0]], word) for word in case]
+        shown = on_terminal(*name.split(), *told)
+        assert shown.strip() or name == "chat", case
+        assert "Traceback" not in shown, (case, shown)
+        assert not harmful(shown), (case, harmful(shown), shown)
+
+
+def test_a_completion_of_the_shell_is_harmless(words: dict[str, str]) -> None:
+    asked = {"_KVCHAT_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    for typed in ("plan", "export --format", "run --preset", HOSTILE):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COMP_WORDS", f"kvchat {typed} '{words['HOSTILE']}'")
+            for name, value in asked.items():
+                patch.setenv(name, value)
+            assert not harmful(on_terminal())
+
+
+@pytest.mark.parametrize("command", ["where", "cache list", "doctor --help", "models"])
+def test_the_settings_are_told_of_harmlessly(command: str, words: dict[str, str]) -> None:
+    del words
+    locations.settings_path().write_text(f"{SPELLED} = 1\n[{SPELLED}]\n{SPELLED} = {SPELLED}\n")
+    shown = on_terminal(*command.split())
+    assert not harmful(shown), shown
+    assert "owned" in shown or "--help" in command
