@@ -1,18 +1,15 @@
 """llama.cpp's own figures to the byte: a process that answers one JSON line with one.
 
-The log rounds to 0.01 MiB, so the bytes come from `llama_get_memory_breakdown`. It is C++ and
-returns a `std::map`, which is read here as libstdc++ (GCC 12) lays it out; the sums are checked
-against the log of the same context. For benchmarks only: kvchat itself reads the log.
+The log rounds to 0.01 MiB, so the bytes come from `llama_get_memory_breakdown`; the sums are
+checked against the log of the same context.
 """
 
 import ctypes
 import json
 import re
 import sys
-from collections import defaultdict
 
-import llama_cpp
-
+from engine.backends.llama_cpp.breakdown import Breakdown, breakdown
 from engine.backends.llama_cpp_dry_run import (
     DryRunner,
     Request,
@@ -21,68 +18,11 @@ from engine.backends.llama_cpp_dry_run import (
 )
 from engine.errors import EngineError, WorkerError
 
-SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
-LIBRARY = llama_cpp.llama_cpp._lib
 ROUNDING_BYTES = 5300
 SIZE_LINE = re.compile(
     r"(?P<owner>llama_kv_cache|llama_memory_recurrent|llama_dsv4_comp_state)\w*: "
     r"(?:.*layers = \d+, )?size =\s*(?P<mib>[\d.]+) MiB"
 )
-PARTS = ("model", "context", "compute")
-
-Breakdown = dict[str, dict[str, int]]
-
-
-class _Node(ctypes.Structure):
-    """A node of the red-black tree behind `std::map<buffer type, sizes>`."""
-
-
-_Node._fields_ = [
-    ("color", ctypes.c_size_t),
-    ("parent", ctypes.POINTER(_Node)),
-    ("left", ctypes.POINTER(_Node)),
-    ("right", ctypes.POINTER(_Node)),
-    ("buffer_type", ctypes.c_void_p),
-    ("model", ctypes.c_size_t),
-    ("context", ctypes.c_size_t),
-    ("compute", ctypes.c_size_t),
-]
-
-
-class _Map(ctypes.Structure):
-    """`std::map` itself: a comparator, the header node's links, the number of nodes."""
-
-    _fields_ = [
-        ("compare", ctypes.c_size_t),
-        ("color", ctypes.c_size_t),
-        ("root", ctypes.POINTER(_Node)),
-        ("leftmost", ctypes.POINTER(_Node)),
-        ("rightmost", ctypes.POINTER(_Node)),
-        ("n_nodes", ctypes.c_size_t),
-    ]
-
-
-def breakdown(context: object) -> Breakdown:
-    """Give the bytes of model, context and compute by the name of the buffer type."""
-    ask = getattr(LIBRARY, SYMBOL)
-    ask.argtypes, ask.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
-    result = _Map()
-    ask(ctypes.byref(result), context)
-    found: Breakdown = defaultdict(lambda: dict.fromkeys(PARTS, 0))
-    waiting = [result.root] if result.n_nodes else []
-    while waiting:
-        node = waiting.pop().contents
-        sizes = found[_name_of(node.buffer_type)]
-        for part in PARTS:
-            sizes[part] += getattr(node, part)
-        waiting += [child for child in (node.left, node.right) if child]
-    return dict(found)
-
-
-def _name_of(buffer_type: int) -> str:
-    ask = LIBRARY.ggml_backend_buft_name
-    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_char_p
-    return str(ask(buffer_type).decode())
 
 
 def padding(sizes: Breakdown) -> int:

@@ -5,6 +5,7 @@ from math import prod
 from pathlib import Path
 
 from engine.model.architecture import Model, read_model
+from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import Value
 from engine.model.layouts import FAMILIES
 from engine.model.layouts.family import Family
@@ -12,7 +13,6 @@ from engine.model.layouts.keys import Keys
 from tests.gguf_files import header, write
 
 F32, I32 = 0, 26
-ELEMENT_BYTES = 4
 ALIGNMENT = 32
 UNPREFIXED = ("xielu.", "tokenizer.")
 
@@ -25,17 +25,20 @@ def made_model(
     traits: frozenset[str] = frozenset(),
     family: Family | None = None,
     n_vocab: int = 512,
+    types: Mapping[str, int] | None = None,
 ) -> Model:
     """Write a header with these keys and the tensors of its family, and read it.
 
     It has no vocabulary but its length. `family` is for architectures whose tensors the product
-    does not know.
+    does not know, `types` for tensors by name that are not f32.
     """
     keys = Keys(architecture, values, n_vocab, traits)
     tensors, offset = [], 0
     for name, shape in (family or FAMILIES[architecture]).tensors(keys):
-        tensors.append((name, shape, I32 if "tid2eid" in name else F32, offset))
-        offset += -(-prod(shape) * ELEMENT_BYTES // ALIGNMENT) * ALIGNMENT
+        kind = (types or {}).get(name, I32 if "tid2eid" in name else F32)
+        tensors.append((name, shape, kind, offset))
+        nbytes = GGML_TYPES[kind].row_bytes(prod(shape))
+        offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
     head: dict[str, object] = {
         "general.architecture": architecture,
         "tokenizer.ggml.model": "none",

@@ -6,7 +6,7 @@ import click
 
 from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
-from app.cli.plan_options import draft_option, machine_options, slots_option, whole
+from app.cli.plan_options import cpu_of, draft_option, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
     from app.planning.fitting import Fitted
@@ -103,7 +103,7 @@ def _fitted(model: str, options: dict[str, object]) -> "Fitted":
     wanted = Wanted(
         model,
         Goal(str(options["goal"])),
-        Machine(vram, cards, whole(options["ram"]), has_gpu=not options["no_gpu"]),
+        Machine(vram, cards, whole(options["ram"]), not options["no_gpu"], cpu_of(options)),
         "kvchat" if options["target"] == "kvchat" else "llama-server",
         None if draft is None else str(draft),
         n_slots=whole(options["n_slots"]) or 1,

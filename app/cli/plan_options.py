@@ -9,6 +9,7 @@ import click
 
 from app.cli.amounts import Count, Layers, Shares, Size
 from engine.configuration import KVTypeName
+from engine.memory.repacking import Instructions
 
 if TYPE_CHECKING:
     from app.planning.plan import Planner, Setup
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 Command = Callable[..., object]
 KV_TYPE = click.Choice(get_args(KVTypeName))
 GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
-MACHINE = frozenset({"vram", "cards", "ram", "margin"})
+CPUS = get_args(Instructions)
+MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin"})
 
 
 def _joined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -36,6 +38,9 @@ machine_options = _joined(
     click.option("--card", "cards", multiple=True, metavar="NAME",
                  help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),
     click.option("--ram", type=Size(), help="Main memory instead of what is free."),
+    click.option("--cpu", type=click.Choice(CPUS),
+                 help="What the processor can instead of this one's: llama.cpp repacks weights "
+                 "by it, and holds tied embeddings twice."),
     click.option("--margin", type=Size(can_be_zero=True),
                  help="Memory to keep free on every device; without it 512MiB."),
 )  # fmt: skip
@@ -121,6 +126,7 @@ def setup_of_options(
         vram_bytes=vram,
         cards=tuple(find_card(card).name for card in cards),
         ram_bytes=whole(options["ram"]),
+        cpu=cpu_of(options),
         margin_bytes=whole(options["margin"]),
         rules=rules,
     )
@@ -133,6 +139,11 @@ def setup_of_options(
 def whole(value: object) -> int | None:
     """An option's number, None where it was not given."""
     return value if isinstance(value, int) else None
+
+
+def cpu_of(options: Mapping[str, object]) -> Instructions | None:
+    """What the processor to plan for can, None where it was not said."""
+    return next((name for name in CPUS if name == options["cpu"]), None)
 
 
 def _text(value: object) -> str | None:

@@ -13,6 +13,7 @@ from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Target
 from engine.memory.fit import with_n_ctx
+from engine.memory.repacking import Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.presets.library import find_preset, preset_of
@@ -34,6 +35,7 @@ class Asked:
     vram_bytes: tuple[int, ...] = ()
     cards: tuple[str, ...] = ()
     ram_bytes: int | None = None
+    cpu: Instructions | None = None
     margin_bytes: int | None = None
     rules: Mapping[str, object] = field(default_factory=dict)
     """Values that stand over those of the preset, by the preset's own keys."""
@@ -67,11 +69,13 @@ def setup_of_preset(
     if margin is not None:
         rules = rules.model_copy(update={"margin_gib": margin / GIB})
     vram = asked.vram_bytes or (() if asked.cards else _vram(rules))
-    machine = Machine(planner.devices(vram, asked.cards, asked.ram_bytes), asked.target)
+    machine = Machine(planner.devices(vram, asked.cards, asked.ram_bytes, asked.cpu), asked.target)
     draft = None if draft_path is None else planner.model(draft_path)
     configuration = _resolved(rules, planner.model(model_path), machine, draft)
     margin_bytes = round(rules.margin_gib * GIB)
-    return Setup(configuration, asked.target, vram, margin_bytes, asked.cards, asked.ram_bytes)
+    return Setup(
+        configuration, asked.target, vram, margin_bytes, asked.cards, asked.ram_bytes, asked.cpu
+    )
 
 
 def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:

@@ -8,6 +8,7 @@ from engine.configuration import Configuration
 from engine.memory.cards import planned_devices
 from engine.memory.estimate import Target
 from engine.memory.hardware import Device
+from engine.memory.repacking import Instructions
 from engine.memory.search import Found, Goal, Limits, search
 from engine.model.architecture import Model
 from engine.presets.preset import SamplingRules
@@ -21,6 +22,7 @@ class Machine:
     cards: tuple[str, ...] = ()
     ram_bytes: int | None = None
     has_gpu: bool = True
+    cpu: Instructions | None = None
 
     @property
     def is_planned(self) -> bool:
@@ -38,6 +40,7 @@ class Machine:
             cards=self.cards,
             ram_bytes=self.ram_bytes,
             has_gpu=self.has_gpu,
+            instructions=self.cpu,
         )
 
 
@@ -69,7 +72,8 @@ class Fitted:
         found, wanted = self.found, self.wanted
         gpus = [d.device for d in found.estimate.devices if d.device.kind == "gpu"]
         sizes = tuple(gpu.free_bytes for gpu in gpus)
-        setup = Setup(found.configuration, wanted.target, sizes, wanted.margin_bytes)
+        cpu = wanted.machine.cpu
+        setup = Setup(found.configuration, wanted.target, sizes, wanted.margin_bytes, cpu=cpu)
         return Plan(setup, self.model, found.estimate, found.configuration.n_ctx)
 
 

@@ -5,17 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from app.planning.plan import device_index
 from engine.events import BufferSize
 from engine.memory.estimate import DeviceEstimate, TermKind
+from engine.memory.measured import KINDS
 
 LoadedBytes = Mapping[str, Mapping[TermKind, int]]
 """Bytes by name of the device and part."""
-
-KINDS = {
-    "model": TermKind.WEIGHTS,
-    "KV": TermKind.KV,
-    "RS": TermKind.STATE,
-    "compute": TermKind.COMPUTE,
-    "output": TermKind.COMPUTE,
-}
 
 
 def loaded_bytes(

@@ -11,7 +11,7 @@ from engine.memory.fit import Estimator
 MAX_ESTIMATES = 4096
 """About 20 MB of estimates: the table and the what-ifs of some hundred turns of a knob."""
 
-Base = tuple[str, tuple[int, ...], tuple[str, ...], int | None]
+Base = tuple[str, tuple[int, ...], tuple[str, ...], int | None, str | None]
 """Program and machine: what an estimate depends on beside its configuration."""
 
 
@@ -30,7 +30,7 @@ class RememberingPlanner(Planner):
     def estimator(self, setup: Setup) -> Estimator:
         """Give the cost of other configurations of the same models and devices."""
         cost = super().estimator(setup)
-        base = (setup.target, setup.vram_bytes, setup.cards, setup.ram_bytes)
+        base = (setup.target, setup.vram_bytes, setup.cards, setup.ram_bytes, setup.cpu)
 
         def remembered(configuration: Configuration) -> Estimate:
             key = (base, configuration)

@@ -12,6 +12,7 @@ from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
+from engine.memory.repacking import Instructions
 from engine.memory.slots import slots_text
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
@@ -20,7 +21,7 @@ from engine.model.kinds import ModelKind, kind_of
 from engine.presets.export.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
-_Machine = tuple[tuple[int, ...], tuple[str, ...], int | None]
+_Machine = tuple[tuple[int, ...], tuple[str, ...], int | None, Instructions | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,13 @@ class Setup:
     """Cards to plan for by name, after those sizes; a machine with one memory stands alone."""
     ram_bytes: int | None = None
     """Main memory to plan for; None plans for what is free here."""
+    cpu: Instructions | None = None
+    """What the CPU to plan for can; None plans for that of a named machine, or of this one."""
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether the machine is another one than this."""
-        return bool(self.vram_bytes or self.cards or self.ram_bytes)
+        return bool(self.vram_bytes or self.cards or self.ram_bytes or self.cpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +215,17 @@ class Planner:
         Raises:
             HardwareError: a card is not known, or the parts make no machine.
         """
-        return self.devices(setup.vram_bytes, setup.cards, setup.ram_bytes)
+        return self.devices(setup.vram_bytes, setup.cards, setup.ram_bytes, setup.cpu)
 
     def devices(
         self,
         vram_bytes: tuple[int, ...],
         cards: tuple[str, ...] = (),
         ram_bytes: int | None = None,
+        cpu: Instructions | None = None,
     ) -> tuple[Device, ...]:
         """Give the devices to plan for; raises as `devices_of` does."""
-        machine = (vram_bytes, cards, ram_bytes)
+        machine = (vram_bytes, cards, ram_bytes, cpu)
         if machine not in self._devices:
             found = told_apart(_devices(*machine))
             if ram_bytes is None:
@@ -243,13 +247,18 @@ def told_apart(found: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def _devices(
-    vram_bytes: tuple[int, ...], cards: tuple[str, ...], ram_bytes: int | None
+    vram_bytes: tuple[int, ...],
+    cards: tuple[str, ...],
+    ram_bytes: int | None,
+    cpu: Instructions | None,
 ) -> tuple[Device, ...]:
-    if not cards and ram_bytes is None:
+    if not cards and ram_bytes is None and cpu is None:
         return devices(vram_bytes=vram_bytes)
     from engine.memory.cards import planned_devices
 
-    return planned_devices(vram_bytes=vram_bytes, cards=cards, ram_bytes=ram_bytes)
+    return planned_devices(
+        vram_bytes=vram_bytes, cards=cards, ram_bytes=ram_bytes, instructions=cpu
+    )
 
 
 def n_ctx_limit(model: Model, setup: Setup) -> int:

@@ -241,6 +241,7 @@ def _first_setup(name: str, now: Setup | None, planner: RememberingPlanner) -> S
             vram_bytes=now.vram_bytes,
             cards=now.cards,
             ram_bytes=now.ram_bytes,
+            cpu=now.cpu,
             margin_bytes=now.margin_bytes,
         )
     return setup_of_preset(Preset(name="default"), asked, planner)

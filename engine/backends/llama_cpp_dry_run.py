@@ -19,6 +19,7 @@ import llama_cpp
 import psutil
 
 from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
+from engine.backends.llama_cpp.breakdown import weights_buffers
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.placement import Placement, PlacementRequest, whole_model
 from engine.configuration import FlashAttention, KVTypeName
@@ -70,8 +71,9 @@ class DryRunner:
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
-        with self.context(request):
+        with self.context(request) as context:
             found = [b for b in self._log.buffers("target") if b.kind != "KV"]
+            found += weights_buffers(context, found)
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
             found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
         asked = request["context"]

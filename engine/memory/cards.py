@@ -10,6 +10,7 @@ from pathlib import Path
 from engine.errors import HardwareError
 from engine.memory.apple import gpu_share
 from engine.memory.hardware import Device, devices
+from engine.memory.repacking import Instructions
 from engine.memory.units import GIB, MIB
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
@@ -42,6 +43,8 @@ class Card:
     """The whole memory where GPU and CPU share it; None for cards with their own."""
     is_nominal: bool = False
     """Whether the size is that on the box, a little more than the driver's."""
+    instructions: Instructions | None = None
+    """What the CPU of a machine with one memory can; None for cards."""
 
     @property
     def is_unified(self) -> bool:
@@ -122,6 +125,7 @@ def _cards(entry: dict[str, object]) -> list[Card]:
             bandwidth,
             tuple(f"{alias} {gib}GB" for alias in aliases),
             ram_bytes=gib * GIB,
+            instructions="avx2" if vendor == "AMD" else "arm",
         )
         for gib in sizes
     ]
@@ -133,10 +137,18 @@ def planned_devices(
     cards: tuple[str, ...] = (),
     ram_bytes: int | None = None,
     has_gpu: bool = True,
+    instructions: Instructions | None = None,
 ) -> tuple[Device, ...]:
     """Give the devices of a machine that is planned for: what is not said is that of this one.
 
     Sizes come before cards, and the main memory last, as llama.cpp counts devices.
+
+    Args:
+        vram_bytes: Memory of GPUs.
+        cards: Cards by name, or one machine.
+        ram_bytes: Main memory.
+        has_gpu: False plans without the GPUs that are here.
+        instructions: What the CPU can; None is what that of a named machine can, or this one.
 
     Raises:
         UnknownCardError: a card is not known.
@@ -151,12 +163,19 @@ def planned_devices(
     if not has_gpu:
         if named or vram_bytes:
             raise HardwareError("a plan without GPU cannot have devices: leave out one of both")
-        return devices(ram_bytes=ram_bytes)[-1:]
+        return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
     if not named:
-        return devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)
+        return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)
     sized = devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)[:-1] if vram_bytes else ()
     [cpu] = devices(ram_bytes=machine.ram_bytes if machine else ram_bytes)[-1:]
-    return (*sized, *_numbered(named, first=len(sized)), cpu)
+    found = (*sized, *_numbered(named, first=len(sized)), cpu)
+    return _with_cpu(found, instructions or (machine.instructions if machine else None))
+
+
+def _with_cpu(found: tuple[Device, ...], instructions: Instructions | None) -> tuple[Device, ...]:
+    if instructions is None:
+        return found
+    return (*found[:-1], replace(found[-1], instructions=instructions))
 
 
 def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:

@@ -164,8 +164,11 @@ def _add_model(
     )
     where = place(weights, configuration, ledger.gpus, ledger.cpu)
     for device, nbytes in where.weight_bytes.items():
+        note = "tensor table"
+        if device == ledger.cpu and where.is_repacked:
+            note = f"{note}, tied embeddings twice: a CPU with {device.instructions} repacks them"
         if nbytes:
-            ledger.add(device, TermKind.WEIGHTS, nbytes, Source.EXACT, "tensor table")
+            ledger.add(device, TermKind.WEIGHTS, nbytes, Source.EXACT, note)
     _add_memory(ledger, architecture, configuration, shape, where)
     add_graph(ledger, model, configuration, shape, where, rows)
     return where

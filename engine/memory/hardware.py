@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import HardwareError
+from engine.memory.repacking import Instructions, instructions_here
 
 DeviceKind = Literal["gpu", "cpu"]
 
@@ -22,6 +23,8 @@ class Device:
     free_bytes: int
     is_unified: bool = False
     """Whether a GPU's memory is a part of main memory, which then holds both."""
+    instructions: Instructions = "avx2"
+    """What a CPU can: it decides which weights llama.cpp repacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def devices(
     gpus = tuple(
         Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
     )
-    cpu = find_cpu() if ram_bytes is None else Device("CPU", "cpu", ram_bytes, ram_bytes)
+    cpu = find_cpu() if ram_bytes is None else _cpu(ram_bytes, ram_bytes)
     return (*(gpus or find_gpus()), cpu)
 
 
@@ -174,4 +177,8 @@ def find_cpu() -> Device:
     limit = memory_limit()
     if limit is not None:
         total, free = min(total, limit.total_bytes), min(free, limit.free_bytes)
-    return Device("CPU", "cpu", total, free)
+    return _cpu(total, free)
+
+
+def _cpu(total_bytes: int, free_bytes: int) -> Device:
+    return Device("CPU", "cpu", total_bytes, free_bytes, instructions=instructions_here())

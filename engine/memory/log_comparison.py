@@ -10,7 +10,6 @@ from engine.memory.server_log import ServerLog
 from engine.memory.terms import DeviceEstimate, TermKind
 
 OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
-ALL_KINDS = KINDS | {"model": TermKind.WEIGHTS}
 SETTINGS = {
     "n_ctx": "context",
     "n_seq_max": "slots",
@@ -46,7 +45,7 @@ def compare_log(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
     measured: dict[tuple[str, TermKind], int] = defaultdict(int)
     for buffer in log.buffers:
         device = device_of(buffer, planned.devices)
-        kind = OWNERS.get(buffer.owner) or ALL_KINDS[buffer.kind]
+        kind = OWNERS.get(buffer.owner) or KINDS[buffer.kind]
         measured[device or buffer.device, kind] += buffer.nbytes
     names = dict.fromkeys([*(d.device.name for d in planned.devices), *(n for n, _ in measured)])
     by_name = {device.device.name: device for device in planned.devices}

@@ -10,6 +10,7 @@ from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.model.architecture import Model
 
 KINDS = {
+    "model": TermKind.WEIGHTS,
     "KV": TermKind.KV,
     "RS": TermKind.STATE,
     "compute": TermKind.COMPUTE,
@@ -34,7 +35,10 @@ def with_measured(
         buffers: Of the target and, where there is one, of the draft.
         draft: The draft model of the configuration, for its weights.
     """
-    own = _measured_devices(planned.devices, [b for b in buffers if b.owner == "target"])
+    measured = [b for b in buffers if b.owner == "target"]
+    if planned.configuration.n_mtp_draft:  # a dry run leaves out the weights of a model's own head
+        measured = [buffer for buffer in measured if buffer.kind != "model"]
+    own = _measured_devices(planned.devices, measured)
     alone = draft_alone(planned.configuration, planned.target)
     if draft is None or alone is None:
         return replace(planned, devices=own)
@@ -77,7 +81,7 @@ def _measured_devices(
 
 def _measured_device(device: DeviceEstimate, found: Found) -> DeviceEstimate:
     terms = dict(device.terms)
-    for kind in (TermKind.KV, TermKind.STATE, TermKind.COMPUTE):
+    for kind in dict.fromkeys(KINDS.values()):
         nbytes = found.get((device.device.name, kind))
         if nbytes is not None:
             terms[kind] = _measured_term(terms.get(kind), nbytes)
@@ -105,7 +109,7 @@ def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> st
         kinds = (TermKind.KV, TermKind.STATE)
         holders = [d.device.name for d in devices if any(d.term(kind).nbytes for kind in kinds)]
         return holders[0] if len(holders) == 1 else None
-    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
+    if buffer.device.startswith(("CPU", "AMX")) or buffer.device.endswith("_Host"):
         return next(d.device.name for d in devices if d.device.kind == "cpu")
     digits = "".join(character for character in buffer.device if character.isdigit())
     gpus = [d.device.name for d in devices if d.device.kind == "gpu"]

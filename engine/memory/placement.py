@@ -30,6 +30,8 @@ class Placement:
     """The GPUs that llama.cpp would use."""
     spans: tuple[tuple[int, int, Device], ...]
     """Runs of layers on one device: the first, the one behind the last, and the device."""
+    is_repacked: bool = False
+    """Whether the CPU holds tied embeddings twice: as rows, and repacked as the output layer."""
 
     @property
     def distinct_devices(self) -> tuple[Device, ...]:
@@ -72,12 +74,22 @@ def _place(
         held[device] += nbytes
     output = devices[n_layers]
     held[output] += weights.output_bytes
-    if output.kind == "gpu":
+    is_repacked = output == cpu and _is_repacked(weights, gpus, cpu)
+    if output.kind == "gpu" or is_repacked:
         held[output] += weights.tied_bytes
     for name, nbytes in weights.moved_bytes:
         held[device_named(name, gpus, cpu)] += nbytes
     spans = tuple(_spans(devices[:n_layers]))
-    return Placement(tuple(devices[:n_layers]), output, dict(held), used, spans)
+    return Placement(tuple(devices[:n_layers]), output, dict(held), used, spans, is_repacked)
+
+
+def _is_repacked(weights: Weights, gpus: tuple[Device, ...], cpu: Device) -> bool:
+    """Whether the output layer is repacked on the CPU.
+
+    Beside a GPU with pinned memory it is not (`make_cpu_buft_list`); Apple's have none.
+    """
+    has_pinned = any(not gpu.is_unified for gpu in gpus) or (gpus and cpu.instructions != "arm")
+    return cpu.instructions in weights.repacked_by and not has_pinned
 
 
 def _spans(devices: list[Device]) -> Iterator[tuple[int, int, Device]]:

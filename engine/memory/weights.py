@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from engine.configuration import TensorOverride
 from engine.errors import PresetError
+from engine.memory.repacking import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
 from engine.model.gguf import GgufFile, TensorInfo
 from engine.model.header_keys import HeaderKeys
@@ -51,6 +52,8 @@ class Weights:
     """Embeddings that are the output layer too: a GPU gets a copy of them; 0 where none are."""
     moved_bytes: tuple[tuple[str, int], ...] = ()
     """Tensors that overrides put on a device of their own, by its name."""
+    repacked_by: frozenset[Instructions] = frozenset()
+    """Instructions of a CPU that gets a copy of tied embeddings, too."""
 
     @property
     def total_bytes(self) -> int:
@@ -97,10 +100,18 @@ def weights_of(
             outputs += nbytes
         else:
             inputs += nbytes
-    tied = _tied_bytes(file)
+    embeddings = _tied_embeddings(file)
+    tied = 0 if embeddings is None else _padded(embeddings)
     if file.architecture in OUTPUT_FIRST:
-        outputs, tied = outputs + tied, 0
-    return Weights(inputs, tuple(layers), outputs, tied, tuple(sorted(moved.items())))
+        outputs, embeddings, tied = outputs + tied, None, 0
+    return Weights(
+        inputs,
+        tuple(layers),
+        outputs,
+        tied,
+        tuple(sorted(moved.items())),
+        frozenset(name for name in ROW_MULTIPLES if embeddings and is_repacked(embeddings, name)),
+    )
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
@@ -148,13 +159,11 @@ def layer_of(name: str, n_blocks: int) -> int | None:
     return 0 if n_blocks and name.startswith(FIRST_LAYER_PREFIXES) else None
 
 
-def _tied_bytes(file: GgufFile) -> int:
-    if file.architecture in HEADLESS:
-        return 0
-    sizes = {tensor.name: _padded(tensor) for tensor in file.tensors}
-    if "output.weight" in sizes or file.architecture in EMBEDDING_IS_OUTPUT:
-        return 0
-    return sizes.get("token_embd.weight", 0)
+def _tied_embeddings(file: GgufFile) -> TensorInfo | None:
+    if file.architecture in HEADLESS or file.architecture in EMBEDDING_IS_OUTPUT:
+        return None
+    tensors = {tensor.name: tensor for tensor in file.tensors}
+    return None if "output.weight" in tensors else tensors.get("token_embd.weight")
 
 
 def _padded(tensor: TensorInfo) -> int:

@@ -2,6 +2,7 @@ import pytest
 
 from engine.errors import HardwareError
 from engine.memory.cards import UnknownCardError, all_cards, find_card, planned_devices
+from engine.memory.hardware import Device, devices
 from engine.memory.units import GIB, MIB
 
 
@@ -75,6 +76,17 @@ def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
         planned_devices(cards=("M4 Pro 48GB",), ram_bytes=GIB)
     with pytest.raises(HardwareError, match="whole machine"):
         planned_devices(cards=("M4 Pro 48GB", "3090"))
+
+
+def test_the_processor_of_another_machine_is_that_of_the_machine_or_what_is_said() -> None:
+    def cpu(**changes: object) -> Device:
+        return planned_devices(**changes)[-1]  # type: ignore[arg-type]  # by name
+
+    assert cpu(cards=("M4 Pro 48GB",)).instructions == "arm"
+    assert cpu(cards=("Strix Halo 64GB",)).instructions == "avx2"
+    assert cpu(cards=("3090",), instructions="arm").instructions == "arm"
+    assert cpu(ram_bytes=GIB, has_gpu=False, instructions="none").instructions == "none"
+    assert cpu(cards=("3090",)).instructions == devices()[-1].instructions
 
 
 def test_a_plan_without_gpu_has_main_memory_alone() -> None:

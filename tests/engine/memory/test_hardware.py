@@ -97,7 +97,8 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
 def test_a_limit_makes_main_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     tight = MemoryLimit(64 * MIB, 16 * MIB)
     monkeypatch.setattr("engine.memory.container.memory_limit", lambda: tight)
-    assert find_cpu() == Device("CPU", "cpu", 64 * MIB, 16 * MIB)
+    cpu = find_cpu()
+    assert (cpu.name, cpu.total_bytes, cpu.free_bytes) == ("CPU", 64 * MIB, 16 * MIB)
 
 
 def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:

@@ -1,5 +1,6 @@
 """Measured numbers in the place of formulas, on several devices and with a draft."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_graphs_lie_on_the_device_of_their_number_and_the_rest_on_the_cpu(
     found = with_measured(planned(starter_path, *CARDS), buffers).devices
     assert [device.term(TermKind.COMPUTE).nbytes // MIB for device in found] == [11, 12, 4]
     assert all(device.term(TermKind.COMPUTE).source is Source.MEASURED for device in found)
+
+
+def test_weights_are_those_of_the_dry_run_where_it_tells_them(starter_path: Path) -> None:
+    before = planned(starter_path)
+    exact = before.devices[0].term(TermKind.WEIGHTS)
+    same = (MeasuredBuffer("CPU", "model", exact.nbytes),)
+    twice = (*same, MeasuredBuffer("CPU_REPACK", "model", 30 * MIB))
+    assert with_measured(before, same).devices[0].term(TermKind.WEIGHTS) == exact
+    found = with_measured(before, twice).devices[0].term(TermKind.WEIGHTS)
+    assert (found.nbytes, found.source) == (exact.nbytes + 30 * MIB, Source.MEASURED)
+    own_head = replace(before, configuration=replace(before.configuration, n_mtp_draft=3))
+    assert with_measured(own_head, twice).devices[0].term(TermKind.WEIGHTS) == exact
 
 
 def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""Tied embeddings that llama.cpp repacks for the CPU lie in memory twice."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.memory.dry_run import DryRun
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device, find_cpu
+from engine.memory.repacking import Instructions, instructions_of, is_repacked
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB
+from engine.model.architecture import Model
+from engine.model.catalog import find_entry
+from engine.model.ggml_types import GGML_TYPES
+from engine.model.gguf import TensorInfo
+from tests.made_models import made_model
+
+GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
+EMBEDDINGS = "token_embd.weight"
+
+
+@pytest.fixture(scope="module")
+def dry_run() -> Iterator[DryRun]:
+    with DryRun() as runner:
+        yield runner
+
+
+def tied_model(folder: Path, kind: str, n_vocab: int = 1024) -> Model:
+    entry = find_entry("qwen3-0.6b")
+    values = {**entry.values, "block_count": 2}
+    return made_model(
+        folder / "m.gguf",
+        entry.architecture,
+        values,
+        traits=entry.traits,
+        n_vocab=n_vocab,
+        types={EMBEDDINGS: TYPE_IDS[kind]},
+    )
+
+
+def weights(model: Model, *devices: Device, n_gpu_layers: int = -1) -> int:
+    now = Configuration(model.file.path, 4096, n_gpu_layers=n_gpu_layers)
+    return estimate(model, now, devices).devices[-1].term(TermKind.WEIGHTS).nbytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_rows", "repacked_by"),
+    [
+        ("q4_0", 1024, {"avx2", "avx512", "arm"}),
+        ("q4_0", 1028, {"arm"}),
+        ("q4_K", 1028, set()),
+        ("q6_K", 1024, {"arm"}),
+        ("q5_K", 1024, {"arm"}),
+        ("q8_0", 1028, {"arm"}),
+        ("q2_K", 1024, {"avx512"}),
+        ("iq4_nl", 1024, {"avx2", "avx512", "arm"}),
+        ("q5_0", 1024, set()),
+        ("f16", 1024, set()),
+    ],
+)
+def test_types_are_repacked_by_what_the_processor_can(
+    kind: str, n_rows: int, repacked_by: set[Instructions]
+) -> None:
+    tensor = TensorInfo(EMBEDDINGS, (256, n_rows), GGML_TYPES[TYPE_IDS[kind]], 0, 0)
+    every: tuple[Instructions, ...] = ("none", "avx2", "avx512", "arm")
+    assert {name for name in every if is_repacked(tensor, name)} == repacked_by
+
+
+def test_repacked_embeddings_are_counted_twice_on_the_cpu_alone(tmp_path: Path) -> None:
+    model = tied_model(tmp_path, "q6_K")
+    arm = replace(CPU, instructions="arm")
+    own = next(tensor.nbytes for tensor in model.file.tensors if tensor.name == EMBEDDINGS)
+    assert weights(model, arm) - weights(model, CPU) == own
+    assert weights(model, GPU, arm) == weights(model, GPU, CPU) == own
+    pinned = weights(model, GPU, arm, n_gpu_layers=0)
+    assert pinned == weights(model, CPU), "beside a GPU with pinned memory nothing is repacked"
+    metal = replace(GPU, is_unified=True)
+    assert weights(model, metal, arm, n_gpu_layers=0) == weights(model, arm)
+
+
+def test_a_plan_says_why_embeddings_count_twice(tmp_path: Path) -> None:
+    model = tied_model(tmp_path, "q4_0")
+    [device] = estimate(model, Configuration(model.file.path, 4096), (CPU,)).devices
+    assert "tied embeddings twice: a CPU with avx2" in device.term(TermKind.WEIGHTS).note
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["q4_0", "q4_K", "iq4_nl", "q6_K", "q8_0", "q5_0", "f16"])
+@pytest.mark.parametrize("n_vocab", [1024, 1028])
+def test_tied_embeddings_weigh_what_the_dry_run_says(
+    kind: str, n_vocab: int, tmp_path: Path, dry_run: DryRun
+) -> None:
+    model = tied_model(tmp_path, kind, n_vocab)
+    buffers = dry_run.measure(Configuration(model.file.path, 4096))
+    measured = sum(buffer.nbytes for buffer in buffers if buffer.kind == "model")
+    if not measured:
+        pytest.skip("this llama.cpp does not tell its weights")
+    assert weights(model, find_cpu()) == measured
+
+
+@pytest.mark.parametrize(
+    ("features", "is_arm", "found"),
+    [
+        ({"sse4_2"}, False, "none"),
+        ({"avx2", "fma"}, False, "avx2"),
+        ({"avx2", "avx512f"}, False, "avx512"),
+        ({"fp", "asimd"}, True, "none"),
+        ({"asimd", "asimddp", "i8mm", "sve"}, True, "arm"),
+    ],
+)
+def test_a_processor_is_known_by_its_features(
+    features: set[str],
+    is_arm: bool,
+    found: Instructions,
+) -> None:
+    assert instructions_of(features, is_arm=is_arm) == found
