@@ -42,7 +42,7 @@ class ChatController(ChatReplies):
             self.guest = None
         self._forget_engine_note()
         self.configuration = configuration
-        self.loaded = None
+        self.loaded = self._cells_of = None
         self._speculation = configuration.speculation
         self.history.uses_model(str(configuration.model_path))
         self.meters.loading(configuration)

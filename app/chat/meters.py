@@ -248,7 +248,7 @@ class Meters:
     def _failed(self, event: Failed | WorkerStopped) -> None:
         if isinstance(event, WorkerStopped):
             self._ended(Phase.LOADING if event.will_restart else Phase.STOPPED)
-            self._now = replace(self._now, process_bytes=None, cache=None, tiers=None)
+            self._now = replace(self._now, process_bytes=None, cache=None, tiers=None, buffers=())
         else:
             is_over = event.fatal or self.phase is Phase.LOADING
             self._ended(Phase.STOPPED if is_over else Phase.READY)
@@ -266,13 +266,16 @@ class Meters:
 
     def _live_tps(self) -> float | None:
         now = self._clock()
-        while self._recent and now - self._recent[0][0] > WINDOW_S:
+        # A slow model has few groups in that time: two are kept, whenever they came.
+        while len(self._recent) > 2 and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
         if len(self._recent) < 2:
             return None
         # The first group came before its own time began to count.
         n_tokens = sum(n for _, n in self._recent) - self._recent[0][1]
-        return share_of_time(n_tokens, self._recent[-1][0] - self._recent[0][0])
+        # Where none came for long, that counts as well.
+        end = max(self._recent[-1][0], now - WINDOW_S)
+        return share_of_time(n_tokens, end - self._recent[0][0])
 
     def _close_bins(self) -> None:
         if not self._is_running or self._now.first_token_s is None:

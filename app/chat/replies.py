@@ -43,6 +43,7 @@ from engine.events import (
 
 GUEST = 0
 """In place of a chat's number, which is never 0."""
+WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
 LOOK_EVERY_S = 2.0
 """How often a chat that another kvchat writes is looked at, in seconds."""
 
@@ -238,7 +239,6 @@ class ChatReplies:
                 self._cells_of = self._reply.chat_id
             case Loaded():
                 self.loaded = self._just_loaded = event
-                self._cells_of = None
                 self._forget_engine_note()
                 self._is_rebuilt = True  # what can go on depends on the model
                 self._prefetch_shown()
@@ -288,9 +288,10 @@ class ChatReplies:
             self._cut_reply(reply.begun.finish_reason or FAILED)
         else:
             self._take_back(reply)
-        note = self.say(f"{event.title}: {message}")
         if self.loaded is None:
-            self._engine_note = note
+            self._engine_note = self.say(f"{event.title}: {message}\n{WITHOUT_ENGINE}")
+        else:
+            self.say(f"{event.title}: {message}")
 
     def _can_make_room(self) -> bool:
         """Whether the shown chat has more than its last question, and that has room alone."""
@@ -307,7 +308,7 @@ class ChatReplies:
         return loaded is not None and loaded.n_ctx < loaded.n_ctx_train
 
     def _take_stopped(self, event: WorkerStopped) -> None:
-        self.loaded = None
+        self.loaded = self._cells_of = None
         self._cut_reply(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."

@@ -221,6 +221,7 @@ def test_the_death_of_the_engine_keeps_the_text_and_a_load_goes_on(
     change = controller.poll()
     assert change.notices[0].title == "The engine stopped"
     assert not controller.can_ask
+    assert not controller.snapshot().is_of_chat, "its cells are gone"
     reply, aside = controller.entries()[1:]
     assert reply.content.startswith("word word")
     assert CUT_BY_CRASH in reply.note

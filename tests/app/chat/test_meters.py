@@ -4,7 +4,10 @@ import pytest
 
 from app.chat.meters import BIN_S, N_NOTES, Meters
 from app.chat.snapshot import Phase
-from app.render.format import share
+from app.render.cache_panel import cache_lines
+from app.render.format import NO_VALUE, share
+from app.render.lines import plain
+from app.render.memory_panel import memory_lines
 from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (
@@ -140,6 +143,27 @@ def test_the_live_speed_is_that_of_the_last_seconds(meters: Meters, clock: Clock
         meters.feed(tokens(5))
         clock.now += 0.1
     assert meters.snapshot().decode_tps == pytest.approx(50.0, rel=0.05)
+
+
+def test_a_slow_model_has_a_live_speed_and_one_that_stalls_slows_down(
+    meters: Meters, clock: Clock
+) -> None:
+    for _ in range(4):
+        clock.now += 3.0
+        meters.feed(tokens(1))
+    assert meters.snapshot().decode_tps == pytest.approx(1 / 3)
+    clock.now += 20.0
+    assert meters.snapshot().decode_tps == pytest.approx(1 / 21)
+
+
+def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:
+    assert meters.snapshot().buffers
+    meters.feed(WorkerStopped("", "", -9))
+    snapshot = meters.snapshot()
+    measured = next(row for row in map(plain, memory_lines(snapshot, 44)) if "measured" in row)
+    hot = plain(cache_lines(snapshot, 44)[0])
+    assert measured.split() == ["measured", NO_VALUE]
+    assert hot.split() == ["hot", NO_VALUE]
 
 
 def test_the_first_token_is_timed_from_the_question(meters: Meters, clock: Clock) -> None:
