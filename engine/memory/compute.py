@@ -7,39 +7,15 @@ there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 
 (`docs/accuracy.md` has their errors).
 """
 
-from dataclasses import dataclass
-
 from engine.memory.flash_attention import cast_bytes
 from engine.memory.kv_cache import CacheShape
+from engine.memory.sparse_attention import choices_bytes, sparse_attention_bytes
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
 RWKV7_MIXTURES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class IndexerCost:
-    """Buffers of a sparse-attention indexer: scores and masks, for each token of a micro-batch."""
-
-    cell_bytes: int
-    """For each cell of the cache that it searches."""
-    token_bytes: int = 0
-    is_for_one_slot: bool = False
-    """Whether llama.cpp attends to everything as soon as there are several slots."""
-    keeps_choices: bool = False
-    """Whether the tokens that each layer chose are kept until the end of the graph."""
-
-
-INDEXERS = {
-    "deepseek4": IndexerCost(7),
-    "glm5-next": IndexerCost(4),
-    "minimax-m3": IndexerCost(36, 20_000, is_for_one_slot=True),
-    "qwen4exp": IndexerCost(11),
-}
-INDEXER = IndexerCost(6, keeps_choices=True)
-"""Fitted to DeepSeek V3.2, GLM 5 and HunYuan 4; the others to the model of their architecture."""
-CHOICE_BYTES = 4
+STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -65,13 +41,25 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
         experts_width(architecture),
     ]
     widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
-    widest = max(widest, recurrent_bytes(architecture, shape))
+    widest = max(widest, recurrent_bytes(architecture, shape), streams_bytes(architecture, shape))
     if not shape.flash_attention:
         widest += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
-    widest += choices_bytes(architecture, shape)
+    widest += mask_bytes(architecture, shape)
     beside = shape.n_graph_tokens * architecture.side_width * FLOAT_BYTES
-    widest += beside + mask_bytes(architecture, shape)
-    return max(widest, beside + attention_bytes(architecture, shape))
+    beside += choices_bytes(architecture, shape)
+    return beside + max(widest, attention_bytes(architecture, shape))
+
+
+def streams_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give what hyper-connections hold beside their streams while they mix them.
+
+    Fused, the normed streams and the mixed ones; unfused (HY 4) a copy more. Qwen 4 adds n-grams.
+    """
+    if not architecture.n_streams:
+        return 0
+    n_copies = STREAM_COPIES.get(architecture.name, 2)
+    width = (n_copies * architecture.n_streams + 4) * architecture.d_hidden
+    return shape.n_graph_tokens * width * FLOAT_BYTES
 
 
 def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -91,8 +79,8 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """
     width = attention_width(architecture) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
-    indexed = indexer_bytes(architecture, shape)
-    return activations + indexed + mask_bytes(architecture, shape) + cast_bytes(architecture, shape)
+    activations = sparse_attention_bytes(architecture, shape, activations)
+    return activations + mask_bytes(architecture, shape) + cast_bytes(architecture, shape)
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:
@@ -107,31 +95,6 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
     if architecture.has_position_bias:
         return 3 * width + 2 * _mask_span(architecture, shape)
     return 0 if shape.flash_attention else width
-
-
-def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what sparse attention adds to attention; 0 for models without an indexer."""
-    if not any(layer.indexer_k_width for layer in architecture.distinct_layers):
-        return 0
-    cost = INDEXERS.get(architecture.name, INDEXER)
-    if cost.is_for_one_slot and (shape.n_slots > 1 or not shape.flash_attention):
-        return 0
-    n_cells = max(map(shape.compressed_cells, architecture.distinct_layers)) or shape.n_cells
-    scores = shape.n_graph_tokens * (cost.cell_bytes * n_cells + cost.token_bytes)
-    return scores + choices_bytes(architecture, shape)
-
-
-def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the tokens that sparse layers attend to, where each one's choice is kept.
-
-    Layers that share an indexer have a choice of their own, too.
-    """
-    is_sparse = any(layer.indexer_k_width for layer in architecture.distinct_layers)
-    if not is_sparse or not INDEXERS.get(architecture.name, INDEXER).keeps_choices:
-        return 0
-    n_layers = sum(layer.window is None for layer in architecture.layers.values())
-    n_chosen = min(architecture.n_chosen, shape.n_cells)
-    return shape.n_graph_tokens * n_layers * n_chosen * CHOICE_BYTES
 
 
 def feed_forward_width(architecture: Architecture) -> int:
@@ -154,6 +117,9 @@ def experts_width(architecture: Architecture) -> int:
         return 0
     inner, outer = n_used * widths.expert, n_used * widths.expert_output
     n_inner = 3 if widths.is_expert_gated else 1
+    if architecture.n_streams:
+        n_beside = 3 + architecture.n_streams
+        return max(n_inner * inner, 2 * inner + outer) + n_beside * architecture.d_hidden
     above = outer if outer > (n_inner - 1) * inner else 0
     return n_inner * inner + above + 5 * architecture.d_hidden
 
@@ -168,8 +134,10 @@ def attention_width(architecture: Architecture) -> int:
         k_dim, v_dim = max(architecture.k_head_dims), max(architecture.v_head_dims)
         return architecture.n_heads * (k_dim + 2 * v_dim) + architecture.d_hidden
     is_compressed = any(layer.compress_ratio for layer in architecture.distinct_layers)
-    n_beside = 0 if is_compressed else 3  # DeepSeek V4's streams hold the hidden states
-    return 2 * widths.query + widths.key_value + n_beside * architecture.d_hidden
+    if is_compressed:
+        n_streams = 1 + architecture.n_streams
+        return 5 * widths.query // 2 + widths.key_value + n_streams * architecture.d_hidden
+    return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
 
 
 def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -185,6 +153,11 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
         return shape.n_graph_tokens * width * FLOAT_BYTES + states
     if widths.linear_attention:
         return _linear_attention_bytes(architecture, shape)
+    if widths.delta_net:
+        row = next(iter(architecture.states.values())).n_state
+        width = 6 * widths.delta_net + 2 * d_hidden
+        states = 2 * row * max(1, shape.n_slots)
+        return (shape.n_graph_tokens * width + states) * FLOAT_BYTES
     is_alone = not architecture.layers and not widths.feed_forward
     n_beside = 1 if is_alone else 3
     width = 3 * widths.state_input + n_beside * d_hidden

@@ -6,7 +6,9 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.model.attention import (
     HeadDims,
+    Indexer,
     Layer,
+    indexer_of,
     indexer_widths,
     n_layers_with_cache,
     windows,
@@ -91,8 +93,10 @@ class Architecture:
     widths: Widths = field(default_factory=Widths)
     n_sharing: int = 0
     """Last layers that use the cache of those before them."""
-    n_chosen: int = 0
-    """Tokens that an indexer of sparse attention chooses for each token."""
+    indexer: Indexer | None = None
+    """What sparse attention chooses tokens by."""
+    n_streams: int = 0
+    """Streams of hidden states (hyper-connections); 0 where there is but one."""
     side_width: int = 0
     """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
@@ -171,7 +175,8 @@ def architecture_of(file: GgufFile) -> Architecture:
         gives_all_logits=keys.name in ALL_LOGITS,
         widths=widths_of(file.tensors),
         n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
-        n_chosen=keys.optional("attention.indexer.top_k", 0),
+        indexer=indexer_of(keys),
+        n_streams=keys.optional("hyper_connection.count", 0),
         side_width=_side_width(keys, n_blocks, d_hidden),
         doubts=(*doubts, *_doubts(keys)),
     )
@@ -225,8 +230,7 @@ def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
     """
     n_connections = keys.optional("hyper_connection.count", 0)
     if n_connections:
-        n_alive = 1 if keys.name == "glm5-next" else 4 * n_connections
-        return n_alive * d_hidden
+        return n_connections * d_hidden
     embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
     n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
     n_streams += keys.optional("n_deepstack_layers", 0)

@@ -45,6 +45,18 @@ class Layer:
         return self.n_kv_heads * self.v_head_dim
 
 
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Which tokens sparse attention chooses, and by what."""
+
+    n_heads: int
+    head_dim: int
+    n_chosen: int
+    """Tokens, or blocks of them (MiniMax M3), that are chosen for each token."""
+    pool: int = 1
+    """Tokens that share one key of the indexer."""
+
+
 class HeadDims:
     """Head sizes of dense and sliding layers; values are gone where attention is latent."""
 
@@ -154,6 +166,23 @@ def indexer_widths(keys: HeaderKeys, index: int, n_layers: int) -> tuple[int, in
         case "glm5-next":
             k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
     return (k_dim, 0) if _has_full_indexer(keys, index, n_layers) else (0, 0)
+
+
+def indexer_of(keys: HeaderKeys) -> Indexer | None:
+    """Give what all indexers of a model have in common; None where there is none."""
+    head_dim = keys.optional("attention.indexer.key_length", 0)
+    if keys.name not in INDEXED | COMPRESSED or not head_dim:
+        return None
+    pool = keys.optional("attention.indexer.kpool", 1)
+    if keys.name == "qwen4exp":
+        key = "attention.compress_ratios"
+        pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 1),))
+    return Indexer(
+        n_heads=keys.optional("attention.indexer.head_count", 0),
+        head_dim=head_dim,
+        n_chosen=keys.optional("attention.indexer.top_k", 0),
+        pool=max(1, pool),
+    )
 
 
 def _has_full_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:

@@ -26,6 +26,8 @@ class Widths:
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
     """Elements that a recurrent layer projects its input to."""
+    delta_net: int = 0
+    """Elements of all heads of a delta net with a gate for each channel (Kimi Linear)."""
     linear_attention: int = 0
     """Elements that lightning attention projects its input to (MiniMax Text 01)."""
     token_mix: int = 0
@@ -55,6 +57,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
             table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
             table.outputs("shortconv.in_proj"),
         ),
+        delta_net=table.outputs("ssm_f_b"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
         token_mix=table.outputs("time_mix_key"),
         n_mixed=table.last("time_mix_lerp_fused"),
