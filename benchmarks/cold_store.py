@@ -20,9 +20,8 @@ import numpy as np
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.header import head_of
 from engine.cache.cold.store import ColdStore
-from engine.cache.line import pack
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState, line_digest, state_key
+from engine.cache.radix import StoredState, line_digest, pack, state_key
 from engine.configuration import Configuration
 
 N_STATES = 5000
@@ -35,10 +34,10 @@ NAMESPACE = Namespace("0" * 32, "/nowhere/model.gguf", (("made", "up"),))
 
 
 def made_state(tokens: list[int], start: int, owner: str, nbytes: int) -> StoredState:
-    line = line_digest(tokens)
+    line = line_digest(pack(tokens))
     return StoredState(
         key=state_key(NAMESPACE.key, start, line),
-        parent=line_digest(tokens[:start]) if start else "",
+        parent=line_digest(pack(tokens[:start])) if start else "",
         line=line,
         start=start,
         end=len(tokens),

@@ -25,8 +25,7 @@ from app.startup import Opened, prepare
 from app.store.chats import ChatStore
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.line import pack
-from engine.cache.stored import StoredState, line_digest, state_key
+from engine.cache.radix import StoredState, line_digest, pack, state_key
 from engine.configuration import SamplingSettings
 from engine.events import Failed, Loaded, TiersChanged, WorkerStopped
 
@@ -155,10 +154,10 @@ def own_tokens(number: int) -> tuple[int, ...]:
 def state_of(
     namespace: str, begin: int, line: tuple[int, ...], token_bytes: int, owner: str
 ) -> StoredState:
-    whole = line_digest(line)
+    whole = line_digest(pack(line))
     return StoredState(
         key=state_key(namespace, begin, whole),
-        parent=line_digest(line[:begin]) if begin else "",
+        parent=line_digest(pack(line[:begin])) if begin else "",
         line=whole,
         start=begin,
         end=len(line),

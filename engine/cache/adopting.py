@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from engine.cache.catalog import Catalog
 from engine.cache.kept import KeptNode
-from engine.cache.line import TOKEN_BYTES, packed_digest
-from engine.cache.stored import StoredState, state_key
+from engine.cache.radix import TOKEN_BYTES, StoredState, line_digest, state_key
 
 
 def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
@@ -39,7 +38,7 @@ def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | Non
     edge = state.packed
     if len(edge) != n_tokens * TOKEN_BYTES:
         return None
-    line = packed_digest(catalog.tree.line(parent) + edge)
+    line = line_digest(catalog.tree.line(parent) + edge)
     if line != state.line or state.key != state_key(catalog.namespace, state.start, line):
         return None
     return edge

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from engine.cache.kept import Kept, KeptNode, Payload, upper_half
-from engine.cache.line import TOKEN_BYTES, packed_digest
-from engine.cache.radix import RadixTree
-from engine.cache.stored import StoredState, state_key
+from engine.cache.radix import TOKEN_BYTES, RadixTree, StoredState, line_digest, state_key
 
 Halves = tuple[bytes, bytes]
 
@@ -185,8 +183,8 @@ class Catalog:
         start = self.start(node)
         return StoredState(
             key=kept.key,
-            parent=packed_digest(line[: start * TOKEN_BYTES]) if start else "",
-            line=packed_digest(line),
+            parent=line_digest(line[: start * TOKEN_BYTES]) if start else "",
+            line=line_digest(line),
             start=start,
             end=node.end,
             packed=line[start * TOKEN_BYTES :],
@@ -227,7 +225,7 @@ class Catalog:
 
     def _name(self, node: KeptNode) -> None:
         start = self.start(node)
-        digest = packed_digest(self.tree.line(node))
+        digest = line_digest(self.tree.line(node))
         value(node).key = state_key(self.namespace, start, digest)
 
     def _book(self, node: KeptNode, payload: Payload) -> None:

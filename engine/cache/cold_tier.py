@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 
 
 class ColdTier(Protocol):

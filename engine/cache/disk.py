@@ -9,8 +9,8 @@ from engine.cache.catalog import Catalog, value
 from engine.cache.cold_tier import ColdTier
 from engine.cache.kept import KeptNode, Payload
 from engine.cache.ledger import Ledger
+from engine.cache.radix import StoredState
 from engine.cache.settings import CacheSettings
-from engine.cache.stored import StoredState
 from engine.cache.worth import worth
 from engine.errors import CacheStoreError, StateError
 

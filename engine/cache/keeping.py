@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from engine.cache.catalog import value
 from engine.cache.core import Core
 from engine.cache.kept import Kept, KeptNode, Payload
-from engine.cache.line import pack
+from engine.cache.radix import pack
 from engine.errors import StateError
 
 N_NEWEST = 4

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.cache.radix import Node
-from engine.cache.stored import StoredState
+from engine.cache.radix import Node, StoredState
 
 Payload = bytes | memoryview
 

@@ -1,10 +1,66 @@
-"""A radix tree over lines of tokens: what lines share is there once."""
+"""Lines of tokens and a prefix tree over them: what lines share is there once."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
-from engine.cache.line import TOKEN_BYTES
+KEY_BYTES = 8
+LINE_BYTES = 16
+TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state of tokens `start` to `end` of a line; its bytes lie in a tier.
+
+    Where states can be sliced, those of a line follow one another and each holds its own stretch.
+    Where they cannot, each begins at 0.
+    """
+
+    key: str
+    """Name: hexadecimal, 16 characters; equal for equal namespace, line and start."""
+    parent: str
+    """Digest of the line's first `start` tokens; empty where `start` is 0."""
+    line: str
+    """Digest of the line's first `end` tokens."""
+    start: int
+    end: int
+    packed: bytes
+    """The tokens of its own stretch, `end - start` of them, as little-endian 32-bit integers: a
+    tenth of the memory of numbers, and read from a file as they are."""
+    nbytes: int
+    """Size of the state as the backend gave it."""
+    recompute_s: float = 0.0
+    """Measured time of computing the stretch."""
+    owners: frozenset[str] = field(default_factory=frozenset)
+    is_pinned: bool = False
+    n_uses: int = 0
+    used_at: float = 0.0
+    """Seconds since the epoch."""
+
+
+def state_key(namespace: str, start: int, line: str) -> str:
+    """Give the name of a state of a line from `start` on, in a namespace."""
+    spelled = f"{namespace}:{start}:{line}".encode()
+    return blake2b(spelled, digest_size=KEY_BYTES).hexdigest()
+
+
+def pack(tokens: Sequence[int]) -> bytes:
+    """Give a line of tokens as little-endian 32-bit integers."""
+    return struct.pack(f"<{len(tokens)}i", *tokens)
+
+
+def unpack(line: bytes) -> tuple[int, ...]:
+    """Give the tokens of a packed line."""
+    return struct.unpack(f"<{len(line) // TOKEN_BYTES}i", line)
+
+
+def line_digest(line: bytes) -> str:
+    """Give the digest of a packed line: BLAKE2b, 32 hexadecimal characters."""
+    return blake2b(line, digest_size=LINE_BYTES).hexdigest()
+
 
 V = TypeVar("V")
 
@@ -51,15 +107,13 @@ class Found(Generic[V]):
 class RadixTree(Generic[V]):
     """Values at stretches of token lines, found by comparing the tokens themselves.
 
-    Lines are packed (`engine.cache.line.pack`). No two children of a node begin with the same
+    Lines are packed (`pack`). No two children of a node begin with the same
     token. `n_locks` of a node is the number of locks on it and on all below it. A node that was
     removed keeps its parent, so that locks taken before can be given back. Not thread-safe.
     """
 
     def __init__(self) -> None:
         self.root: Node[V] = Node(None, b"", 0)
-        self.n_nodes = 0
-        """Nodes, root excluded."""
         self.n_tokens = 0
         """Tokens of all stretches together."""
 
@@ -107,7 +161,6 @@ class RadixTree(Generic[V]):
         node.edge = node.edge[cut:]
         upper.children[node.edge[:TOKEN_BYTES]] = node
         upper.n_locks = node.n_locks
-        self.n_nodes += 1
         return upper
 
     def lock(self, node: Node[V]) -> None:
@@ -129,7 +182,6 @@ class RadixTree(Generic[V]):
         assert node.parent is not None
         removed = [node, *self.below(node)]
         del node.parent.children[node.edge[:TOKEN_BYTES]]
-        self.n_nodes -= len(removed)
         self.n_tokens -= sum(each.n_tokens for each in removed)
         self.tidy(node.parent)
         return removed
@@ -148,7 +200,6 @@ class RadixTree(Generic[V]):
                 child.edge = node.edge + child.edge
                 child.parent = parent
                 parent.children[name] = child
-            self.n_nodes -= 1
             node = parent
 
     def line(self, node: Node[V]) -> bytes:
@@ -176,7 +227,6 @@ class RadixTree(Generic[V]):
     def _add(self, parent: Node[V], edge: bytes) -> Node[V]:
         node: Node[V] = Node(parent, edge, parent.end + len(edge) // TOKEN_BYTES)
         parent.children[edge[:TOKEN_BYTES]] = node
-        self.n_nodes += 1
         self.n_tokens += node.n_tokens
         return node
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from engine.cache.catalog import value
 from engine.cache.core import Core
 from engine.cache.kept import KeptNode, Payload
-from engine.cache.line import TOKEN_BYTES, pack
-from engine.cache.stored import StoredState
+from engine.cache.radix import TOKEN_BYTES, StoredState, pack
 from engine.errors import CacheStoreError, StateError
 
 MAX_PREFETCHES = 4

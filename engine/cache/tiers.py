@@ -13,9 +13,9 @@ from engine.cache.disk import Disk, Split
 from engine.cache.keeping import Keeping
 from engine.cache.kept import Payload
 from engine.cache.ledger import Ledger
-from engine.cache.line import pack
 from engine.cache.managing import Managing
 from engine.cache.pressure import available_bytes
+from engine.cache.radix import pack
 from engine.cache.report import CacheReport
 from engine.cache.reporting import report
 from engine.cache.restoring import Match, Restoring

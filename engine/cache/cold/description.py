@@ -4,7 +4,7 @@ import json
 import math
 
 from engine.cache.namespace import Namespace
-from engine.cache.stored import TOKEN_BYTES, StoredState
+from engine.cache.radix import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 
 KINDS: dict[str, type] = {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from engine.cache.cold.snapshot_file import (
     read_snapshot,
     write_snapshot,
 )
-from engine.cache.line import packed_digest
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState, state_key
+from engine.cache.radix import StoredState, line_digest, state_key
 from engine.errors import CacheStoreError, StateError
 
 SUFFIX = ".kv"
@@ -344,5 +343,5 @@ def _check_place(facts: FileFacts, namespace: str, key: str) -> None:
         raise StateError(f"it belongs to other settings or another model ({own})")
     if state.key != key or state.key != state_key(own, state.start, state.line):
         raise StateError(f"it is the state {state.key}")
-    if state.start == 0 and packed_digest(state.packed) != state.line:
+    if state.start == 0 and line_digest(state.packed) != state.line:
         raise StateError("its tokens are not those of its name")

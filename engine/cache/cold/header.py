@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from engine.cache.cold.description import describe, read_description
 from engine.cache.namespace import Namespace
-from engine.cache.stored import TOKEN_BYTES, StoredState
+from engine.cache.radix import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 
 MAGIC = b"KVCHATST"

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.cache.cold.entry import ColdEntry
 from engine.cache.cold.errors import primary_code
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 
 SHAPE = 1
 """Rises with every change of the tables; an index of another shape is made anew."""

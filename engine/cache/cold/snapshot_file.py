@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.cache.cold.header import PRELUDE, Header, head_of, read_head, read_prelude
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 from engine.errors import StateError
 from engine.files import replace_file
 

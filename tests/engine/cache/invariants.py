@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from engine.cache.line import packed_digest, unpack
-from engine.cache.stored import state_key
+from engine.cache.radix import line_digest, state_key, unpack
 from engine.cache.tiers import TieredCache
 from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, state_of
 
@@ -21,7 +20,7 @@ def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
                 assert node.n_locks or len(node.children) > 1
                 continue
             start = catalog.start(node)
-            assert kept.key == state_key(NAMESPACE, start, packed_digest(line))
+            assert kept.key == state_key(NAMESPACE, start, line_digest(line))
             assert kept.payload is not None or kept.file is not None
             assert (node in catalog.warm) == (kept.payload is not None)
             if kept.payload is not None:

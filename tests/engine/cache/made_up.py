@@ -6,9 +6,8 @@ from pathlib import Path
 
 from engine.cache.cold_tier import ColdTier
 from engine.cache.kept import Payload
-from engine.cache.line import pack
+from engine.cache.radix import StoredState, pack
 from engine.cache.settings import CacheSettings
-from engine.cache.stored import StoredState
 from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, StateError
 

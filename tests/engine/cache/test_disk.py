@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.cache.line import pack
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState, pack, unpack
 from engine.errors import StateError
 from tests.engine.cache.invariants import check
 from tests.engine.cache.made_up import Clock, MemoryDisk, make_cache, put, restored, work
@@ -17,7 +16,7 @@ C = list(range(300, 350))
 
 def lines(disk: MemoryDisk) -> set[int]:
     """The first tokens of what lies on disk."""
-    return {state.tokens[0] for state in disk.states()}
+    return {unpack(state.packed)[0] for state in disk.states()}
 
 
 def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
@@ -285,7 +284,7 @@ def test_halves_and_whole_left_by_a_kill_are_sorted_out():
 
 def is_half(state: StoredState, line: list[int], start: int) -> bool:
     """Whether a state is the half of a line that begins at `start`."""
-    return state.start == start and state.tokens == tuple(line[start : state.end])
+    return state.start == start and unpack(state.packed) == tuple(line[start : state.end])
 
 
 def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():

@@ -13,7 +13,7 @@ import pytest
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 from engine.errors import CacheStoreError
 from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
 

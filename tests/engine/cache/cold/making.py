@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.cache.line import pack
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState, line_digest, state_key
+from engine.cache.radix import StoredState, line_digest, pack, state_key
 
 NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"), ("streams", "one")))
 OTHER = Namespace("cd" * 16, "/models/two.gguf", (("K type", "q8_0"),))
@@ -23,10 +22,10 @@ def state_of(
     used_at: float = 1_700_000_000.0,
 ) -> StoredState:
     """Give the state of a line from `start` on."""
-    line = line_digest(tokens)
+    line = line_digest(pack(tokens))
     return StoredState(
         key=state_key(namespace.key, start, line),
-        parent=line_digest(tokens[:start]) if start else "",
+        parent=line_digest(pack(tokens[:start])) if start else "",
         line=line,
         start=start,
         end=len(tokens),

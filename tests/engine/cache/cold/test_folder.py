@@ -15,7 +15,7 @@ import pytest
 
 from engine.cache.cold import folder as folders
 from engine.cache.cold.folder import ColdFolder
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 from engine.errors import CacheStoreError, StateError
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 

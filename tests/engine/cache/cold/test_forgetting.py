@@ -6,7 +6,7 @@ import pytest
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.forgetting import Forgotten, forget_owner
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 from engine.errors import CacheStoreError
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 

@@ -10,7 +10,7 @@ from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.pruning import LeavingOrder, prune
 from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import Namespace
-from engine.cache.stored import StoredState
+from engine.cache.radix import StoredState
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 
 NOW = 1_700_000_000.0
