@@ -1,4 +1,4 @@
-from engine.cache.hot import HotTier, Slot
+from engine.cache.slots import HotTier, Slot
 from tests.fakes import FakeBackend
 
 LINE = list(range(10, 90))

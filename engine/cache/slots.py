@@ -1,4 +1,4 @@
-"""The hot tier: sequences inside the context, each with the line of one chat or branch."""
+"""Slots: sequences inside the context, each with the line of one chat or branch."""
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
