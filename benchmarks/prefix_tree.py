@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.cold_tier import ColdTier
+from engine.cache.disk_writer import ColdTier
 from engine.cache.namespace import Namespace
 from engine.cache.settings import CacheSettings
 from engine.cache.tiers import Payload, TieredCache

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from engine.cache.catalog import Catalog, value
-from engine.cache.disk import Disk, Split
+from engine.cache.disk_writer import Disk, Split
 from engine.cache.kept import KeptNode
 from engine.cache.ledger import Ledger
 from engine.cache.settings import MIB, CacheSettings

@@ -5,11 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from engine.cache.adopting import adopt
-from engine.cache.background import Background
 from engine.cache.catalog import Catalog
-from engine.cache.cold_tier import ColdTier
 from engine.cache.core import Core
-from engine.cache.disk import Disk, Split
+from engine.cache.disk_writer import Background, ColdTier, Disk, Split
 from engine.cache.keeping import Keeping
 from engine.cache.kept import Payload
 from engine.cache.ledger import Ledger

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine.cache.cold_tier import ColdTier
+from engine.cache.disk_writer import ColdTier
 from engine.cache.kept import Payload
 from engine.cache.radix import StoredState, pack
 from engine.cache.settings import CacheSettings

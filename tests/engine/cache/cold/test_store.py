@@ -8,7 +8,7 @@ import pytest
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.cold_tier import ColdTier
+from engine.cache.disk_writer import ColdTier
 from engine.errors import StateError
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 

@@ -2,17 +2,123 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from engine.cache.catalog import Catalog, value
-from engine.cache.cold_tier import ColdTier
 from engine.cache.kept import KeptNode, Payload
 from engine.cache.ledger import Ledger
 from engine.cache.radix import StoredState
 from engine.cache.settings import CacheSettings
 from engine.cache.worth import worth
 from engine.errors import CacheStoreError, StateError
+
+
+class Background:
+    """Calls `step` again and again; it returns the seconds until the next call is due."""
+
+    def __init__(self, step: Callable[[], float]) -> None:
+        self._step = step
+        self._event = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="kvchat cache", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the next step begin at once."""
+        self._event.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Begin no further step, and give whether the one that ran ended in time."""
+        self._is_stopped = True
+        self._event.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._event.clear()
+            wait_s = self._step()
+            if wait_s > 0:
+                self._event.wait(wait_s)
+
+
+class ColdTier(Protocol):
+    """The states of one namespace on disk, in a folder that other namespaces share.
+
+    Called from several threads at once. Another process may write to and delete from the same
+    folder at any time: a state that `states` listed may be gone when it is read.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files of all namespaces, as last known; costs no scan of the folder."""
+        ...
+
+    def states(self) -> Sequence[StoredState]:
+        """Give what is there of this namespace, in any order.
+
+        Entries may overlap, and their parents may be missing: the caller sorts that out.
+
+        Raises:
+            CacheStoreError: the folder cannot be read.
+        """
+        ...
+
+    def write(self, state: StoredState, payload: bytes | memoryview) -> None:
+        """Put a state on disk under its key, whole or not at all; an equal key is replaced.
+
+        Raises:
+            CacheStoreError: the disk is full or the folder cannot be written; nothing was kept.
+            StateError: the state is larger than a file may be.
+        """
+        ...
+
+    def read(self, state: StoredState) -> bytes:
+        """Give the payload of a state.
+
+        Raises:
+            StateError: the file is gone, damaged, or stands for other tokens; it was removed.
+            CacheStoreError: the file is there and cannot be read.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a state; one that is not there is no error.
+
+        Raises:
+            CacheStoreError: the folder cannot be written.
+        """
+        ...
+
+    def note_use(self, key: str, used_at: float, n_uses: int, owners: frozenset[str]) -> None:
+        """Keep when, how often and by whom a state was used, for the next start.
+
+        Raises:
+            CacheStoreError: it could not be written down.
+        """
+        ...
+
+    def pin(self, key: str, *, is_pinned: bool) -> None:
+        """Protect a state from being pruned, or no longer.
+
+        Raises:
+            CacheStoreError: it could not be written down.
+        """
+        ...
+
+    def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
+        """Delete states of other namespaces until `nbytes` are free, and give the bytes freed.
+
+        Those of the lowest `engine.cache.worth.worth` at `now` go first, and only those whose
+        worth is less than `below`; nothing that is pinned, and the end of a line before its start.
+
+        Raises:
+            CacheStoreError: the folder cannot be written.
+        """
+        ...
+
 
 RETRY_S = 60.0
 """Time for which nothing is written once the disk refused something."""
