@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import common_prefix
-from engine.cache.radix import Node, RadixTree, pack, unpack
+from engine.cache.radix import Node, RadixTree, line_digest, pack, unpack
 
 lines = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
 line = st.lists(st.integers(0, 2), max_size=11)
