@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.locations import settings_path
-from engine.cache.settings import MIB, CacheSettings
+from engine.cache.report import MIB, CacheSettings
 from engine.configuration import (
     MAX_DRAFT,
     ControllerName,

@@ -21,7 +21,7 @@ from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.file_hash import FileHashes
 from engine.cache.namespace import namespace_of
-from engine.cache.settings import MIB, CacheSettings
+from engine.cache.report import MIB, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import Configuration, PredictorName, SpeculationSettings

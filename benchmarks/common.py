@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
     CacheChanged,

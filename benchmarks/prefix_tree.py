@@ -16,7 +16,7 @@ from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.disk_writer import ColdTier
 from engine.cache.namespace import Namespace
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.cache.tiers import Payload, TieredCache
 
 N_TOKENS = 500

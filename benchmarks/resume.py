@@ -27,7 +27,7 @@ from pathlib import Path
 import page_cache
 from common import Timed, ask_timed, load
 
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import TiersChanged
 from engine.requests import GenerationRequest, Message

@@ -39,7 +39,7 @@ from common import ask_timed, load
 from resume import wait_for_cache
 from speed_peers.server import free_port, last_line
 
-from engine.cache.settings import MIB, CacheSettings
+from engine.cache.report import MIB, CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.requests import GenerationRequest
 from engine.worker_client import WorkerClient

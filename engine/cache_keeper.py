@@ -10,8 +10,7 @@ from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.file_hash import FileHashes
 from engine.cache.namespace import Namespace, namespace_of
-from engine.cache.report import CacheNote
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheNote, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged

@@ -9,8 +9,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Sequence, rewind
-from engine.cache.report import CacheReport, TierUse
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.slots import HotTier, empty
 from engine.cache.tiers import Match, TieredCache
 from engine.errors import ContextFullError, StateError

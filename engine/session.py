@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 
 from engine.backends.base import Backend, Sequence
-from engine.cache.report import CacheReport
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheReport, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, SpeculationSettings

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 import psutil
 
 from engine.build_memory import BuildMemory
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.crash import describe_exit, is_native_crash
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped

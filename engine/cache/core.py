@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from engine.cache.catalog import Catalog, value
 from engine.cache.disk_writer import Disk, Split
 from engine.cache.kept import KeptNode
-from engine.cache.ledger import Ledger
-from engine.cache.settings import MIB, CacheSettings
+from engine.cache.report import MIB, CacheSettings, Ledger
 from engine.cache.warm import shrink
 
 PENDING_BYTES = 256 * MIB

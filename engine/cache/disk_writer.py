@@ -8,9 +8,8 @@ from typing import Protocol
 
 from engine.cache.catalog import Catalog, value
 from engine.cache.kept import KeptNode, Payload
-from engine.cache.ledger import Ledger
 from engine.cache.radix import StoredState
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings, Ledger
 from engine.cache.worth import worth
 from engine.errors import CacheStoreError, StateError
 

@@ -1,7 +1,32 @@
-"""What the cache tells about itself: where everything lies, and what it was good for."""
+"""What the cache may take, and what it tells: budgets, counts, and how full the tiers are."""
 
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Budgets and thresholds of the warm and the cold tier."""
+
+    folder: Path | None = None
+    """Folder of the cold tier; None keeps nothing on disk."""
+    warm_bytes: int = 1024 * MIB
+    """Most bytes of snapshots in main memory; 0 keeps none."""
+    cold_bytes: int = 8192 * MIB
+    """Most bytes of snapshots on disk; 0 writes none."""
+    min_tokens: int = 32
+    """Shortest stretch of new tokens that is worth a snapshot of its own."""
+    checkpoint_tokens: int = 512
+    """New tokens of a running reply, or of a prompt that was read, after which they are saved in
+    the middle; 0 saves at the end of replies only."""
+    reserve_bytes: int = 512 * MIB
+    """Main memory that stays available to others: below it the warm tier shrinks."""
+
 
 TierName = Literal["hot", "warm", "cold"]
 
@@ -94,3 +119,45 @@ class CacheReport:
     """Those used last first; of the loaded model and settings only."""
     notes: tuple[CacheNote, ...] = ()
     """New lines of the log since the report before."""
+
+
+MAX_NOTES = 200
+"""Lines that are kept for the next report; older ones give way."""
+
+
+class Ledger:
+    """What happened so far; guarded by the cache's lock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._counts: Counter[str] = Counter()
+        self._saved_s: float | None = None
+        self._notes: deque[CacheNote] = deque(maxlen=MAX_NOTES)
+
+    @property
+    def counts(self) -> CacheCounts:
+        """The counts up to now."""
+        return CacheCounts(**self._counts, saved_s=self._saved_s)
+
+    @property
+    def n_notes(self) -> int:
+        """Lines that nobody was told yet."""
+        return len(self._notes)
+
+    def count(self, **more: int) -> None:
+        """Add to counts, by their names in `CacheCounts`."""
+        self._counts.update(more)
+
+    def save(self, seconds: float) -> None:
+        """Add time that was saved; negative is a loss."""
+        self._saved_s = (self._saved_s or 0.0) + seconds
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a line to the log."""
+        self._notes.append(CacheNote(self._now(), text, is_problem))
+
+    def take_notes(self) -> tuple[CacheNote, ...]:
+        """Give the lines since the last call."""
+        notes = tuple(self._notes)
+        self._notes.clear()
+        return notes

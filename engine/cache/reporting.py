@@ -4,9 +4,7 @@ from itertools import islice
 
 from engine.cache.catalog import Catalog, value
 from engine.cache.kept import KeptNode
-from engine.cache.ledger import Ledger
-from engine.cache.report import CacheEntry, CacheReport, TierName, TierUse
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheEntry, CacheReport, CacheSettings, Ledger, TierName, TierUse
 
 MAX_ENTRIES = 200
 """Entries of one report, those used last: it travels through a pipe several times a second."""

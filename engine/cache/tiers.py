@@ -10,14 +10,12 @@ from engine.cache.core import Core
 from engine.cache.disk_writer import Background, ColdTier, Disk, Split
 from engine.cache.keeping import Keeping
 from engine.cache.kept import Payload
-from engine.cache.ledger import Ledger
 from engine.cache.managing import Managing
 from engine.cache.pressure import available_bytes
 from engine.cache.radix import pack
-from engine.cache.report import CacheReport
+from engine.cache.report import CacheReport, CacheSettings, Ledger
 from engine.cache.reporting import report
 from engine.cache.restoring import Match, Restoring
-from engine.cache.settings import CacheSettings
 from engine.errors import CacheStoreError
 
 LOOK_S = 2.0

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from engine.cache.catalog import Catalog, value
 from engine.cache.kept import KeptNode
-from engine.cache.ledger import Ledger
+from engine.cache.report import Ledger
 from engine.cache.worth import worth
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, KVTypeName, SpeculationSettings
 
 ENVIRONMENT = "KVCHAT_TORTURE"

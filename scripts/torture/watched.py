@@ -7,7 +7,7 @@ from pathlib import Path
 from app.store.chats import ChatStore
 from app.store.records import StoredMessage
 from app.store.statements import NewTurn, Turn
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
     CacheChanged,

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from app.settings import Settings, SettingsError, load_settings, save_setting
-from engine.cache.settings import MIB, CacheSettings
+from engine.cache.report import MIB, CacheSettings
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.cache.report import CacheNote
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheNote, CacheSettings
 from engine.cache_keeper import CACHE_OFF, CacheKeeper
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from engine.cache.report import CacheReport
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheReport, CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
     CacheChanged,
@@ -127,7 +126,7 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
         f"""
         import os
         from pathlib import Path
-        from engine.cache.settings import CacheSettings
+        from engine.cache.report import CacheSettings
         from engine.configuration import Configuration
         from engine.events import Finished, Loaded
         from engine.requests import GenerationRequest, Message

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import PredictorName, SpeculationSettings

@@ -14,7 +14,7 @@ from app.store.chats import ChatStore
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
-from engine.cache.settings import MIB
+from engine.cache.report import MIB
 from engine.configuration import SamplingSettings
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.cache.disk_writer import ColdTier
 from engine.cache.kept import Payload
 from engine.cache.radix import StoredState, pack
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, StateError
 

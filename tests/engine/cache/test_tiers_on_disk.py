@@ -9,7 +9,7 @@ import pytest
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import Namespace
-from engine.cache.settings import CacheSettings
+from engine.cache.report import CacheSettings
 from engine.cache.tiers import TieredCache
 from tests.engine.cache.made_up import put, restored, split_state
 
