@@ -19,8 +19,7 @@ from pathlib import Path
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.file_hash import FileHashes
-from engine.cache.namespace import namespace_of
+from engine.cache.namespace import FileHashes, namespace_of
 from engine.cache.report import MIB, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation

@@ -8,8 +8,7 @@ from functools import partial
 
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
-from engine.cache.file_hash import FileHashes
-from engine.cache.namespace import Namespace, namespace_of
+from engine.cache.namespace import FileHashes, Namespace, namespace_of
 from engine.cache.report import CacheNote, CacheSettings
 from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, EngineError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache import file_hash
-from engine.cache.file_hash import FileHashes
+from engine.cache import namespace as file_hash
+from engine.cache.namespace import FileHashes
 from engine.errors import ModelFileError
 
 OLD_NS = time.time_ns() - 10**12
