@@ -1,10 +1,72 @@
 """The tree of kept states, and the books of what lies where."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
-from engine.cache.kept import Kept, KeptNode, Payload, upper_half
-from engine.cache.radix import TOKEN_BYTES, RadixTree, StoredState, line_digest, state_key
+from engine.cache.radix import TOKEN_BYTES, Node, RadixTree, StoredState, line_digest, state_key
+from engine.cache.report import CacheEntry, CacheReport, CacheSettings, Ledger, TierName, TierUse
+
+Payload = bytes | memoryview
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """One state: of a node's own stretch where states can be sliced, else of its whole line."""
+
+    key: str
+    nbytes: int
+    recompute_s: float
+    used_at: float
+    """Seconds since the epoch."""
+    owners: frozenset[str] = frozenset()
+    n_uses: int = 0
+    is_pinned: bool = False
+    payload: Payload | None = None
+    """The copy in main memory."""
+    file: StoredState | None = None
+    """The file that holds it; one of another key holds a longer stretch, of which this is part."""
+    came_at: float = 0.0
+    """When the copy came into main memory; seconds since the epoch."""
+    is_prefetched: bool = False
+    """Whether it came on a guess, and nothing has used it since."""
+    wants_disk: bool = True
+    """Whether it is to be written: not once it had to give way to others."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a file holds this very state."""
+        return self.file is not None and self.file.key == self.key
+
+
+KeptNode = Node[Kept]
+
+
+def upper_half(kept: Kept, share: float, halves: tuple[bytes, bytes] | None) -> Kept:
+    """Give the state of the upper half of a stretch, and leave the lower half in `kept`.
+
+    `share` is the upper half's part of the tokens; sizes are estimates without `halves`. Keys are
+    the caller's to set. A pin stays below, where it protects both.
+    """
+    nbytes = round(kept.nbytes * share) if halves is None else len(halves[0])
+    upper = Kept(
+        key="",
+        nbytes=nbytes,
+        recompute_s=kept.recompute_s * share,
+        used_at=kept.used_at,
+        owners=kept.owners,
+        n_uses=kept.n_uses,
+        payload=None,
+        file=kept.file,
+        came_at=kept.came_at,
+        is_prefetched=kept.is_prefetched,
+        wants_disk=kept.wants_disk,
+    )
+    kept.nbytes = kept.nbytes - nbytes if halves is None else len(halves[1])
+    kept.recompute_s -= upper.recompute_s
+    return upper
+
 
 Halves = tuple[bytes, bytes]
 
@@ -273,4 +335,88 @@ def _from_file(state: StoredState, share: float) -> Kept:
         n_uses=state.n_uses,
         is_pinned=state.is_pinned,
         file=state,
+    )
+
+
+def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
+    """Enter what a store lists, and give how many states could not be used.
+
+    They may overlap, as a kill between writing halves and deleting the whole leaves them, or two
+    processes that wrote the same tokens. One whose parent is missing, or whose digests are not
+    those of its tokens, is spare.
+    """
+    ends: dict[str, KeptNode] = {"": catalog.tree.root}
+    n_unusable = 0
+    for state in sorted(states, key=lambda each: (each.start, each.end)):
+        parent = ends.get(state.parent)
+        edge = None if parent is None else _edge(catalog, state, parent)
+        if parent is None or edge is None:
+            catalog.spare[state.key] = None
+            n_unusable += 1
+        else:
+            ends[state.line] = catalog.enter(state, edge, parent)
+    catalog.order()
+    return n_unusable
+
+
+def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | None:
+    """Give a state's own tokens if it says of itself what is true."""
+    n_tokens = state.end - state.start
+    if parent.end != state.start or n_tokens < 1:
+        return None
+    if state.start and not catalog.can_slice:
+        return None
+    edge = state.packed
+    if len(edge) != n_tokens * TOKEN_BYTES:
+        return None
+    line = line_digest(catalog.tree.line(parent) + edge)
+    if line != state.line or state.key != state_key(catalog.namespace, state.start, line):
+        return None
+    return edge
+
+
+MAX_ENTRIES = 200
+"""Entries of one report, those used last: it travels through a pipe several times a second."""
+
+
+def report(catalog: Catalog, ledger: Ledger, settings: CacheSettings) -> CacheReport:
+    """Give tiers, counts, the entries used last, and the log since the last report."""
+    last = islice(reversed(catalog.recent), MAX_ENTRIES)
+    return CacheReport(
+        tiers=(_warm(catalog, settings), _cold(catalog, settings)),
+        counts=ledger.counts,
+        entries=tuple(_entry(catalog, node) for node in last),
+        notes=ledger.take_notes(),
+    )
+
+
+def _warm(catalog: Catalog, settings: CacheSettings) -> TierUse:
+    n_tokens = sum(node.end - catalog.start(node) for node in catalog.warm)
+    return TierUse("warm", len(catalog.warm), n_tokens, catalog.warm_bytes, settings.warm_bytes)
+
+
+def _cold(catalog: Catalog, settings: CacheSettings) -> TierUse:
+    """Count states that lie on disk; of a file that holds more than its state, the state's part."""
+    cold = [node for node in catalog.recent if value(node).file is not None]
+    n_tokens = sum(node.end - catalog.start(node) for node in cold)
+    nbytes = sum(value(node).nbytes for node in cold)
+    return TierUse("cold", len(cold), n_tokens, nbytes, settings.cold_bytes)
+
+
+def _entry(catalog: Catalog, node: KeptNode) -> CacheEntry:
+    kept = value(node)
+    tiers: list[TierName] = ["warm"] if kept.payload is not None else []
+    if kept.file is not None:
+        tiers.append("cold")
+    return CacheEntry(
+        key=kept.key,
+        start=catalog.start(node),
+        n_tokens=node.end,
+        nbytes=kept.nbytes,
+        tiers=tuple(tiers),
+        owners=tuple(sorted(kept.owners)),
+        is_pinned=kept.is_pinned,
+        n_uses=kept.n_uses,
+        used_at=kept.used_at,
+        recompute_s=kept.recompute_s,
     )

@@ -4,9 +4,8 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 
-from engine.cache.catalog import Catalog, value
+from engine.cache.catalog import Catalog, KeptNode, value
 from engine.cache.disk_writer import Disk, Split
-from engine.cache.kept import KeptNode
 from engine.cache.report import MIB, CacheSettings, Ledger
 from engine.cache.warm import shrink
 

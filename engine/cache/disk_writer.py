@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from engine.cache.catalog import Catalog, value
-from engine.cache.kept import KeptNode, Payload
+from engine.cache.catalog import Catalog, KeptNode, Payload, value
 from engine.cache.radix import StoredState
 from engine.cache.report import CacheSettings, Ledger
 from engine.cache.worth import worth

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.cache.catalog import value
+from engine.cache.catalog import Kept, KeptNode, Payload, value
 from engine.cache.core import Core
-from engine.cache.kept import Kept, KeptNode, Payload
 from engine.cache.radix import pack
 from engine.errors import StateError
 

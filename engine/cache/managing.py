@@ -1,8 +1,7 @@
 """What a user does to kept states by hand."""
 
-from engine.cache.catalog import value
+from engine.cache.catalog import Kept, KeptNode, value
 from engine.cache.core import Core
-from engine.cache.kept import Kept, KeptNode
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
 
 

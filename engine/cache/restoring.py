@@ -4,9 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.cache.catalog import value
+from engine.cache.catalog import KeptNode, Payload, value
 from engine.cache.core import Core
-from engine.cache.kept import KeptNode, Payload
 from engine.cache.radix import TOKEN_BYTES, StoredState, pack
 from engine.errors import CacheStoreError, StateError
 

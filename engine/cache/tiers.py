@@ -4,17 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from engine.cache.adopting import adopt
-from engine.cache.catalog import Catalog
+from engine.cache.catalog import Catalog, Payload, adopt, report
 from engine.cache.core import Core
 from engine.cache.disk_writer import Background, ColdTier, Disk, Split
 from engine.cache.keeping import Keeping
-from engine.cache.kept import Payload
 from engine.cache.managing import Managing
 from engine.cache.pressure import available_bytes
 from engine.cache.radix import pack
 from engine.cache.report import CacheReport, CacheSettings, Ledger
-from engine.cache.reporting import report
 from engine.cache.restoring import Match, Restoring
 from engine.errors import CacheStoreError
 

@@ -3,8 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator
 
-from engine.cache.catalog import Catalog, value
-from engine.cache.kept import KeptNode
+from engine.cache.catalog import Catalog, KeptNode, value
 from engine.cache.report import Ledger
 from engine.cache.worth import worth
 

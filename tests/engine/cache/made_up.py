@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from engine.cache.catalog import Payload
 from engine.cache.disk_writer import ColdTier
-from engine.cache.kept import Payload
 from engine.cache.radix import StoredState, pack
 from engine.cache.report import CacheSettings
 from engine.cache.tiers import TieredCache
