@@ -95,7 +95,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
     """
     from app.cli import cache_text
     from app.settings import require_settings
-    from engine.cache.cold import pruning
+    from engine.cache import eviction as pruning
 
     now = time.time()
     budget_bytes = require_settings().cache.cold

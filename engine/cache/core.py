@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from engine.cache.catalog import Catalog, KeptNode, value
 from engine.cache.disk_writer import Disk, Split
+from engine.cache.eviction import shrink
 from engine.cache.report import MIB, CacheSettings, Ledger
-from engine.cache.warm import shrink
 
 PENDING_BYTES = 256 * MIB
 """Most bytes beyond the budget of the warm tier that wait to be written."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.cache.catalog import Catalog, KeptNode, Payload, value
+from engine.cache.eviction import worth
 from engine.cache.radix import StoredState
 from engine.cache.report import CacheSettings, Ledger
-from engine.cache.worth import worth
 from engine.errors import CacheStoreError, StateError
 
 
@@ -109,7 +109,7 @@ class ColdTier(Protocol):
     def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
         """Delete states of other namespaces until `nbytes` are free, and give the bytes freed.
 
-        Those of the lowest `engine.cache.worth.worth` at `now` go first, and only those whose
+        Those of the lowest `engine.cache.eviction.worth` at `now` go first, and only those whose
         worth is less than `below`; nothing that is pinned, and the end of a line before its start.
 
         Raises:

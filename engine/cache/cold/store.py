@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.pruning import Elsewhere
+from engine.cache.eviction import Elsewhere
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 

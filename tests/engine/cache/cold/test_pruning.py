@@ -7,8 +7,8 @@ import pytest
 
 from engine.cache.cold.entry import ColdEntry
 from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.pruning import LeavingOrder, prune
 from engine.cache.cold.store import ColdStore
+from engine.cache.eviction import LeavingOrder, prune
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.pruning import prune
 from engine.cache.cold.store import ColdStore
+from engine.cache.eviction import prune
 from engine.errors import StateError
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 
