@@ -20,8 +20,8 @@ from pathlib import Path
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import FileHashes, namespace_of
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import MIB, CacheSettings
-from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
@@ -57,7 +57,7 @@ class Bench:
             state_format=backend.state_format,
             hash_file=FileHashes(None).digest,
         )
-        self._tiers = TieredCache(
+        self._tiers = PrefixCache(
             namespace.key,
             can_slice=backend.can_slice,
             split_state=backend.split_state,
@@ -97,7 +97,7 @@ class Bench:
             time.sleep(0.05)
 
     def close(self) -> None:
-        self._tiers.close(WRITTEN_S)
+        self._tiers.upkeep.close(WRITTEN_S)
         self._session.close()
 
     def _keep(self) -> None:

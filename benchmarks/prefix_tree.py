@@ -16,8 +16,8 @@ from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.disk_writer import ColdTier
 from engine.cache.namespace import Namespace
+from engine.cache.prefix_cache import Payload, PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.tiers import Payload, TieredCache
 
 N_TOKENS = 500
 N_SHARED = 300
@@ -38,8 +38,8 @@ def make_chats(n_chats: int) -> list[list[int]]:
     return [[*shared, *(chance.randrange(N_VOCAB) for _ in range(n_own))] for _ in range(n_chats)]
 
 
-def open_cache(cold: ColdTier | None) -> TieredCache:
-    return TieredCache(
+def open_cache(cold: ColdTier | None) -> PrefixCache:
+    return PrefixCache(
         NAMESPACE.key,
         can_slice=True,
         split_state=split_state,
@@ -54,7 +54,7 @@ def percentiles(seconds: list[float]) -> str:
     return f"median {middle * 1000:.3f} ms, p95 {most * 1000:.3f} ms"
 
 
-def put_all(cache: TieredCache, chats: list[list[int]]) -> list[float]:
+def put_all(cache: PrefixCache, chats: list[list[int]]) -> list[float]:
     seconds = []
     for index, chat in enumerate(chats):
         with cache.match(chat) as match:
@@ -66,7 +66,7 @@ def put_all(cache: TieredCache, chats: list[list[int]]) -> list[float]:
     return seconds
 
 
-def match_all(cache: TieredCache, chats: list[list[int]]) -> list[float]:
+def match_all(cache: PrefixCache, chats: list[list[int]]) -> list[float]:
     seconds = []
     for chat in random.Random(1).sample(chats, len(chats)):
         began = time.perf_counter()
@@ -76,8 +76,8 @@ def match_all(cache: TieredCache, chats: list[list[int]]) -> list[float]:
     return seconds
 
 
-def tell(cache: TieredCache, chats: list[list[int]]) -> None:
-    warm = cache.report().tiers[0]
+def tell(cache: PrefixCache, chats: list[list[int]]) -> None:
+    warm = cache.upkeep.report().tiers[0]
     apart = len(chats) * N_TOKENS * TOKEN_BYTES
     once = (N_SHARED + len(chats) * (N_TOKENS - N_SHARED)) * TOKEN_BYTES
     print(f"bytes in main memory    {warm.nbytes:,}; shared part once {once:,}, apart {apart:,}")
@@ -89,15 +89,15 @@ def write_and_take_up(folder: Path, chats: list[list[int]]) -> None:
         cache = open_cache(ColdStore(cold, NAMESPACE))
         put_all(cache, chats)
         began = time.perf_counter()
-        cache.close(600.0)
+        cache.upkeep.close(600.0)
         print(f"rest of the writing     {time.perf_counter() - began:.2f} s")
     with ColdFolder(folder) as cold:
         began = time.perf_counter()
         cache = open_cache(ColdStore(cold, NAMESPACE))
         print(f"taking up at a start    {(time.perf_counter() - began) * 1000:.1f} ms")
-        use = cache.report().tiers[1]
+        use = cache.upkeep.report().tiers[1]
         print(f"states on disk          {use.n_entries:,}, {use.nbytes:,} bytes")
-        cache.close(10.0)
+        cache.upkeep.close(10.0)
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def main() -> None:
     cache = open_cache(None)
     print(f"put                     {percentiles(put_all(cache, chats))}")
     tell(cache, chats)
-    cache.close(1.0)
+    cache.upkeep.close(1.0)
     if options.disk is not None:
         with tempfile.TemporaryDirectory(dir=options.disk) as folder:
             write_and_take_up(Path(folder), chats)

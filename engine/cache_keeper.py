@@ -9,8 +9,8 @@ from functools import partial
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import FileHashes, Namespace, namespace_of
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheSettings
-from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
@@ -46,7 +46,7 @@ class CacheKeeper:
         self._asked = threading.Condition()
         """Guards the errands that wait."""
         self._is_open = threading.Event()
-        self._tiers: TieredCache | None = None
+        self._tiers: PrefixCache | None = None
 
     def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         """Begin to open the tiers, if they may hold anything, and wait for them a moment."""
@@ -69,7 +69,7 @@ class CacheKeeper:
     def close(self, timeout_s: float) -> None:
         """Write what is not on disk yet; gives up after `timeout_s`."""
         if self._tiers is not None:
-            self._tiers.close(timeout_s)
+            self._tiers.upkeep.close(timeout_s)
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         is_wanted = settings.warm_bytes > 0 or settings.cold_bytes > 0
@@ -85,7 +85,7 @@ class CacheKeeper:
                 continue
             if errand is not None:
                 self._do(errand, self._tiers, loaded)
-            if errand is not None or self._tiers.has_news():
+            if errand is not None or self._tiers.upkeep.has_news():
                 self._report(loaded)
 
     def _next_errand(self) -> Errand | None:
@@ -120,7 +120,7 @@ class CacheKeeper:
             gpus=sorted(name for name in buffers if not name.startswith("CPU")),
         )
         cold, problem = _cold(namespace, settings)
-        self._tiers = tiers = TieredCache(
+        self._tiers = tiers = PrefixCache(
             namespace.key,
             can_slice=backend.can_slice,
             split_state=backend.split_state,
@@ -133,13 +133,13 @@ class CacheKeeper:
         for removed in () if cold is None else cold.take_notes():
             tiers.note(removed, is_problem=True)
 
-    def _do(self, errand: Errand, tiers: TieredCache, loaded: LoadedSession) -> None:
+    def _do(self, errand: Errand, tiers: PrefixCache, loaded: LoadedSession) -> None:
         try:
             match errand:
                 case Prefetch(messages):
                     tiers.prefetch(loaded.session.prompt_tokens(messages))
                 case ForgetOwner(owner):
-                    tiers.forget(owner)
+                    tiers.upkeep.forget(owner)
                 case ManageCache(action, key):
                     _manage(tiers, action, key)
         except EngineError as error:
@@ -157,19 +157,19 @@ def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | No
         return None, f"Nothing is kept on disk: {error}"
 
 
-def _manage(tiers: TieredCache, action: CacheAction, key: str) -> None:
+def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
     match action:
         case "pin":
-            tiers.pin(key)
+            tiers.upkeep.pin(key)
             tiers.note(f"State {key} is pinned.")
         case "unpin":
-            tiers.unpin(key)
+            tiers.upkeep.unpin(key)
             tiers.note(f"State {key} is no longer pinned.")
         case "drop":
-            tiers.drop(key)
+            tiers.upkeep.drop(key)
             tiers.note(f"State {key} was dropped.")
         case "verify":
-            tiers.verify(key)
+            tiers.upkeep.verify(key)
         case "clear":
-            tiers.clear()
+            tiers.upkeep.clear()
             tiers.note("Everything that was kept of this model and settings was dropped.")

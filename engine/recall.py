@@ -9,9 +9,9 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Sequence, rewind
+from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.slots import HotTier, empty
-from engine.cache.tiers import Match, TieredCache
 from engine.errors import ContextFullError, StateError
 from engine.speculation.cost import PromptRate, Stopwatch
 
@@ -47,7 +47,7 @@ class Recall:
         self._backend = backend
         self._hot = HotTier(backend)
         self._slot = self._hot.slots[0]
-        self._tiers: TieredCache | None = None
+        self._tiers: PrefixCache | None = None
         self._settings = CacheSettings()
         self._n_looked_at = 0
         """Tokens that the sequence held when it was last looked at for what to keep."""
@@ -58,7 +58,7 @@ class Recall:
         """The sequence of the reply that is made, or was made last."""
         return self._slot.sequence
 
-    def attach(self, tiers: TieredCache, settings: CacheSettings) -> None:
+    def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Use and fill these tiers from now on."""
         self._tiers, self._settings = tiers, settings
 
@@ -116,7 +116,7 @@ class Recall:
             if len(tokens) - match.n_tokens >= self._settings.min_tokens:
                 self._save(tiers, tokens, match.n_tokens if self._backend.can_slice else 0)
 
-    def _save(self, tiers: TieredCache, tokens: Tokens[int], start: int) -> None:
+    def _save(self, tiers: PrefixCache, tokens: Tokens[int], start: int) -> None:
         recompute_s = self.rate.seconds_of(len(tokens) - start) or 0.0
         try:
             state = self._slot.sequence.save(start)
@@ -134,7 +134,7 @@ class Recall:
         hot = self._hot_use()
         if self._tiers is None:
             return CacheReport(tiers=(hot,))
-        report = self._tiers.report()
+        report = self._tiers.upkeep.report()
         keys = {
             key
             for slot in tuple(self._hot.slots)
@@ -204,7 +204,7 @@ class Recall:
             recompute_s=match.recompute_s,
         )
 
-    def _n_branch(self, tiers: TieredCache, tokens: Tokens[int]) -> int:
+    def _n_branch(self, tiers: PrefixCache, tokens: Tokens[int]) -> int:
         """Give where other lines leave this one, if a state is wanted there."""
         return 0 if self._backend.can_slice else tiers.n_known(tokens)
 

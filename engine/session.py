@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 
 from engine.backends.base import Backend, Sequence
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheReport, CacheSettings
-from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, IncompatiblePairError
@@ -106,7 +106,7 @@ class Session:
         """Give the predictor that is at work now, None while none is; from any thread."""
         return self._roster.busy()
 
-    def attach_cache(self, tiers: TieredCache, settings: CacheSettings) -> None:
+    def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Look for prompts in these tiers too, and keep there what replies compute.
 
         Args:

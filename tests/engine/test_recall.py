@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.tiers import TieredCache
 from engine.cancellation import Cancellation
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
@@ -24,8 +24,8 @@ OFF = SpeculationSettings(predictor=PredictorName.OFF)
 LINE = [n % 26 for n in range(60)]
 
 
-def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> TieredCache:
-    return TieredCache(
+def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> PrefixCache:
+    return PrefixCache(
         "test",
         can_slice=backend.can_slice,
         split_state=backend.split_state,

@@ -9,7 +9,7 @@ from engine.cache.radix import StoredState
 
 
 class ColdStore:
-    """One namespace of a folder, as `TieredCache` uses it; fulfils `ColdTier`.
+    """One namespace of a folder, as `PrefixCache` uses it; fulfils `ColdTier`.
 
     Raises:
         CacheStoreError: the index of the folder is in use by others for seconds.

@@ -2,15 +2,15 @@
 
 from collections import Counter
 
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import line_digest, state_key, unpack
-from engine.cache.tiers import TieredCache
 from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, state_of
 
 
-def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
+def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:
     """Compare the books with what they are about."""
-    catalog = cache._core.catalog
-    with cache._core.lock:
+    catalog = cache._books.catalog
+    with cache._books.lock:
         needs: Counter[str] = Counter()
         n_bytes = 0
         for node in catalog.tree.nodes():
@@ -29,7 +29,7 @@ def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
             if kept.file is not None:
                 needs[kept.file.key] += 1
                 assert kept.file.start <= start <= node.end <= kept.file.end
-                own = kept.file.tokens[start - kept.file.start : node.end - kept.file.start]
+                own = unpack(kept.file.packed)[start - kept.file.start : node.end - kept.file.start]
                 assert own == unpack(line)[start:]
             assert (node in catalog.unwritten) == (kept.wants_disk and not kept.is_exact)
         assert n_bytes == catalog.warm_bytes
@@ -41,4 +41,4 @@ def check(cache: TieredCache, disk: MemoryDisk | None) -> None:
             assert set(books) <= in_tree
     if disk is not None:
         for state, payload in list(disk.files.values()):
-            assert payload == state_of(state.tokens)
+            assert payload == state_of(unpack(state.packed))

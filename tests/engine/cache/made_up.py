@@ -6,9 +6,9 @@ from pathlib import Path
 
 from engine.cache.catalog import Payload
 from engine.cache.disk_writer import ColdTier
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import StoredState, pack
 from engine.cache.report import CacheSettings
-from engine.cache.tiers import TieredCache
 from engine.errors import CacheStoreError, StateError
 
 NAMESPACE = "0123456789abcdef"
@@ -119,10 +119,10 @@ def make_cache(
     available: int = 10**9,
     clock: Clock | None = None,
     in_background: bool = False,
-) -> TieredCache:
+) -> PrefixCache:
     """Give a cache that does its background work when it is asked to."""
     clock = clock or Clock()
-    return TieredCache(
+    return PrefixCache(
         NAMESPACE,
         can_slice=can_slice,
         split_state=split_state,
@@ -141,28 +141,28 @@ def make_cache(
     )
 
 
-def n_kept(cache: TieredCache, tokens: Sequence[int]) -> int:
+def n_kept(cache: PrefixCache, tokens: Sequence[int]) -> int:
     """Give how many leading tokens some tier holds; asking uses none of them."""
-    return cache._core.catalog.usable(pack(tokens))[1]
+    return cache._books.catalog.usable(pack(tokens))[1]
 
 
 def put(
-    cache: TieredCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
+    cache: PrefixCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
 ) -> bool:
     """Keep a line as a session would: from what is kept on."""
-    start = n_kept(cache, tokens) if cache._core.catalog.can_slice else 0
+    start = n_kept(cache, tokens) if cache._books.catalog.can_slice else 0
     if start == len(tokens):
         start = 0
     return cache.put(tokens, start, state_of(tokens, start), recompute_s=seconds, owner=owner)
 
 
-def work(cache: TieredCache) -> None:
+def work(cache: PrefixCache) -> None:
     """Do what waits in the background."""
-    while cache.work() == 0.0:
+    while cache.upkeep.work() == 0.0:
         pass
 
 
-def restored(cache: TieredCache, tokens: Sequence[int]) -> int:
+def restored(cache: PrefixCache, tokens: Sequence[int]) -> int:
     """Restore a line, check that every byte is that of its tokens, and give how many there are."""
     with cache.match(tokens) as match:
         states = cache.read(match)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.cache.tiers import TieredCache
+from engine.cache.prefix_cache import PrefixCache
 from engine.errors import StateError
 from tests.engine.cache.invariants import check
 from tests.engine.cache.life import Life
@@ -17,9 +17,9 @@ from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, wo
 both_kinds = pytest.mark.parametrize("can_slice", [True, False])
 
 
-def warm_beyond_pins(cache: TieredCache) -> int:
+def warm_beyond_pins(cache: PrefixCache) -> int:
     """Bytes in main memory that no pin protects."""
-    catalog = cache._core.catalog
+    catalog = cache._books.catalog
     protected = {
         each
         for node in catalog.warm
@@ -57,8 +57,8 @@ def test_random_lives_leave_true_books_and_true_states(can_slice, seed):
         check(cache, disk)
         assert disk.nbytes <= cold_bytes
         assert warm_beyond_pins(cache) <= warm_bytes
-        assert not cache._core.catalog.spare
-        assert all(node.n_locks == 0 for node in cache._core.catalog.tree.nodes())
+        assert not cache._books.catalog.spare
+        assert all(node.n_locks == 0 for node in cache._books.catalog.tree.nodes())
         disk.damaged.clear()
 
 
@@ -123,9 +123,9 @@ def test_threads_that_put_match_prefetch_and_evict_keep_the_books_true(can_slice
             restored(cache, life.line())
             cache.prefetch(life.line())
             if life.chance.random() < 0.05:
-                cache.forget(f"chat:{seed}")
+                cache.upkeep.forget(f"chat:{seed}")
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(live, (1, 2)))
-    cache.close(5.0)
+    cache.upkeep.close(5.0)
     check(cache, disk)

@@ -9,8 +9,8 @@ import pytest
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import Namespace
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.tiers import TieredCache
 from tests.engine.cache.made_up import put, restored, split_state
 
 NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"),))
@@ -24,8 +24,8 @@ def folder(tmp_path: Path) -> Iterator[ColdFolder]:
         yield folder
 
 
-def open_cache(folder: ColdFolder, **settings: int) -> TieredCache:
-    return TieredCache(
+def open_cache(folder: ColdFolder, **settings: int) -> PrefixCache:
+    return PrefixCache(
         NAMESPACE.key,
         can_slice=True,
         split_state=split_state,
@@ -42,43 +42,45 @@ def test_a_second_start_restores_from_real_files(folder):
     first = open_cache(folder)
     put(first, A, owner="chat:1")
     put(first, B, owner="chat:2")
-    first.close(10.0)
+    first.upkeep.close(10.0)
     assert len(files(folder)) == 3
     second = open_cache(folder)
     with second.match(B) as match:
         assert match.n_cold == 50
     assert restored(second, B) == 50
-    second.forget("chat:2")
+    second.upkeep.forget("chat:2")
     assert len(files(folder)) == 2
-    second.close(10.0)
+    second.upkeep.close(10.0)
 
 
 def test_a_flipped_bit_in_a_file_shortens_the_match(folder):
     first = open_cache(folder)
     put(first, A[:30])
     put(first, A)
-    first.close(10.0)
+    first.upkeep.close(10.0)
     second = open_cache(folder)
-    damaged = next(path for path in files(folder) if path.stem == second.report().entries[0].key)
+    damaged = next(
+        path for path in files(folder) if path.stem == second.upkeep.report().entries[0].key
+    )
     content = bytearray(damaged.read_bytes())
     content[-9] ^= 4
     damaged.write_bytes(content)
     assert restored(second, A) in (0, 30)
-    assert second.report().counts.n_refused == 1
+    assert second.upkeep.report().counts.n_refused == 1
     assert not damaged.exists()
-    second.close(10.0)
+    second.upkeep.close(10.0)
 
 
 def test_a_file_that_another_process_deleted_is_a_miss(folder):
     first = open_cache(folder)
     put(first, A)
-    first.close(10.0)
+    first.upkeep.close(10.0)
     second = open_cache(folder)
     for path in files(folder):
         path.unlink()
     assert restored(second, A) == 0
     put(second, A)
-    second.close(10.0)
+    second.upkeep.close(10.0)
     assert len(files(folder)) == 1
 
 
@@ -92,6 +94,6 @@ def test_two_processes_on_one_folder_give_only_true_states(folder):
             put(cache, [chance.randint(0, 1) for _ in range(chance.randint(1, 20))])
             restored(cache, [chance.randint(0, 1) for _ in range(20)])
         for cache in caches:
-            cache.close(10.0)
+            cache.upkeep.close(10.0)
         # Both may see the same room and write one state each into it.
         assert sum(path.stat().st_size for path in files(folder)) <= budget + 2000

@@ -15,7 +15,7 @@ from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
 
 STATE = state_of([5, 6, 7, 8, 9], 2)
 HEAD = head_of(NAMESPACE, STATE, payload_of(STATE))
-N_DESCRIPTION = len(HEAD) - PRELUDE.size - 4 * len(STATE.tokens)
+N_DESCRIPTION = len(HEAD) - PRELUDE.size - len(STATE.packed)
 DESCRIPTION = HEAD[PRELUDE.size : PRELUDE.size + N_DESCRIPTION]
 WHOLE = HEAD + payload_of(STATE)
 BOUNDARIES = (

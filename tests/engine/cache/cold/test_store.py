@@ -9,6 +9,7 @@ import pytest
 from engine.cache.cold.folder import ColdFolder
 from engine.cache.cold.store import ColdStore
 from engine.cache.disk_writer import ColdTier
+from engine.cache.radix import pack
 from engine.errors import StateError
 from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
 
@@ -51,7 +52,7 @@ def test_a_state_outlives_a_restart_with_its_use_and_pin(tmp_path: Path) -> None
         (found,) = ColdStore(folder, NAMESPACE).states()
     assert (found.used_at, found.n_uses, found.is_pinned) == (1_800_000_000.0, 7, True)
     assert found.owners == {"chat:1", "chat:2"}
-    assert found.tokens == tuple(range(40))
+    assert found.packed == pack(range(40))
 
 
 def test_a_store_lists_and_reads_its_own_namespace_only(folder: ColdFolder) -> None:

@@ -1,0 +1,293 @@
+"""What keeps the cache in order: the books, what a user does by hand, work in the background."""
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+
+from engine.cache.catalog import Catalog, Kept, KeptNode, report, value
+from engine.cache.disk_writer import Background, Disk, Split
+from engine.cache.eviction import shrink
+from engine.cache.report import MIB, CacheReport, CacheSettings, Ledger
+from engine.errors import CacheBudgetError, CacheStoreError, StateError
+
+PENDING_BYTES = 256 * MIB
+"""Most bytes beyond the budget of the warm tier that wait to be written."""
+LOOK_S = 2.0
+"""Time between two looks at memory, budgets and uses in the background."""
+
+
+class Books:
+    """What all parts of the cache share. One lock guards it all."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ledger: Ledger,
+        lock: threading.Lock,
+        disk: Disk | None,
+        settings: CacheSettings,
+        *,
+        split_state: Split,
+        now: Callable[[], float],
+        available: Callable[[], int],
+    ) -> None:
+        self.catalog = catalog
+        self.ledger = ledger
+        self.lock = lock
+        self.disk = disk
+        self.settings = settings
+        self.split_state = split_state
+        self.now = now
+        self.available = available
+        self.wake: Callable[[], None] = _rest
+        """Lets the background work begin at once."""
+        self._ceiling = math.inf
+
+    def look_at_memory(self) -> None:
+        """Find how much the warm tier may hold now, and give up what is beyond."""
+        room = self.available() - self.settings.reserve_bytes
+        with self.lock:
+            was_short, self._ceiling = self._ceiling < self.settings.warm_bytes, math.inf
+            if room < 0:
+                self._ceiling = max(self.catalog.warm_bytes + room, 0)
+                if not was_short and self.catalog.warm_bytes > self._ceiling:
+                    self.ledger.note(
+                        f"Main memory is short: the warm tier gives back {-room / MIB:,.0f} MiB."
+                    )
+            self.shrink()
+
+    def room(self) -> int:
+        """Give the bytes that the warm tier may hold, or that main memory still has, if less."""
+        spare = self.available() - self.settings.reserve_bytes
+        return min(self.settings.warm_bytes, max(spare, 0))
+
+    def shrink(self, *, spare: KeptNode | None = None) -> None:
+        """Give up copies in main memory beyond what is allowed now; the lock is held.
+
+        The copy at `spare` goes last: it came just now.
+        """
+        writes = self.disk is not None and self.disk.can_write()
+        limit = int(min(self.settings.warm_bytes, self._ceiling))
+        pending = PENDING_BYTES if writes else 0
+        if spare is not None:
+            self.catalog.tree.lock(spare)
+            shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
+            self.catalog.tree.unlock(spare)
+        shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
+
+    def mark(self, nodes: Iterable[KeptNode], owner: str) -> None:
+        """Note that these are used now, and by whom; the lock is held."""
+        for node in nodes:
+            self.catalog.touch(node, self.now())
+            if owner:
+                value(node).owners |= {owner}
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a line to the log."""
+        with self.lock:
+            self.ledger.note(text, is_problem=is_problem)
+
+
+class Upkeep:
+    """Pins, drops and checks states by key, and does the work that nobody waits for."""
+
+    def __init__(
+        self,
+        books: Books,
+        *,
+        prefetch_one: Callable[[], bool],
+        monotonic: Callable[[], float],
+        in_background: bool,
+    ) -> None:
+        """Begin to work in the background, or leave `work` to the caller.
+
+        Args:
+            books: what the parts of the cache share.
+            prefetch_one: brings one line from disk; gives whether any was wished for.
+            monotonic: seconds that never step back.
+            in_background: False starts no thread.
+        """
+        self._books = books
+        self._prefetch_one = prefetch_one
+        self._monotonic = monotonic
+        self._look_at = monotonic()
+        self._told: tuple[object, ...] = ()
+        self._background = Background(self.work) if in_background else None
+        if self._background is not None:
+            books.wake = self._background.wake
+
+    def pin(self, key: str) -> None:
+        """Protect a state, and what it needs, from eviction by budget.
+
+        Raises:
+            StateError: no state has this key.
+            CacheBudgetError: the pinned states would not fit into the budget.
+            CacheStoreError: the pin could not be written down; there is none then.
+        """
+        with self._books.lock:
+            node = self._node(key)
+            kept = value(node)
+            if kept.is_pinned:
+                return
+            kept.is_pinned = True
+            try:
+                self._check_pins()
+            except CacheBudgetError:
+                kept.is_pinned = False
+                raise
+            self._books.catalog.want_disk(node)
+        self._books.wake()
+        try:
+            self._save_pin(kept)
+        except CacheStoreError:
+            kept.is_pinned = False
+            raise
+
+    def unpin(self, key: str) -> None:
+        """Let a state be evicted again.
+
+        Raises:
+            StateError: no state has this key.
+            CacheStoreError: it could not be written down; the pin is back at the next start.
+        """
+        with self._books.lock:
+            kept = value(self._node(key))
+            kept.is_pinned = False
+        self._save_pin(kept)
+
+    def drop(self, key: str) -> None:
+        """Drop a state from every tier, pinned or not, with the states that need it.
+
+        Raises:
+            StateError: no state has this key.
+        """
+        with self._books.lock:
+            self._books.catalog.remove(self._node(key))
+        self._clear_spare()
+
+    def verify(self, key: str) -> None:
+        """Read a state from disk and check it; one that lies in main memory only is sound.
+
+        Raises:
+            StateError: no state has this key, or its file is damaged and was dropped.
+            CacheStoreError: the file cannot be read.
+        """
+        with self._books.lock:
+            file = value(self._node(key)).file
+        if file is not None and self._books.disk is not None:
+            self._books.disk.read(file, file.start, file.end)
+        self._books.note(f"State {key} is sound.")
+
+    def forget(self, owner: str) -> None:
+        """Drop what only this owner's prompts used, pinned or not; what others share stays."""
+        catalog = self._books.catalog
+        with self._books.lock:
+            for node in reversed(list(catalog.nodes())):
+                kept = value(node)
+                if owner not in kept.owners:
+                    continue
+                kept.owners -= {owner}
+                if kept.owners or (catalog.can_slice and node.children):
+                    catalog.used[node] = None
+                else:
+                    catalog.remove(node)
+        self._clear_spare()
+
+    def clear(self) -> None:
+        """Drop every state of this namespace, pinned ones too.
+
+        Raises:
+            CacheStoreError: the folder cannot be read.
+        """
+        catalog, disk = self._books.catalog, self._books.disk
+        with self._books.lock:
+            for node in reversed(list(catalog.nodes())):
+                catalog.remove(node)
+        if disk is not None:
+            disk.spare_all()
+        self._clear_spare()
+
+    def has_news(self) -> bool:
+        """Tell whether something changed in the tiers since this was asked last; costs little."""
+        with self._books.lock:
+            catalog, ledger = self._books.catalog, self._books.ledger
+            now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
+            was, self._told = self._told, now
+            return was != now
+
+    def report(self) -> CacheReport:
+        """Tell how full the tiers are, what they hold, and what happened since the last report."""
+        with self._books.lock:
+            return report(self._books.catalog, self._books.ledger, self._books.settings)
+
+    def work(self) -> float:
+        """Do one piece of background work, and give the seconds until the next is due."""
+        if self._monotonic() >= self._look_at:
+            self._look()
+        disk = self._books.disk
+        if self._prefetch_one():
+            return 0.0
+        if disk is not None and disk.write_one():
+            with self._books.lock:
+                self._books.shrink()
+            return 0.0
+        if disk is not None:
+            disk.clear_spare()
+        return max(self._look_at - self._monotonic(), 0.0)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is not on disk yet, and work no longer; gives up after `timeout_s`."""
+        until = self._monotonic() + timeout_s
+        is_stopped = self._background is None or self._background.stop(timeout_s)
+        disk = self._books.disk
+        if is_stopped and disk is not None:
+            disk.retry()
+            while self._monotonic() < until and disk.write_one():
+                pass
+            disk.clear_spare()
+            disk.save_uses()
+
+    def _look(self) -> None:
+        """Do what has to be done now and then."""
+        self._look_at = self._monotonic() + LOOK_S
+        self._books.look_at_memory()
+        if self._books.disk is not None:
+            self._books.disk.trim()
+            self._books.disk.save_uses()
+
+    def _node(self, key: str) -> KeptNode:
+        node = self._books.catalog.find(key)
+        if node is None:
+            raise StateError(
+                f"No state of the loaded model has the key {key}: it may have been evicted since."
+            )
+        return node
+
+    def _check_pins(self) -> None:
+        """Refuse pins that, with the states that they need, leave no room for others."""
+        catalog, settings = self._books.catalog, self._books.settings
+        held: set[KeptNode] = set()
+        for node in catalog.nodes():
+            if value(node).is_pinned:
+                held.update(catalog.tree.way(node) if catalog.can_slice else [node])
+        nbytes = sum(value(node).nbytes for node in held)
+        budget = settings.warm_bytes if self._books.disk is None else settings.cold_bytes
+        if nbytes > budget:
+            raise CacheBudgetError(
+                f"Pinned states would take {nbytes:,} bytes but the cache may have {budget:,}: "
+                "unpin another state, or raise the budget."
+            )
+
+    def _save_pin(self, kept: Kept) -> None:
+        if self._books.disk is not None and kept.is_exact:
+            self._books.disk.pin(kept.key, is_pinned=kept.is_pinned)
+
+    def _clear_spare(self) -> None:
+        if self._books.disk is not None:
+            # A full disk refuses what is written, not what is deleted.
+            self._books.disk.retry()
+            self._books.disk.clear_spare()
+
+
+def _rest() -> None:
+    """Wake nobody: there is no background."""
