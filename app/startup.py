@@ -95,7 +95,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
 
 
 def _forget_kept(owner: str) -> None:
-    from engine.cache.cold.forgetting import forget_owner  # with the first chat that is deleted
+    from engine.cache.snapshot_store import forget_owner  # with the first chat that is deleted
 
     folder = locations.snapshots_dir()
     if folder.is_dir():

@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import MIB, CacheSettings
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.cancellation import Cancellation
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.header import head_of
-from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState, line_digest, pack, state_key
+from engine.cache.snapshot_file import head_of
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.configuration import Configuration
 
 N_STATES = 5000

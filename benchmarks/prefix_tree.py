@@ -12,12 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.disk_writer import ColdTier
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import Payload, PrefixCache
 from engine.cache.report import CacheSettings
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 
 N_TOKENS = 500
 N_SHARED = 300

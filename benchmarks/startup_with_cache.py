@@ -23,9 +23,9 @@ from app import locations
 from app.opening import ModelRequest
 from app.startup import Opened, prepare
 from app.store.chats import ChatStore
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.radix import StoredState, line_digest, pack, state_key
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.configuration import SamplingSettings
 from engine.events import Failed, Loaded, TiersChanged, WorkerStopped
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import FileHashes, Namespace, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheSettings
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession

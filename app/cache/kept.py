@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.cache.cold.entry import ColdEntry
-from engine.cache.cold.folder import ColdFolder
+from engine.cache.disk_index import ColdEntry
 from engine.cache.namespace import Namespace
+from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import EngineError
 
 CHAT = "chat:"

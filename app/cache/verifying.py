@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.cache.cold.entry import ColdEntry
-from engine.cache.cold.folder import ColdFolder
+from engine.cache.disk_index import ColdEntry
+from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import CacheStoreError, StateError
 
 

@@ -15,8 +15,8 @@ from app.cli.console import print_json, say, tell, tell_over
 
 if TYPE_CHECKING:
     from app.cache.kept import KeptModel
-    from engine.cache.cold.entry import ColdEntry
-    from engine.cache.cold.folder import ColdFolder
+    from engine.cache.disk_index import ColdEntry
+    from engine.cache.snapshot_folder import ColdFolder
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "Nothing is kept on disk yet."
@@ -95,7 +95,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
     """
     from app.cli import cache_text
     from app.settings import require_settings
-    from engine.cache import eviction as pruning
+    from engine.cache import snapshot_store
 
     now = time.time()
     budget_bytes = require_settings().cache.cold
@@ -103,7 +103,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
         if limit is None:
             limit = 0 if older is not None else budget_bytes
         nbytes = sum(entry.file_bytes for entry in folder.all_entries())
-        gone = pruning.prune(
+        gone = snapshot_store.prune(
             folder,
             max(nbytes - limit, 0),
             now=now,
@@ -208,7 +208,7 @@ def _delete(folder: "ColdFolder", entries: "Sequence[ColdEntry]") -> None:
 
 @contextmanager
 def _folder() -> "Iterator[ColdFolder]":
-    from engine.cache.cold.folder import ColdFolder
+    from engine.cache.snapshot_folder import ColdFolder
 
     with ColdFolder(locations.snapshots_dir()) as folder:
         yield folder

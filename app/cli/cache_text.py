@@ -11,7 +11,7 @@ from app.cli.console import say
 from app.render.format import count, counted, nbytes, nbytes_of
 from app.render.sanitize import one_line
 from app.settings import CacheDefaults
-from engine.cache.cold.entry import ColdEntry
+from engine.cache.disk_index import ColdEntry
 
 if TYPE_CHECKING:
     from rich.table import Table

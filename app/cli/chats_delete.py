@@ -7,7 +7,7 @@ from app.render.format import counted, nbytes
 from app.render.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.records import Chat
-from engine.cache.cold.forgetting import forget_owner
+from engine.cache.snapshot_store import forget_owner
 from engine.errors import CacheStoreError
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from engine.cache.catalog import Catalog, KeptNode, value
-from engine.cache.cold.entry import ColdEntry
-from engine.cache.cold.folder import ColdFolder
+from engine.cache.disk_index import ColdEntry
 from engine.cache.report import Ledger
 
 HALF_LIFE_S = 3600.0
@@ -122,9 +121,6 @@ def _can_be_lost(catalog: Catalog, node: KeptNode) -> bool:
     return not (catalog.can_slice and node.children)
 
 
-LISTED_S = 30.0
-"""How long a list of others' states is used; what they write meanwhile is worth most anyway."""
-
 Place = tuple[str, str]
 """A namespace and the digest of a line in it."""
 
@@ -189,93 +185,3 @@ class LeavingOrder:
 
 def _before(entry: ColdEntry) -> Place:
     return entry.namespace, entry.state.parent
-
-
-class Elsewhere:
-    """The states of all namespaces but one, to make room for that one.
-
-    They are listed and put in order once for many calls: age lowers the worth of all alike, so
-    the order holds.
-    """
-
-    def __init__(self, folder: ColdFolder, own: str) -> None:
-        self._folder = folder
-        self._own = own
-        self._listed_at = -math.inf
-        self._leaving: Iterator[tuple[float, ColdEntry]] = iter(())
-        self._next: tuple[float, ColdEntry] | None = None
-
-    def prune(self, nbytes: int, *, below: float, now: float) -> int:
-        """Delete states that are worth less than `below` until so many bytes are free.
-
-        Returns:
-            The bytes that became free.
-
-        Raises:
-            CacheStoreError: the folder cannot be read or written.
-        """
-        if not 0 <= now - self._listed_at < LISTED_S:
-            self._list(now)
-        aged = (now - self._listed_at) / HALF_LIFE_S
-        n_freed = 0
-        while n_freed < nbytes and self._next is not None and self._next[0] - aged < below:
-            entry = self._next[1]
-            self._folder.delete(entry.namespace, entry.state.key)
-            n_freed += entry.file_bytes
-            self._next = next(self._leaving, None)
-        return n_freed
-
-    def _list(self, now: float) -> None:
-        entries = self._folder.all_entries(but=self._own)
-        self._leaving = iter(
-            LeavingOrder(
-                entries,
-                may_go=lambda entry: not entry.state.is_pinned,
-                orphaned=orphaned(self._folder),
-                now=now,
-            )
-        )
-        self._next = next(self._leaving, None)
-        self._listed_at = now
-
-
-def orphaned(folder: ColdFolder) -> frozenset[str]:
-    """Give the namespaces whose model is no longer where it was.
-
-    Raises:
-        CacheStoreError: the index is busy.
-    """
-    return frozenset(each.key for each in folder.namespaces() if each.is_orphaned)
-
-
-def prune(
-    folder: ColdFolder, nbytes: int, *, now: float, older_than: float = math.inf
-) -> list[ColdEntry]:
-    """Delete states of any namespace until so many bytes are free, and give those that went.
-
-    Args:
-        folder: Where they lie.
-        nbytes: Bytes to free.
-        now: Seconds since the epoch.
-        older_than: Only states that were last used before this moment go.
-
-    Raises:
-        CacheStoreError: the folder cannot be read or written.
-    """
-    entries = folder.all_entries()
-
-    def may_go(entry: ColdEntry) -> bool:
-        return not entry.state.is_pinned and entry.state.used_at < older_than
-
-    gone: list[ColdEntry] = []
-    n_freed = 0
-    order = LeavingOrder(entries, may_go=may_go, orphaned=orphaned(folder), now=now)
-    for _, entry in order:
-        if n_freed >= nbytes:
-            break
-        folder.delete(entry.namespace, entry.state.key)
-        gone.append(entry)
-        n_freed += entry.file_bytes
-    for namespace in {entry.namespace for entry in gone}:
-        folder.forget_empty(namespace)
-    return gone

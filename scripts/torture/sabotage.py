@@ -51,7 +51,7 @@ def _load_other_states() -> None:
 
 def _leave_a_draft(plan: Plan) -> None:
     """Leave the half of a snapshot of a process that is dead, and let nobody remove it."""
-    from engine.cache.cold import folder
+    from engine.cache import snapshot_folder as folder
 
     setattr(folder, "remove_leftovers", lambda _: None)  # noqa: B010  a name of another module
     home = plan.states / ("0" * 32)

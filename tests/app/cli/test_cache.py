@@ -11,13 +11,13 @@ from app import locations
 from app.cli.main import run
 from app.settings import load_settings
 from app.store.chats import ChatStore
-from engine.cache.cold.folder import ColdFolder
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.report import MIB
+from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import SamplingSettings
 from tests.app.cli.conftest import kvchat
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 NOW = time.time()
 HEAD = state_of(range(300), owners=("chat:1", "chat:2"), used_at=NOW, nbytes=50_000)

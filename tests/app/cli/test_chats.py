@@ -12,11 +12,11 @@ from app.cli import chats_delete
 from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat
-from engine.cache.cold.folder import ColdFolder
+from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import SamplingSettings
 from engine.errors import CacheStoreError
 from tests.app.cli.conftest import kvchat
-from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from tests.engine.cache.made_up import put, restored, split_state
 
 NAMESPACE = Namespace("ab" * 16, "/models/one.gguf", (("K type", "f16"),))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[4]
-MODULE = "tests.engine.cache.cold.hostile_disk"
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = "tests.engine.cache.hostile_disk"
 
 
 @pytest.fixture

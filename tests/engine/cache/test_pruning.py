@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold.entry import ColdEntry
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
-from engine.cache.eviction import LeavingOrder, prune
+from engine.cache.disk_index import ColdEntry
+from engine.cache.eviction import LeavingOrder
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore, prune
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 NOW = 1_700_000_000.0
 

@@ -1,4 +1,4 @@
-"""One of several processes on one folder: `python -m tests.engine.cache.cold.two_processes FOLDER`.
+"""One of several processes on one folder: `python -m tests.engine.cache.two_processes FOLDER`.
 
 It writes, reads, pins, lists and deletes at random among the same states as the others, and ends
 with 0 where every payload that it got was the right one.
@@ -10,11 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
-from engine.cache.eviction import prune
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore, prune
 from engine.errors import StateError
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 SPACES = (NAMESPACE, OTHER)
 STATES = {

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.forgetting import Forgotten, forget_owner
 from engine.cache.radix import StoredState
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import Forgotten, forget_owner
 from engine.errors import CacheStoreError
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 
 def kept(path: Path) -> dict[str, frozenset[str]]:

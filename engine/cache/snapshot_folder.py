@@ -1,4 +1,4 @@
-"""The folder of all snapshots: every namespace, and every kvchat that runs."""
+"""The folder of states on disk: several processes read, write and delete in it at once."""
 
 import contextlib
 import os
@@ -10,19 +10,45 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from engine.cache.cold.entry import ColdEntry
-from engine.cache.cold.errors import primary_code, store_error
-from engine.cache.cold.index import ColdIndex
-from engine.cache.cold.leftovers import remove_leftovers
-from engine.cache.cold.snapshot_file import (
+import psutil
+
+from engine.cache.disk_index import ColdEntry, ColdIndex, primary_code, store_error
+from engine.cache.namespace import Namespace
+from engine.cache.radix import StoredState, line_digest, state_key
+from engine.cache.snapshot_file import (
     FileFacts,
     read_facts,
     read_snapshot,
     write_snapshot,
 )
-from engine.cache.namespace import Namespace
-from engine.cache.radix import StoredState, line_digest, state_key
 from engine.errors import CacheStoreError, StateError
+from engine.files import DRAFT_SUFFIX, drafting_process
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the drafts of processes that are gone, and leave those of living ones.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    with os.scandir(folder) as found:
+        drafts = [Path(entry.path) for entry in found if entry.name.endswith(DRAFT_SUFFIX)]
+    for draft in drafts:
+        process = drafting_process(draft)
+        if process is not None and not _is_writing(process, draft):
+            draft.unlink(missing_ok=True)
+
+
+def _is_writing(process: int, draft: Path) -> bool:
+    """Whether a process may be writing a draft: it lives, and began before the draft did."""
+    try:
+        began = psutil.Process(process).create_time()
+        return began <= draft.stat().st_mtime + 1.0
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
+    except psutil.AccessDenied:
+        return True
+
 
 SUFFIX = ".kv"
 PINNED_MODE = 0o400

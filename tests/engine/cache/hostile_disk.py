@@ -1,4 +1,4 @@
-"""Runs on a disk that gives trouble: `python -m tests.engine.cache.cold.hostile_disk HOW FOLDER`.
+"""Runs on a disk that gives trouble: `python -m tests.engine.cache.hostile_disk HOW FOLDER`.
 
 It ends with 0 where nothing is lost and every error says what to do, in a process of its own since
 limits and users are a process'.
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.radix import StoredState
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.errors import CacheStoreError
-from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 NOBODY = 65534
 SMALL = [state_of([n], nbytes=1000) for n in range(3)]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold.folder import ColdFolder
-from engine.cache.cold.store import ColdStore
 from engine.cache.disk_writer import ColdTier
 from engine.cache.radix import pack
+from engine.cache.snapshot_folder import ColdFolder
+from engine.cache.snapshot_store import ColdStore
 from engine.errors import StateError
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold import folder as folders
-from engine.cache.cold.folder import ColdFolder
+from engine.cache import snapshot_folder as folders
 from engine.cache.radix import StoredState
+from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import CacheStoreError, StateError
-from tests.engine.cache.cold.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
 STATES = [state_of([n, n + 1, n + 2]) for n in range(5)]
 

@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-from engine.cache.cold.folder import ColdFolder
-from tests.engine.cache.cold.making import payload_of
-from tests.engine.cache.cold.two_processes import SPACES, STATES
+from engine.cache.snapshot_folder import ColdFolder
+from tests.engine.cache.making import payload_of
+from tests.engine.cache.two_processes import SPACES, STATES
 from tests.waiting import PATIENCE_S, wait_until
 
-ROOT = Path(__file__).resolve().parents[4]
-MODULE = "tests.engine.cache.cold.two_processes"
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = "tests.engine.cache.two_processes"
 
 
 def begin(path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:

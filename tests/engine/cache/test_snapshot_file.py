@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache.cold import header
-from engine.cache.cold.header import DIGEST_AT, PRELUDE, head_of, read_head, read_prelude
-from engine.cache.cold.snapshot_file import read_facts, read_snapshot, write_snapshot
+from engine.cache import snapshot_file as header
+from engine.cache.snapshot_file import (
+    DIGEST_AT,
+    PRELUDE,
+    head_of,
+    read_facts,
+    read_head,
+    read_prelude,
+    read_snapshot,
+    write_snapshot,
+)
 from engine.errors import StateError
-from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 STATE = state_of([5, 6, 7, 8, 9], 2)
 HEAD = head_of(NAMESPACE, STATE, payload_of(STATE))
