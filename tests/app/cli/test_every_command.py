@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from engine.cache.cold.folder import ColdFolder
 
 import app.application
 import engine.memory.hardware
@@ -21,7 +22,6 @@ from app.bench.records import PromptRecord
 from app.bench.results_file import write_results
 from app.cli import main
 from app.store.chats import ChatStore
-from engine.cache.cold.folder import ColdFolder
 from engine.cache.namespace import Namespace
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import InstallError
