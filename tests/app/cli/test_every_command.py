@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 import pytest
-from engine.cache.cold.folder import ColdFolder
 
 import app.application
 import engine.memory.hardware
@@ -23,6 +22,7 @@ from app.bench.results_file import write_results
 from app.cli import main
 from app.store.chats import ChatStore
 from engine.cache.namespace import Namespace
+from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import InstallError
 from engine.events import Failed, SpeculationChanged
@@ -31,7 +31,7 @@ from engine.requests import GenerationRequest
 from tests.app.bench.made_results import record, results
 from tests.app.cli.terminals import HOSTILE, harmful, on_terminal
 from tests.drafting_models import TOKENS, drafting_model
-from tests.engine.cache.cold.making import NAMESPACE, payload_of, state_of
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.fakes_client import Script, ScriptedClient, loaded
 from tests.gguf_files import header, llama_values, write
 
