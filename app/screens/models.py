@@ -19,7 +19,7 @@ from app.render.sanitize import visible
 from app.screens.hand_back import hand_back
 from engine.model.library import LibraryScan, ModelEntry
 
-HEIGHTS = [(0, "-low"), (32, "-tall")]
+HEIGHTS = [(0, "-low"), (20, "-tall")]
 TELL_EVERY_S = 0.2
 
 
