@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,14 @@ from engine.configuration import (
     SpeculationSettings,
     Verification,
 )
-from engine.errors import EngineError, HardwareError
-from engine.files import read_text
+from engine.errors import EngineError, HardwareError, shown
+from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import parse_bytes
+from engine.parsing import parse_toml
 
 MAX_SLOTS = 16
+MOST_TOLD = 20
+"""Problems of a file that are named."""
 _TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
@@ -220,13 +222,13 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     """
     path = path or settings_path()
     try:
-        text = read_text(path)
-        content = tomllib.loads(text)
+        text = read_text(path, limit=SETTINGS_BYTES)
+        content = parse_toml(text)
     except FileNotFoundError:
         return LoadedSettings(Settings())
     except OSError as error:
         return LoadedSettings(Settings(), f"{path} cannot be read ({error.strerror}): defaults")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
     return _validated(content, text, path)
 
@@ -274,8 +276,11 @@ def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSetti
         for location, _ in problems:
             _remove(content, location)
     told = "; ".join(
-        f"{_line(location, text)}{_spell(location)}: {reason}" for location, reason in problems
+        f"{_line(location, text)}{_spell(location)}: {reason}"
+        for location, reason in problems[:MOST_TOLD]
     )
+    if len(problems) > MOST_TOLD:
+        told += f"; and {len(problems) - MOST_TOLD:,} more"
     remaining = Settings.model_validate(content)
     return LoadedSettings(remaining, f"not used from {path}: {told}")
 
@@ -286,7 +291,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
         if problem["type"] == "extra_forbidden":
             yield location, f"is no setting{_nearest(location)}"
         else:
-            yield location, f"{problem['msg']}, but it is {problem['input']!r}"
+            yield location, f"{problem['msg']}, but it is {shown(problem['input'])}"
 
 
 def _nearest(location: tuple[str, ...]) -> str:

@@ -2,20 +2,23 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from app.locations import themes_dir
-from engine.files import read_text
+from engine.files import SETTINGS_BYTES, read_text
+from engine.parsing import parse_toml
 
 PACKAGED = Path(__file__).parent / "_themes"
+MOST_TOLD = 20
+"""Problems of a file that are named."""
 CHECKOUT = Path(__file__).parent.parent / "themes"
 
 VARIABLE_SOURCES = {
@@ -125,17 +128,19 @@ def read_theme(path: Path) -> Theme:
         ValueError: If the file cannot be read; it names every key and value that is wrong.
     """
     try:
-        content = tomllib.loads(read_text(path))
+        content = parse_toml(read_text(path, limit=SETTINGS_BYTES))
         theme = ThemeFile.model_validate(content).theme()
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ValueError("; ".join(_problems(error))) from error
+        found = error.errors(include_url=False)
+        raise ValueError(_joined(list(_problems(found[:MOST_TOLD])), found)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
     known = {*theme.to_color_system().generate(), *VARIABLE_SOURCES, *FREE_VARIABLES}
     unknown = [f"variables.{name}" for name in theme.variables if name not in known]
     if unknown:
-        raise ValueError("; ".join(_unknown(name, sorted(known)) for name in unknown))
+        names = sorted(known)
+        raise ValueError(_joined([_unknown(name, names) for name in unknown[:MOST_TOLD]], unknown))
     return theme
 
 
@@ -163,8 +168,13 @@ def nearest_theme(name: str, names: Sequence[str]) -> str | None:
     return near[0] if near else None
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
-    for problem in error.errors(include_url=False):
+def _joined(told: Sequence[str], found: Sequence[object]) -> str:
+    n_more = len(found) - len(told)
+    return "; ".join([*told, *([f"and {n_more:,} more"] if n_more else [])])
+
+
+def _problems(found: Sequence[ErrorDetails]) -> Iterator[str]:
+    for problem in found:
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             yield _unknown(where, _keys())

@@ -6,7 +6,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from app.settings import SettingsError
-from engine.files import read_text, replace_file
+from engine.files import SETTINGS_BYTES, read_text, replace_file
+from engine.parsing import parse_toml
 
 
 def change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
@@ -16,12 +17,14 @@ def change_toml(path: Path, section: str, key: str, value: str | int | float | b
         SettingsError: If the file is not valid TOML, or cannot be read or written.
     """
     try:
-        document = tomlkit.parse(read_text(path))
+        text = read_text(path, limit=SETTINGS_BYTES)
+        parse_toml(text)
+        document = tomlkit.parse(text)
     except FileNotFoundError:
         document = tomlkit.document()
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (TOMLKitError, UnicodeDecodeError) as error:
+    except (TOMLKitError, ValueError) as error:
         raise SettingsError(f"{path} is not valid TOML ({error}): repair it first") from error
     table = document.setdefault(section, tomlkit.table())
     if not isinstance(table, dict):

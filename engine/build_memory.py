@@ -5,7 +5,8 @@ import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.parsing import parse_json
 
 KEY = "crashes_with_extra_buffers_alone"
 """Key of the build in the file."""
@@ -36,7 +37,7 @@ class BuildMemory:
         if self._path is None or not self._path.is_file():
             return False
         try:
-            known = json.loads(self._path.read_text())
+            known = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
         except (OSError, ValueError):
             return False
         return isinstance(known, dict) and known.get(KEY) == self._build

@@ -21,6 +21,15 @@
 Messages are fit for the user: what is, what was asked, what to change.
 """
 
+MOST_SHOWN = 80
+"""Characters of what others wrote that a message repeats."""
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: quoted, and cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
 
 class EngineError(Exception):
     """Root of the tree; `str(error)` is a sentence for the user."""

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or stay as they were, and those that are read to their end."""
+"""Files that are replaced whole or stay as they were, and those that are read within bounds."""
 
 import contextlib
 import errno
@@ -6,10 +6,16 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 
 DRAFT_SUFFIX = ".new"
 """Ends the name of a file that is being written; the number of the process stands before it."""
+SETTINGS_BYTES = 1 << 18
+"""Most bytes of settings, presets and themes: a person writes them."""
+RECORDS_BYTES = 1 << 23
+"""Most bytes of what kvchat itself keeps as one JSON text."""
+READ_BYTES = 1 << 20
 
 
 def replace_file(
@@ -51,21 +57,67 @@ def replace_file(
         sync_folder(path.parent)
 
 
-def read_text(path: Path, *, errors: str = "strict") -> str:
-    """Give the text of a file in UTF-8; a pipe or a device, which might never end, is refused.
+def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
+    """The text of a file in UTF-8, read as `read_bytes` does.
 
     Args:
         path: The file.
+        limit: Most bytes that it may have.
         errors: What becomes of bytes that are no text, as `open` takes it.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: it cannot be read, is no file, or is too large.
         UnicodeDecodeError: it is no text in UTF-8.
     """
-    mode = path.stat().st_mode
+    text = read_bytes(path, limit=limit).decode("utf-8", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_bytes(path: Path, *, limit: int) -> bytes:
+    """What a file holds.
+
+    Args:
+        path: The file.
+        limit: Most bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, is no file, or is too large.
+    """
+    chunks: list[bytes] = []
+    n_left = limit
+    with open_file(path) as file:
+        while chunk := file.read(READ_BYTES):
+            chunks.append(chunk)
+            n_left -= len(chunk)
+            if n_left < 0:
+                why = f"it has more than the {limit:,} bytes that are read"
+                raise OSError(errno.EFBIG, why, str(path))
+    return b"".join(chunks)
+
+
+def open_file(path: Path) -> FileIO:
+    """Open a file for reading, and wait for nothing; a pipe or a device is refused.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    _check_mode(path.stat().st_mode, path)  # to open a device may be to change it
+    file = open(path, "rb", buffering=0, opener=_opened)  # noqa: SIM115  the caller closes it
+    try:
+        _check_mode(os.fstat(file.fileno()).st_mode, path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _check_mode(mode: int, path: Path) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "a pipe or a device is no file", str(path))
-    return path.read_text(encoding="utf-8", errors=errors)
 
 
 def sync_folder(folder: Path) -> None:

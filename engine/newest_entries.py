@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.parsing import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class NewestEntries:
         if self.path is None:
             return {}
         try:
-            known = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            known = parse_json(read_bytes(self.path, limit=RECORDS_BYTES))
+        except (OSError, ValueError):
             return {}
         if not isinstance(known, dict) or known.get("version") != self.version:
             return {}

@@ -1,10 +1,13 @@
 """Prompts from anybody's JSONL file: where the text stands in a line."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from app.bench.errors import BenchError
+from engine.files import read_text
+from engine.parsing import parse_json
+
+PROMPTS_BYTES = 1 << 28
 
 KEYS = ("prompt", "question", "turns", "messages", "conversations", "instruction", "text", "input")
 """Keys that may hold the text, tried in this order; `instruction` takes `input` along."""
@@ -18,7 +21,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
             the message names the line and the keys that it has.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, limit=PROMPTS_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"{path} cannot be read as prompts: {error}") from error
     prompts = [
@@ -34,8 +37,8 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
 
 def _object(line: str, where: str) -> Mapping[str, object]:
     try:
-        data = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+        data = parse_json(line)
+    except ValueError as error:
         raise BenchError(f"{where} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise BenchError(f"{where} is {type(data).__name__}: write an object with a key `prompt`")

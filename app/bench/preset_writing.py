@@ -11,6 +11,7 @@ from app.bench.policies import Policy
 from app.toml_files import write_atomically
 from engine.configuration import PredictorName
 from engine.errors import EngineError, PresetError
+from engine.files import SETTINGS_BYTES, read_text
 from engine.presets.library import list_presets
 from engine.presets.preset import parse_preset
 
@@ -92,7 +93,7 @@ def _takes_part(policy: Policy | None) -> bool:
 
 def _read(path: Path) -> TOMLDocument:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, limit=SETTINGS_BYTES)
         parse_preset(text, path.name)
         return tomlkit.parse(text)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:

@@ -10,6 +10,8 @@ from app.bench.errors import BenchError
 from app.bench.records import SCHEMA, Results, Subject
 from app.settings import SettingsError
 from app.toml_files import write_atomically
+from engine.files import RECORDS_BYTES, read_text
+from engine.parsing import parse_json
 
 _ADAPTER = TypeAdapter(Results)
 
@@ -43,9 +45,9 @@ def read_results(path: Path) -> Results:
         BenchError: the file cannot be read, is not of a benchmark, or of another version.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        text = read_text(path, limit=RECORDS_BYTES)
+        data = parse_json(text)
+    except (OSError, ValueError) as error:
         raise BenchError(f"{path} cannot be read as results of a benchmark: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:

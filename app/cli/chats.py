@@ -259,11 +259,16 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
 
 def _read(name: str) -> "list[ChatTree]":
     from app.history_files.errors import HistoryFileError
-    from app.history_files.files import read_history
+    from app.history_files.files import MAX_HISTORY_BYTES, read_history
+    from engine.files import read_bytes
 
     try:
         path = Path(name).expanduser()
-        data = sys.stdin.buffer.read() if name == STANDARD else path.read_bytes()
+        data = (
+            sys.stdin.buffer.read()
+            if name == STANDARD
+            else read_bytes(path, limit=MAX_HISTORY_BYTES)
+        )
         return read_history(data)
     except OSError as error:
         raise HistoryFileError(f"{name} cannot be read: {error.strerror or error}") from error

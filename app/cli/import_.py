@@ -80,14 +80,14 @@ def _imported(
 
 
 def _text_of(place: str) -> str:
+    from engine.files import read_bytes
     from engine.presets.importing.imported import ImportedFileError
 
     try:
         if place == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
         else:
-            with Path(place).expanduser().open("rb") as file:
-                data = file.read(LARGEST_FILE + 1)
+            data = read_bytes(Path(place).expanduser(), limit=LARGEST_FILE)
     except OSError as error:
         raise ImportedFileError(
             f"{place} cannot be read: {error.strerror or error}. A command goes behind `--`"

@@ -1,10 +1,10 @@
 """The fields of one JSON object, each checked before it is used."""
 
-import json
 from collections.abc import Mapping
 from typing import Literal, overload
 
 from app.history_files.errors import HistoryFileError, wrong_line
+from engine.parsing import parse_json
 
 INT32 = range(-(2**31), 2**31)
 INT64 = range(-(2**63), 2**63)
@@ -17,11 +17,9 @@ def parse_object(text: str, line: int) -> dict[str, object]:
         HistoryFileError: If the text is no JSON object.
     """
     try:
-        value: object = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
-        raise wrong_line(line, f"this is no JSON ({error}): is the file cut?") from error
-    except RecursionError as error:
-        raise wrong_line(line, "the JSON is nested too deeply") from error
+        raise wrong_line(line, f"this is no JSON of kvchat ({error}): is the file cut?") from error
     if not isinstance(value, dict):
         raise wrong_line(line, "a JSON object is expected")
     return value
@@ -44,16 +42,12 @@ class Fields:
     def text(self, name: str, *, optional: Literal[True]) -> str | None: ...
 
     def text(self, name: str, *, optional: bool = False) -> str | None:
-        """Take a text that can be stored: one without halves of surrogate pairs."""
+        """Take a text."""
         value = self._take(name, optional=optional)
         if value is None:
             return None
         if not isinstance(value, str):
             raise self.wrong(name, "a text")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise self.wrong(name, "a text of whole characters") from error
         return value
 
     @overload
@@ -62,14 +56,12 @@ class Fields:
     def number(self, name: str, *, optional: Literal[True]) -> float | None: ...
 
     def number(self, name: str, *, optional: bool = False) -> float | None:
-        """Take a finite number."""
+        """Take a number."""
         value = self._take(name, optional=optional)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(name, "a number")
-        if not abs(value) < 1e300:
-            raise self.wrong(name, "a number that is finite")
         return float(value)
 
     @overload

@@ -12,6 +12,8 @@ from app.store.records import ChatTree
 from engine.files import replace_file
 
 HistoryFormat = Literal["md", "jsonl"]
+MAX_HISTORY_BYTES = 1 << 30
+"""Most bytes of a file of chats; reading one takes several times as much memory."""
 
 
 def format_of(path: Path) -> HistoryFormat:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from engine.errors import EngineError, HardwareError
+from engine.errors import EngineError, HardwareError, shown
 from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
@@ -38,11 +38,11 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         spelling = ", or 8k" if low <= 8192 <= high else ""
-        raise KnobError(f"{text!r} is no number: {low:,} to {high:,}{spelling}")
+        raise KnobError(f"{shown(text)} is no number: {low:,} to {high:,}{spelling}")
     factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
     value = float(re.sub(r"[,_ ]", "", match[1])) * factor
-    if value != int(value) or not low <= value <= high:
-        raise KnobError(f"{text.strip()} is not one of the whole numbers {low:,} to {high:,}")
+    if not low <= value <= high or value != int(value):
+        raise KnobError(f"{text.strip()[:40]} is not one of the whole numbers {low:,} to {high:,}")
     return int(value)
 
 
@@ -101,10 +101,12 @@ def parse_shares(text: str) -> tuple[float, ...]:
         return ()
     parts = [part.strip() for part in re.split(r"[:,/;]", text)]
     if not all(_SHARE.fullmatch(part) for part in parts):
-        raise KnobError(f"{text!r} are no shares: write one for each GPU as 3:1, or auto")
+        raise KnobError(f"{shown(text)} are no shares: write one for each GPU as 3:1, or auto")
     shares = tuple(float(part) for part in parts)
     if len(shares) < 2 or not sum(shares):
-        raise KnobError(f"{text!r} shares nothing: write one number for each GPU as 3:1, or auto")
+        raise KnobError(
+            f"{shown(text)} shares nothing: write one number for each GPU as 3:1, or auto"
+        )
     return shares
 
 

@@ -27,7 +27,7 @@ from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
-from engine.files import read_text
+from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
 from engine.presets.preset import read_preset
@@ -142,7 +142,7 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def _preview(self, entry: PresetEntry) -> None:
         try:
-            text = read_text(entry.path, errors="replace")
+            text = read_text(entry.path, limit=SETTINGS_BYTES, errors="replace")
         except OSError as error:
             text = f"# it cannot be read: {error.strerror or error}"
         outcome = self._outcomes.get(entry.path)

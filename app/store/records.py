@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 from engine.configuration import SamplingSettings
+from engine.parsing import parse_json
 from engine.requests import Role
 
 TEXT = partial(str, encoding="utf-8", errors="replace")
@@ -168,7 +169,7 @@ def load_sampling(text: str) -> SamplingSettings:
 def _object(text: str) -> dict[str, object] | None:
     """Read a JSON object; None where a disk has damaged it, which is to hide no message."""
     try:
-        value: object = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -132,10 +132,13 @@ class ColdIndex:
     def namespaces(self) -> list[Namespace]:
         """Give every namespace that is known."""
         rows = self._connection.execute("SELECT key, model, fields FROM namespaces").fetchall()
-        return [
-            Namespace(key, model, tuple((name, value) for name, value in json.loads(fields)))
-            for key, model, fields in rows
-        ]
+        try:
+            return [
+                Namespace(key, model, tuple((name, value) for name, value in json.loads(fields)))
+                for key, model, fields in rows
+            ]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise sqlite3.DatabaseError(f"a row is no namespace: {error}") from error
 
     def forget_namespace(self, key: str) -> None:
         """Forget a namespace, unless it has states."""

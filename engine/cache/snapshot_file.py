@@ -13,6 +13,7 @@ from engine.cache.namespace import Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 from engine.files import replace_file
+from engine.parsing import parse_json
 
 MAGIC = b"KVCHATST"
 VERSION = 1
@@ -168,8 +169,8 @@ def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace
         StateError: it says something else, or nothing that can be.
     """
     try:
-        about = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        about = parse_json(text)
+    except ValueError as error:
         raise StateError(f"its description is no JSON ({error})") from error
     if not isinstance(about, dict) or set(about) != set(KINDS):
         raise StateError("its description is not that of a state")

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.log_comparison import compare_log, settings_that_differ
 from engine.memory.server_log import DeviceMemory, ServerLog
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import MIB, format_bytes
+from engine.parsing import parse_json
 
 NUMBER = re.compile(r"^GPU \d+ · ")
 MAKERS = ("NVIDIA ", "GeForce ", "Tesla ", "AMD ", "Radeon ", "Instinct ")
@@ -156,11 +157,13 @@ def read_calibrations(path: Path) -> dict[str, Calibration]:
         CalibrationError: the file cannot be read or is damaged.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): _calibration(row) for name, row in rows.items()}
+        rows = parse_json(read_bytes(path, limit=RECORDS_BYTES))
+        if not isinstance(rows, dict):
+            raise ValueError("it is no JSON object")
+        return {name: _calibration(row) for name, row in rows.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CalibrationError(
             f"{path} cannot be read ({error}): delete it to start anew"
         ) from error

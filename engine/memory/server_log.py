@@ -5,25 +5,34 @@ back to 2024, which printed them without being asked, the table `memory breakdow
 prints before it loads and when it ends, and both as rows of `--log-jsonl`.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import TextIO
 
 from engine.errors import EngineError
+from engine.files import open_file
 from engine.memory.dry_run import MeasuredBuffer
 from engine.memory.units import MIB
+from engine.parsing import parse_json
 
 MAX_LINE = 64 * 1024
-"""Characters of a line that are looked at: a prompt may stand in a log as one line."""
+"""Characters that are read as one line: a prompt may stand in a log as one."""
+MAX_TEXT = 512
+"""Characters of a line that are looked at: those about memory have up to 200."""
+MAX_FACTS = 4096
+"""Buffers, devices and settings of one run: one on 16 GPUs tells of a hundred."""
+MAX_CHARACTERS = 1 << 30
+"""Of a log."""
+MARKS = ("buffer size", "breakdown", "|", "draft model", "initializing", "build: ", "context")
+"""A line without any of them says nothing that is looked for."""
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 BUFFER = re.compile(
-    r"(?P<function>\w+):\s+(?P<device>\S+)\s+"
+    r"\b(?P<function>\w++):\s++(?P<device>\S++)\s++"
     r"(?:(?P<kind>model|KV|RS|compute|output|DSV4 \w+ state)\s+)?"
-    r"buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?)\s*MiB"
+    r"buffer size\s*=\s*(?P<mib>\d{1,9}(?:\.\d{1,9})?)\s*MiB"
 )
 """Builds before September 2024 print `CUDA0 buffer size` for weights; DeepSeek V4 keeps state for
 its compressors."""
@@ -32,9 +41,10 @@ SETTING = re.compile(
 )
 TABLE_ROW = re.compile(
     r"\|\s+- (?P<name>\S+)(?: \((?P<description>.*)\))?\s*\|"
-    r"(?:\s*(?P<total>\d+) =\s*(?P<free>\d+) \+ \()?"
-    r"\s*\d+ =\s*(?P<model>\d+) \+\s*(?P<context>\d+) \+\s*(?P<compute>\d+)"
+    r"(?:\s*(?P<total>\d{1,9}) =\s*(?P<free>\d{1,9}) \+ \()?"
+    r"\s*\d+ =\s*(?P<model>\d{1,9}) \+\s*(?P<context>\d{1,9}) \+\s*(?P<compute>\d{1,9})"
 )
+NUMBER = re.compile(r"[0-9]{1,9}")
 NEW_RUN = re.compile(r"llama_server: initializing|\bbuild: \d+|main: build = ")
 NEW_CONTEXT = re.compile(r"constructing llama_context|llama_new_context_with_model: n_ctx ")
 DRAFT = re.compile(r"loading draft model")
@@ -98,7 +108,7 @@ def read_server_log(path: Path) -> ServerLog:
         LogError: the file cannot be read, or no line of it tells of memory.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with open_file(path) as raw, TextIOWrapper(BufferedReader(raw), "utf-8", "replace") as file:
             log = parse_server_log(_lines(file))
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -111,30 +121,42 @@ def read_server_log(path: Path) -> ServerLog:
 
 
 def parse_server_log(lines: Iterable[str]) -> ServerLog:
-    """Give what the last run in the lines of a log allocated."""
+    """Give what the last run in the lines of a log allocated.
+
+    Raises:
+        LogError: they are no text, or tell of more than any run has.
+    """
     run = _Run()
     for line in lines:
+        if not any(mark in line for mark in MARKS):
+            continue
         row = _json_row(line) if line.startswith("{") else None
         if row is not None and row.get("type") == "fit_memory_breakdown":
             run.read_breakdown(row.get("data"))
             continue
-        text = COLOR.sub("", line) if row is None else str(row.get("msg"))
+        text = COLOR.sub("", line[:MAX_TEXT]) if row is None else str(row.get("msg"))[:MAX_TEXT]
         if NEW_RUN.search(text) and run.has_buffers:
             run = _Run()
         run.read(text)
     return run.log()
 
 
-def _lines(file: TextIO) -> Iterator[str]:
+def _lines(file: TextIOWrapper) -> Iterator[str]:
+    n_left = MAX_CHARACTERS
     while line := file.readline(MAX_LINE):
+        n_left -= len(line)
+        if n_left < 0:
+            raise LogError("the log has more than 1 GiB: cut it to the run that is asked about")
+        if "\0" in line:
+            raise LogError("the log is no text: give what llama-server printed")
         yield line
 
 
 def _json_row(line: str) -> dict[str, object] | None:
     """Give a row of `--log-jsonl`; None for a line that was cut off, or text with a brace."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 
@@ -165,12 +187,13 @@ class _Run:
             self._owner = "draft"
         elif buffer := BUFFER.search(text):
             self._add(buffer)
-        elif row := TABLE_ROW.search(text):
+        elif row := TABLE_ROW.match(text, max(0, text.find("|"))):
             self._add_row(row.groupdict(default=""))
         elif (setting := SETTING.search(text)) and self._owner == "target":
             self._settings.setdefault(setting["name"], setting["value"])
         if NEW_CONTEXT.search(text):
             self._n_contexts += 1
+        self._check_size()
 
     def read_breakdown(self, data: object) -> None:
         """Take in the rows of a `fit_memory_breakdown`; what is no such row is passed over."""
@@ -178,6 +201,12 @@ class _Run:
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, dict) and {"name", "model", "context", "compute"} <= row.keys():
                 self._add_row({str(name): str(value) for name, value in row.items()})
+        self._check_size()
+
+    def _check_size(self) -> None:
+        facts = (self._kept, self._graphs, self._rows, self._settings)
+        if sum(map(len, facts)) > MAX_FACTS:
+            raise LogError(f"the log tells of more than {MAX_FACTS:,} buffers in one run")
 
     def log(self) -> ServerLog:
         """Give what was told."""
@@ -197,7 +226,7 @@ class _Run:
     def _add_row(self, row: dict[str, str]) -> None:
         def size(name: str) -> int | None:
             text = row.get(name, "")
-            return int(text) * MIB if text.isascii() and text.isdecimal() else None
+            return int(text) * MIB if NUMBER.fullmatch(text) else None
 
         self._rows[row["name"]] = DeviceMemory(
             name=row["name"],

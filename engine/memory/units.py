@@ -2,13 +2,15 @@
 
 import re
 
-from engine.errors import HardwareError
+from engine.errors import HardwareError, shown
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 FACTORS = {
     "": GIB, "b": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": 1000**2,
     "g": GIB, "gib": GIB, "gb": 1000**3, "t": 1024 * GIB, "tib": 1024 * GIB, "tb": 1000**4,
 }  # fmt: skip
+MOST_BYTES = 1 << 60
+"""The largest size that is believed."""
 MOST_GIB = 4096
 """The largest number without a unit that is read as GiB."""
 SIZE = re.compile(r"^\s*(?P<number>\d+(?:[.,]\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*$")
@@ -20,18 +22,20 @@ def parse_bytes(text: str) -> int:
     A number without a unit is GiB.
 
     Raises:
-        HardwareError: no size, none above zero, or more than any machine has without a unit.
+        HardwareError: no size, none above zero, or more than any machine has.
     """
     match = SIZE.match(text)
     factor = FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
-        raise HardwareError(f"{text!r} is no size: write it as 8GiB, 7.5GB or 800MiB")
+        raise HardwareError(f"{shown(text)} is no size: write it as 8GiB, 7.5GB or 800MiB")
     number = float(match["number"].replace(",", "."))
     if not match["unit"] and number > MOST_GIB:
-        raise HardwareError(f"{text!r} has no unit: write it as 8GiB, or as {text.strip()}B")
+        raise HardwareError(f"{shown(text)} has no unit: write it as 8GiB, or as {text.strip()}B")
+    if number * factor > MOST_BYTES:
+        raise HardwareError(f"{shown(text)} is more than any machine has: write it as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:
-        raise HardwareError(f"{text!r} is no memory at all: write a size above zero")
+        raise HardwareError(f"{shown(text)} is no memory at all: write a size above zero")
     return nbytes
 
 

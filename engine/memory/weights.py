@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.configuration import TensorOverride
-from engine.errors import PresetError
+from engine.errors import PresetError, shown
 from engine.memory.repacking import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
 from engine.model.gguf import GgufFile, TensorInfo
@@ -18,6 +18,14 @@ from engine.model.header_keys import HeaderKeys
 
 LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
 """T5 has layers of an encoder and of a decoder, which share devices by their number."""
+_ATOM = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
+_REPEAT = re.compile(r"[*+{]")
+_GROUP = re.compile(r"\(([^()]*)\)")
+_PREFIX = re.compile(r"\(\?(?:[:=!]|<[=!]|P<\w*>)")
+_OPEN = "\0"
+"""Stands for a group that may match in several ways."""
+_NESTED = re.compile(rf"{_OPEN}[*+{{]")
+_INEXACT = re.compile(rf"[*+?{{{_OPEN}]")
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
 OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
@@ -35,6 +43,14 @@ HEADLESS = frozenset(
     }
 )  # fmt: skip
 """Encoders without an output layer: their embeddings are not copied to a GPU."""
+MAX_LAYERS = 512
+"""Most layers that llama.cpp 0c1e57098 takes (`LLAMA_MAX_LAYERS`, `src/llama-hparams.h`)."""
+MAX_PATTERN = 2000
+"""Characters of an override's pattern."""
+MAX_REPEATS = 3
+"""Open repeats of a pattern: each multiplies the time by the length of a name."""
+MAX_WAYS = 1024
+"""Ways of a pattern through its alternatives."""
 PADDING = 32
 CPU = "CPU"
 
@@ -116,7 +132,7 @@ def weights_of(
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
     """Give the pattern of the experts that stay in main memory: all below zero, None for none."""
-    if n_cpu_moe < 0:
+    if not 0 <= n_cpu_moe < MAX_LAYERS:
         return EXPERTS
     layers = "|".join(map(str, range(n_cpu_moe)))
     return rf"blk\.({layers}){EXPERTS}" if layers else None
@@ -138,12 +154,30 @@ def override_rules(
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
+    if len(pattern) > MAX_PATTERN or not _is_quick(pattern):
+        raise PresetError(
+            f"the tensor override {shown(pattern)} may take for ever: write it in {MAX_PATTERN} "
+            f"characters, with at most {MAX_REPEATS} of `*`, `+` and `{{`, none around another or "
+            "around `|`"
+        )
     try:
         return re.compile(pattern)
     except re.error as error:
         raise PresetError(
             f"the tensor override {pattern!r} is no regular expression: {error}"
         ) from error
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether a pattern can be matched in few ways: all of them are tried where none matches."""
+    left = _PREFIX.sub("(", _ATOM.sub("a", pattern).replace(_OPEN, "a"))
+    n_repeats, n_ways = len(_REPEAT.findall(left)), 2 ** left.count("?")
+    while not _NESTED.search(left) and (group := _GROUP.search(left)) is not None:
+        n_branches = group[1].count("|") + 1
+        n_ways *= n_branches
+        is_open = n_branches > 1 or _INEXACT.search(group[1])
+        left = f"{left[: group.start()]}{_OPEN if is_open else 'a'}{left[group.end() :]}"
+    return not _NESTED.search(left) and n_repeats <= MAX_REPEATS and n_ways <= MAX_WAYS
 
 
 def overridden(name: str, rules: list[tuple[re.Pattern[str], str]]) -> str | None:

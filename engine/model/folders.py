@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 MAX_DEPTH = 8
@@ -56,7 +57,7 @@ def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
             entries = list(os.scandir(folder))
         except OSError:
             continue  # gone, or not ours to read: it holds nothing that could be loaded
-        if identity in seen:
+        if identity in seen or identity[0] in _of_the_kernel():
             continue
         seen.add(identity)
         for entry in entries:
@@ -69,6 +70,13 @@ def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
                 waiting.append((path, depth + 1))
         if n_visited > MAX_VISITED:
             return
+
+
+@cache
+def _of_the_kernel() -> frozenset[int]:
+    """The file systems in which the kernel shows itself: they hold no models, and have no end."""
+    places = (path for path in map(Path, ("/proc", "/sys", "/dev")) if path.is_dir())
+    return frozenset(_identity(path)[0] for path in places) - {_identity(Path("/"))[0]}
 
 
 def is_projector_name(name: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import open_file
 from engine.model.ggml_types import FILE_TYPES
 from engine.model.gguf_header import (
     DEFAULT_ALIGNMENT,
@@ -102,7 +103,10 @@ class GgufFile:
     def integers(self, key: str) -> tuple[int, ...] | None:
         """Give an array of integers or booleans, None where the key is missing or is none."""
         value = self.values.get(key)
-        return tuple(int(item) for item in value) if isinstance(value, tuple) else None
+        if not isinstance(value, tuple):
+            return None
+        numbers = tuple(int(item) for item in value if isinstance(item, int))
+        return numbers if len(numbers) == len(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
 
 def _read_one(path: Path) -> Part:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_file(path) as file:
             nbytes = path.stat().st_size
 
             def more(start: int, stop: int) -> bytes:

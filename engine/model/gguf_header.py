@@ -226,11 +226,11 @@ class _Walk:
                 start, f"tensor {name!r} has {n_dimensions} dimensions; 4 are possible"
             )
         *shape_, number, offset = self._row(TENSOR_ROWS[n_dimensions])
-        shape, kind = tuple(shape_), ggml_type(number, name, self._at - 12)
+        shape, kind = tuple(shape_) or (1,), ggml_type(number, name, self._at - 12)
         n_elements = prod(shape)
         if not all(shape) or n_elements > MAX_ELEMENTS:
             raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
-        if (shape[0] if shape else 1) % kind.block_size:
+        if shape[0] % kind.block_size:
             raise self._error(
                 start, f"tensor {name!r} has rows of {shape[:1]}, no multiple of {kind.block_size}"
             )

@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.folders import Candidate
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import identity_of
 from engine.model.kinds import ModelKind, kind_of
 from engine.model.token_reads import TokenReads, token_reads
 from engine.model.vocabulary_facts import VocabularyFacts, vocabulary_facts
+from engine.parsing import parse_json
 
 FORMAT = 3
 """Rises when `HeaderFacts` or its stamp changes; a file of another format is not used."""
@@ -135,7 +136,7 @@ def _load(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(path, limit=RECORDS_BYTES))
     except (OSError, ValueError):
         return {}
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -6,8 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.model.header_bytes import MAX_HEADER_BYTES
 from engine.model.remote_ranges import Version
+from engine.parsing import parse_json
 
 FORMAT = 1
 MAX_CACHE_BYTES = 512 << 20
@@ -36,8 +38,8 @@ class RemoteCache:
             return None
         about, body = _paths(self._folder, url)
         try:
-            found = json.loads(about.read_text(encoding="utf-8"))
-            data = body.read_bytes()
+            found = parse_json(read_bytes(about, limit=RECORDS_BYTES))
+            data = read_bytes(body, limit=MAX_HEADER_BYTES)
         except (OSError, ValueError):
             return None
         if not isinstance(found, dict) or found.get("format") != FORMAT:

@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import read_text
+
+TOKEN_BYTES = 4096
 
 
 def hub_token() -> str | None:
@@ -17,7 +20,7 @@ def hub_token() -> str | None:
             return _checked(token, name)
     path = _token_path()
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = read_text(path, limit=TOKEN_BYTES).strip()
     except (OSError, UnicodeDecodeError):
         return None  # no login: public files are read without one
     return _checked(token, str(path)) if token else None

@@ -1,7 +1,6 @@
 """Presets: rules that a person writes in TOML, strictly read."""
 
 import difflib
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,12 +18,25 @@ from engine.configuration import (
     TensorOverride,
     Verification,
 )
-from engine.errors import PresetError
-from engine.files import read_text
+from engine.errors import PresetError, shown
+from engine.files import SETTINGS_BYTES, read_text
+from engine.memory.units import GIB, MOST_BYTES
+from engine.parsing import parse_toml
+
+MOST = 2**31 - 1
+"""The largest count: llama.cpp keeps them in 32 bits."""
+MOST_GIB = MOST_BYTES / GIB
+MOST_DEVICES = 128
+MOST_FAULTS = 50
+"""Faults that a message names."""
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
+Share = Annotated[float, Field(ge=0, le=MOST)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DraftRules(_Strict):
@@ -32,7 +44,7 @@ class DraftRules(_Strict):
 
     model: str
     """Path or name of the draft model."""
-    n_gpu_layers: Annotated[int, Field(ge=0)] | Literal["all"] = "all"
+    n_gpu_layers: Count | Literal["all"] = "all"
     """Layers of the draft on the GPU."""
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"
@@ -94,10 +106,10 @@ class SamplingRules(_Strict):
     """How replies are drawn."""
 
     repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
-    repetition_window: int = Field(default=64, ge=0)
+    repetition_window: Count = 64
     temperature: float = Field(default=0.7, ge=0.0, le=10.0)
     """0 is greedy."""
-    top_k: int = Field(default=40, ge=0)
+    top_k: Count = 40
     top_p: float = Field(default=0.95, gt=0.0, le=1.0)
     min_p: float = Field(default=0.05, ge=0.0, lt=1.0)
 
@@ -116,7 +128,7 @@ class Preset(_Strict):
     """Path or name of the model; left out, the preset suits any."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
     """What shall be best; a search then settles context, cache types and layers not given here."""
-    n_ctx: Annotated[int, Field(ge=1)] | Literal["auto", "max"] = "auto"
+    n_ctx: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
@@ -125,7 +137,7 @@ class Preset(_Strict):
     flash_attention: FlashAttention = "auto"
     n_batch: int = Field(default=2048, ge=1, le=65536)
     n_ubatch: int = Field(default=512, ge=1, le=65536)
-    n_gpu_layers: Annotated[int, Field(ge=0)] | Literal["auto", "all"] = "auto"
+    n_gpu_layers: Count | Literal["auto", "all"] = "auto"
     """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
     n_slots: int = Field(default=1, ge=1, le=256)
     """Requests that llama-server answers, or chats that kvchat's context holds, side by side."""
@@ -137,10 +149,10 @@ class Preset(_Strict):
     """Whether the cache of a layer lies on the layer's GPU; else it stays in main memory."""
     split_mode: SplitMode = "layer"
     """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
-    main_gpu: int = Field(default=0, ge=0)
-    tensor_split: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    main_gpu: Count = 0
+    tensor_split: tuple[Share, ...] = Field(default=(), max_length=MOST_DEVICES)
     """Share of each GPU in the layers, in any unit; empty shares by free memory."""
-    n_cpu_moe: Annotated[int, Field(ge=0)] | Literal["all"] = 0
+    n_cpu_moe: Count | Literal["all"] = 0
     """First layers whose experts stay in main memory."""
     tensor_overrides: tuple[TensorOverrideRule, ...] = ()
     """Tensors with a device of their own; the first match wins."""
@@ -155,11 +167,11 @@ class Preset(_Strict):
     use_extra_buffers: bool = True
     """Whether weights in main memory may be repacked for the processor."""
     n_threads: int | None = Field(default=None, ge=1, le=1024)
-    vram_gib: float | None = Field(default=None, gt=0)
+    vram_gib: Annotated[Gib, Field(gt=0)] | None = None
     """Memory of the GPU to plan for, instead of the one that is there."""
-    ram_gib: float | None = Field(default=None, gt=0)
+    ram_gib: Annotated[Gib, Field(gt=0)] | None = None
     """Main memory that a goal plans for, instead of what is free."""
-    margin_gib: float = Field(default=0.5, ge=0)
+    margin_gib: Gib = 0.5
     """Memory that is kept free on every device."""
     system_prompt: str = ""
     draft: DraftRules | None = None
@@ -174,7 +186,7 @@ def read_preset(path: Path) -> Preset:
         PresetError: it cannot be read or is not valid; every bad key and value is named.
     """
     try:
-        return parse_preset(read_text(path), path.name)
+        return parse_preset(read_text(path, limit=SETTINGS_BYTES), path.name)
     except (OSError, UnicodeDecodeError) as error:
         raise PresetError(f"{path} cannot be read: {error}") from error
 
@@ -186,8 +198,8 @@ def parse_preset(text: str, source: str) -> Preset:
         PresetError: it is not valid; every bad key and value is named.
     """
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = parse_toml(text)
+    except ValueError as error:
         raise PresetError(f"{source} is not valid TOML: {error}") from error
     try:
         return Preset.model_validate(data)
@@ -197,10 +209,12 @@ def parse_preset(text: str, source: str) -> Preset:
 
 def _all_faults(error: ValidationError, source: str) -> str:
     faults = [_fault(tuple(map(str, item["loc"])), item["type"], item["msg"], item["input"])
-              for item in error.errors(include_url=False)]  # fmt: skip
+              for item in error.errors(include_url=False)[:MOST_FAULTS]]  # fmt: skip
     lines = list({fault.split(" is ")[0]: fault for fault in reversed(faults)}.values())[::-1]
+    n_more = error.error_count() - len(faults)
     count = f"{len(lines)} faults" if len(lines) > 1 else "one fault"
-    return f"{source} has {count}:\n" + "\n".join(f"  {line}" for line in lines)
+    more = [f"and {n_more:,} more"] if n_more else []
+    return f"{source} has {count}:\n" + "\n".join(f"  {line}" for line in lines + more)
 
 
 def _fault(where: tuple[str, ...], kind: str, message: str, value: object) -> str:
@@ -214,7 +228,7 @@ def _fault(where: tuple[str, ...], kind: str, message: str, value: object) -> st
         case "missing":
             return f"{key} is missing"
         case _:
-            return f"{key} is {value!r}: {message[:1].lower()}{message[1:]}"
+            return f"{key} is {shown(value)}: {message[:1].lower()}{message[1:]}"
 
 
 def _known_path(where: tuple[str, ...]) -> tuple[str, ...]:

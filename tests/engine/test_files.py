@@ -3,13 +3,14 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from engine.build_memory import BuildMemory
 from engine.configuration import Configuration
-from engine.files import drafting_process, replace_file
+from engine.files import drafting_process, open_file, read_bytes, read_text, replace_file
 from engine.memory.calibration import Calibration, write_calibrations
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.install import write
@@ -95,3 +96,21 @@ def test_a_file_for_others_is_as_open_as_the_umask_lets_it_be(tmp_path: Path) ->
     finally:
         os.umask(usual)
     assert stat.S_IMODE((tmp_path / "serve.sh").stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "link"])
+def test_what_might_never_end_is_no_file(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for read in (open_file, partial(read_bytes, limit=1), partial(read_text, limit=1)):
+        with pytest.raises(OSError, match="a pipe or a device is no file"):
+            read(tmp_path / name)
+
+
+def test_a_file_is_read_up_to_its_limit_and_no_byte_further(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"a\r\n\xc3\xa9")
+    assert read_text(path, limit=5) == "a\né"
+    assert read_bytes(path, limit=5) == b"a\r\n\xc3\xa9"
+    with pytest.raises(OSError, match="more than the 4 bytes"):
+        read_bytes(path, limit=4)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from engine.files import replace_file
+from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.presets.export.formats import ExportFormat
 from engine.presets.export.request import Exported, ExportError
 
@@ -41,7 +41,7 @@ def install(
         write(exported, path, replace_existing=replace_existing)
         return path, None
     try:
-        existing, mode = path.read_text(encoding="utf-8"), path.stat().st_mode & 0o777
+        existing, mode = read_text(path, limit=RECORDS_BYTES), path.stat().st_mode & 0o777
     except (OSError, UnicodeDecodeError) as error:
         raise ExportError(f"{path} cannot be read: {error}") from error
     merged = format_.merge(existing, exported.text)

@@ -7,6 +7,7 @@ Studio ignores a file that starts with a byte order mark.
 import json
 from pathlib import Path
 
+from engine.parsing import parse_json
 from engine.presets.export import lm_studio_fields as fields
 from engine.presets.export.request import (
     Exported,
@@ -67,8 +68,8 @@ def merge(existing: str, exported: str) -> str:
         ExportError: what is there is not LM Studio's JSON.
     """
     try:
-        old: object = json.loads(existing.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
+        old: object = parse_json(existing.removeprefix("\ufeff"))
+    except ValueError as error:
         raise ExportError(f"the file that is there is not valid JSON ({error}): move it") from error
     new: object = json.loads(exported)
     assert isinstance(new, dict)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from engine.presets.importing.given import from_words
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.rules import preset_from
-from engine.presets.importing.shell import Command, commands
+from engine.presets.importing.shell import commands, settings_only
 
 SERVER = "llama-server"
 _IMAGE = re.compile(r"llama\.cpp:(?:server|full)")
@@ -38,18 +38,18 @@ def read_script(text: str, name: str | None) -> Imported:
     Raises:
         ImportedFileError: there is no such command, or none of its flags means anything.
     """
-    found = commands(text)
-    starting = next((each for each in found if _starts_server(each.words)), None)
+    starting = next((each for each in commands(text) if _starts_server(each.words)), None)
     if starting is None:
-        starting = next((each for each in found if each.words[0].startswith("-")), None)
-    if starting is None:
-        starting = _settings_only(text, found)
-    if starting is None:
+        starting = next((each for each in commands(text) if each.words[0].startswith("-")), None)
+    if starting is not None:
+        return read_words(starting.words, name, starting.environment)
+    settings = settings_only(text)
+    if not any(variable.startswith("LLAMA_ARG_") for variable in settings):
         raise ImportedFileError(
             "this is no llama-server command line, no models preset, and no file of llama-swap, LM "
             "Studio, Ollama or koboldcpp: give one of those, or the command behind `--`"
         )
-    return read_words(starting.words, name, starting.environment)
+    return read_words(["llama-server"], name, settings)
 
 
 def _arguments(words: Sequence[str]) -> list[str]:
@@ -75,11 +75,3 @@ def _server_place(words: Sequence[str]) -> int | None:
         if _IMAGE.search(word) or ("llama" in name and name.endswith("server")):
             return place
     return None
-
-
-def _settings_only(text: str, found: Sequence[Command]) -> Command | None:
-    """Give variables alone, as in an environment file, where nothing is started."""
-    if found or "LLAMA_ARG_" not in text:
-        return None
-    marked = commands(f"{text}\nllama-server --environment")
-    return Command(("llama-server",), marked[-1].environment)

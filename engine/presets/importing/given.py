@@ -1,6 +1,7 @@
 """What a llama-server was given, key by key, with the rest listed."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,7 +47,7 @@ def from_words(words: Sequence[str], environment: Mapping[str, str] | None = Non
             given.take(name, FLAGS[name], value)
         elif variable.startswith("LLAMA_"):
             given.left_out.append(f"{variable}={value}")
-    rest = list(words)
+    rest = deque(words)
     while rest:
         _take_next(rest, given)
     return given
@@ -70,11 +71,11 @@ def is_on(value: str) -> bool:
     return value.lower() not in _OFF
 
 
-def _take_next(rest: list[str], given: Given) -> None:
-    word = rest.pop(0)
+def _take_next(rest: deque[str], given: Given) -> None:
+    word = rest.popleft()
     name, equals, value = word.partition("=")
     if equals and name in FLAGS and FLAGS[name].arity in ("value", "maybe"):
-        rest.insert(0, value)
+        rest.appendleft(value)
     else:
         name = word
     if name not in FLAGS:
@@ -86,16 +87,16 @@ def _take_next(rest: list[str], given: Given) -> None:
             given.take(name, flag, "on")
         case "maybe":
             has_value = bool(rest) and rest[0].lower() in _CHOICES
-            given.take(name, flag, rest.pop(0) if has_value else "on")
+            given.take(name, flag, rest.popleft() if has_value else "on")
         case "value" if rest:
-            given.take(name, flag, rest.pop(0))
+            given.take(name, flag, rest.popleft())
         case _:
             given.left_out.append(f"{name} (without a value)")
 
 
-def _with_value(word: str, rest: list[str]) -> str:
+def _with_value(word: str, rest: deque[str]) -> str:
     """Give a flag that is not known with what looks like its value."""
     is_flag = word.startswith("-") and "=" not in word
     if is_flag and rest and (not rest[0].startswith("-") or _NUMBER.fullmatch(rest[0])):
-        return f"{word} {rest.pop(0)}"
+        return f"{word} {rest.popleft()}"
     return word

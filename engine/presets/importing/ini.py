@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 
+from engine.errors import shown
 from engine.presets.importing.choice import chosen
 from engine.presets.importing.given import from_pairs
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.rules import preset_from
 
-_HEADER = re.compile(r"\[\s*([^\]]+?)\s*\]\s*(?:[;#].*)?")
-_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*([^;#]*?)[ \t]*(?:[;#].*)?")
+_HEADER = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?")
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=([^;#]*)(?:[;#].*)?")
 GLOBAL = "*"
 OWN_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
 """Keys of the preset itself: they are no flags of a server."""
@@ -51,12 +52,12 @@ def _sections(text: str) -> Sections:
         if not stripped or stripped[0] in ";#":
             continue
         if match := _HEADER.fullmatch(line.rstrip()):
-            current = match[1]
+            current = match[1].strip()
             sections.setdefault(current, {})
         elif match := _PAIR.fullmatch(line.rstrip()):
-            sections.setdefault(current, {})[match[1]] = match[2]
+            sections.setdefault(current, {})[match[1]] = match[2].strip(" \t")
         else:
             raise ImportedFileError(
-                f"line {number} is neither a section nor `key = value`: {stripped!r}"
+                f"line {number} is neither a section nor `key = value`: {shown(stripped)}"
             )
     return sections

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 
+from engine.parsing import parse_json
 from engine.presets.importing.imported import Imported
-from engine.presets.importing.reading import ALL_LAYERS, Data, kv_type
+from engine.presets.importing.reading import ALL_LAYERS, Data, kv_type, whole
 from engine.presets.importing.rules import read_override, validated
 
 SOURCE = "settings of koboldcpp"
@@ -90,7 +91,7 @@ def _placement(given: dict[str, object], left_out: list[str]) -> Data:
     if given.pop("usecpu", False):
         rules["n_gpu_layers"] = 0
     words = given.pop("usecuda", None) or given.pop("usecublas", None)
-    cards = [int(word) for word in map(str, _list(words)) if word.isdecimal()]
+    cards = [card for word in _list(words) if (card := whole(str(word))) is not None and card >= 0]
     main_gpu = _count(given.pop("maingpu", None))
     if main_gpu is not None and main_gpu >= 0:
         rules["main_gpu"] = main_gpu
@@ -135,8 +136,8 @@ def _sampling(given: dict[str, object], left_out: list[str]) -> Data:
     written = given.pop("gendefaults", None)
     if isinstance(written, str) and written:
         try:
-            written = json.loads(written)
-        except (json.JSONDecodeError, RecursionError):
+            written = parse_json(written)
+        except ValueError:
             left_out.append(f"gendefaults = {written}")
     if not isinstance(written, dict):
         return {}

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from engine.presets.importing.choice import chosen
 from engine.presets.importing.command import read_words
 from engine.presets.importing.imported import Imported, ImportedFileError
-from engine.presets.importing.shell import commands
+from engine.presets.importing.shell import MAX_EXPANDED, commands
 from engine.presets.importing.yaml_tree import Node, parse_yaml
 
 DEEPEST_MACRO = 10
+_MACRO = re.compile(r"\$\{([^{}]*)\}")
 
 
 def looks_like_llama_swap(text: str) -> bool:
@@ -45,14 +46,23 @@ def read_llama_swap(text: str, name: str | None, model: str | None) -> Imported:
 def _macros(tree: dict[str, Node]) -> dict[str, str]:
     found = tree.get("macros")
     pairs = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in pairs if isinstance(value, str)}
+    return {name: " ".join(value.split()) for name, value in pairs if isinstance(value, str)}
 
 
 def _expanded(text: str, macros: Mapping[str, str]) -> str:
     for _ in range(DEEPEST_MACRO):
-        before = text
-        for name, value in macros.items():
-            text = text.replace(f"${{{name}}}", " ".join(value.split()))
+        before, n_left = text, MAX_EXPANDED
+        parts: list[str] = []
+        for place, part in enumerate(_MACRO.split(text)):
+            is_name = place % 2
+            parts.append(macros.get(part, f"${{{part}}}") if is_name else part)
+            n_left -= len(parts[-1])
+            if n_left < 0:
+                raise ImportedFileError(
+                    f"the macros of this llama-swap configuration come to more than "
+                    f"{MAX_EXPANDED:,} characters: give the command with its values written out"
+                )
+        text = "".join(parts)
         if text == before:
             return text
     raise ImportedFileError("the macros of this llama-swap configuration contain each other")

@@ -124,7 +124,7 @@ def _layers(share: object, n_layers: int | None) -> int | str | None:
             return "all"
         case "off" | 0:
             return 0
-        case float() if n_layers is not None:
+        case float() if n_layers is not None and 0 <= share <= 1:
             return round(share * n_layers)
         case _:
             return None

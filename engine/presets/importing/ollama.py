@@ -6,9 +6,11 @@ comment what the server needs, as `kvchat export` writes it.
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
+from engine.errors import shown
 from engine.presets.importing.imported import Imported, ImportedFileError
-from engine.presets.importing.reading import ALL_LAYERS, Data, kv_type
+from engine.presets.importing.reading import ALL_LAYERS, Data, finite, kv_type, whole
 from engine.presets.importing.rules import validated
 
 SOURCE = "a Modelfile of Ollama"
@@ -17,9 +19,8 @@ DEFAULT_SAMPLING: Data = {
     "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.1,
 }  # fmt: skip
 _FROM = re.compile(r"\s*(?:#.*\n\s*)*from[ \t]+\S", re.IGNORECASE)
-_INSTRUCTION = re.compile(
-    r'^[ \t]*(\w+)[ \t]+(?:"""(.*?)"""|([^\n]*))[ \t]*$', re.MULTILINE | re.DOTALL
-)
+_INSTRUCTION = re.compile(r"\s*(\w+)[ \t]+(.*)", re.DOTALL)
+QUOTES = '"""'
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\b(OLLAMA_\w+)=([^\s,;]+)")
 _COUNTS = {
@@ -58,11 +59,25 @@ def read_modelfile(text: str, name: str | None) -> Imported:
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
     """Every instruction with its value, without the quotes around it."""
-    plain = _COMMENT.sub("", text)
-    if lost := _INSTRUCTION.sub("", plain).strip():
-        raise ImportedFileError(f"{SOURCE} has no instruction in {lost.splitlines()[0]!r}")
-    for match in _INSTRUCTION.finditer(plain):
-        yield match[1].lower(), match[2] if match[2] is not None else _unquoted(match[3])
+    lines = iter(_COMMENT.sub("", text).split("\n"))
+    for line in lines:
+        match = _INSTRUCTION.fullmatch(line)
+        if match is None and line.strip():
+            raise ImportedFileError(f"{SOURCE} has no instruction in {shown(line.strip())}")
+        if match is not None:
+            value = match[2].strip()
+            is_block = value.startswith(QUOTES)
+            yield match[1].lower(), _block(value[3:], lines) if is_block else _unquoted(value)
+
+
+def _block(start: str, following: Iterator[str]) -> str:
+    """The text behind three quotes, up to the line that ends in three."""
+    lines: list[str] = []
+    for line in chain([start], following):
+        if line.rstrip().endswith(QUOTES):
+            return "\n".join([*lines, line.rstrip().removesuffix(QUOTES)])
+        lines.append(line)
+    raise ImportedFileError(f"{SOURCE} has a text without the three quotes at its end")
 
 
 def _unquoted(value: str) -> str:
@@ -99,9 +114,8 @@ class _Reader:
                 self.left_out.append(f"{word.upper()} {' '.join(value.split())}")
 
     def _take_parameter(self, key: str, given: str) -> bool:
-        try:
-            number = float(given)
-        except ValueError:
+        number = finite(given)
+        if number is None:
             return False
         if key in _SAMPLING:
             whole = key in ("top_k", "repeat_last_n")
@@ -124,7 +138,7 @@ class _Reader:
         left_out = self.left_out
         kv = kv_type(variables.get("OLLAMA_KV_CACHE_TYPE"), "OLLAMA_KV_CACHE_TYPE", left_out)
         slots = variables.get("OLLAMA_NUM_PARALLEL", "1")
-        n_slots = int(slots) if slots.isdecimal() and int(slots) else 1
+        n_slots = max(whole(slots) or 1, 1)
         if "n_ctx" not in self.data:
             self.data["n_ctx"] = DEFAULT_N_CTX
             self.notes.append(f"no num_ctx is given: Ollama takes {DEFAULT_N_CTX:,}")

@@ -1,13 +1,17 @@
 """The state of an import: what was given, the preset that grows, and what is left over."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, get_args
 
 from engine.configuration import KVTypeName
 from engine.presets.importing.given import Given
+from engine.presets.preset import MOST
 
 ALL_LAYERS = 999
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,10}")
 
 Data = dict[str, object]
 Number = TypeVar("Number", int, float)
@@ -28,21 +32,35 @@ class Reading:
 
     def count(self, key: str) -> int | None:
         """Give a whole number; what is none is listed."""
-        return self._read(key, int)
+        return self._read(key, whole)
 
     def share(self, key: str) -> float | None:
         """Give a number; what is none is listed."""
-        return self._read(key, float)
+        return self._read(key, finite)
 
-    def _read(self, key: str, read: Callable[[str], Number]) -> Number | None:
+    def _read(self, key: str, read: Callable[[str], Number | None]) -> Number | None:
         written = self.text(key)
         if written is None:
             return None
-        try:
-            return read(written)
-        except ValueError:
+        number = read(written)
+        if number is None:
             self.left_out.append(f"{key} {written} (not a number)")
-            return None
+        return number
+
+
+def whole(written: str) -> int | None:
+    """A whole number that a preset may have; None where it is none."""
+    number = int(written) if _WHOLE.fullmatch(written.strip()) else None
+    return number if number is not None and abs(number) <= MOST else None
+
+
+def finite(written: str) -> float | None:
+    """A number that a preset may have; None where it is none."""
+    try:
+        number = float(written)
+    except ValueError:
+        return None
+    return number if abs(number) <= MOST else None
 
 
 def kv_type(written: str | None, what: str, left_out: list[str]) -> str:

@@ -8,11 +8,12 @@ import re
 
 from pydantic import ValidationError
 
+from engine.errors import shown
 from engine.presets.importing.given import Given, is_on
 from engine.presets.importing.imported import Imported, ImportedFileError
-from engine.presets.importing.reading import ALL_LAYERS, Data, Reading, kv_type, layers
+from engine.presets.importing.reading import ALL_LAYERS, Data, Reading, finite, kv_type, layers
 from engine.presets.importing.speculation import read_speculation
-from engine.presets.preset import Preset
+from engine.presets.preset import MOST_FAULTS, Preset
 
 DEFAULT_SLOTS = 4
 DEFAULT_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -50,8 +51,8 @@ def validated(data: Data, source: str) -> Preset:
         return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc']))} is {fault['input']!r}: {fault['msg'].lower()}"
-            for fault in error.errors(include_url=False)
+            f"{'.'.join(map(str, fault['loc']))} is {shown(fault['input'])}: {fault['msg'].lower()}"
+            for fault in error.errors(include_url=False)[:MOST_FAULTS]
         )
         raise ImportedFileError(f"{source} makes no preset: {faults}") from error
 
@@ -162,11 +163,12 @@ def read_override(part: str, left_out: list[str]) -> Data | None:
 
 
 def _shares(written: str, reading: Reading) -> list[float]:
-    try:
-        return [float(share) for share in re.split(r"[,/]+", written)]
-    except ValueError:
+    shares = [finite(share) for share in re.split(r"[,/]+", written)]
+    numbers = [share for share in shares if share is not None]
+    if len(numbers) < len(shares):
         reading.left_out.append(f"--tensor-split {written} (not numbers)")
         return []
+    return numbers
 
 
 def _read_companions(reading: Reading) -> None:

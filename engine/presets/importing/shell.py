@@ -5,21 +5,27 @@ variables that the text itself sets.
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from engine.presets.importing.imported import ImportedFileError
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _REST = ('"$@"', '"$*"', "$@", "$*")
 _ENDS = ";&|\n<>()"
+MAX_EXPANDED = 1 << 20
+"""Characters that variables may come to in one text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a text, and the variables that stand when it is reached."""
+    """One command of a text."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    """The variables that stand when it is reached, until the next command is asked for."""
 
 
 @dataclass(slots=True)
@@ -29,6 +35,7 @@ class _Reader:
     place: int = 0
     word: list[str] = field(default_factory=list)
     has_word: bool = False
+    n_expanded: int = 0
 
     def commands(self) -> Iterator[Command]:
         words: list[str] = []
@@ -51,16 +58,14 @@ class _Reader:
 
     def _command(self, words: list[str]) -> Iterator[Command]:
         """Give a command; words that only set variables set them."""
-        given = list(words)
         local: dict[str, str] = {}
-        while given and (given[0] == "export" or _ASSIGNMENT.fullmatch(given[0])):
-            word = given.pop(0)
+        for place, word in enumerate(words):
             if match := _ASSIGNMENT.fullmatch(word):
                 local[match[1]] = match[2]
-        if given:
-            yield Command(tuple(given), {**self.variables, **local})
-        else:
-            self.variables.update(local)
+            elif word != "export":
+                yield Command(tuple(words[place:]), ChainMap(local, self.variables))
+                return
+        self.variables.update(local)
 
     def _skips_rest(self) -> bool:
         """Skip what stands for the script's own arguments."""
@@ -127,7 +132,14 @@ class _Reader:
             self._add("$")
             self.place += 1
             return
-        self._add(self.variables[name])
+        value = self.variables[name]
+        self.n_expanded += len(value)
+        if self.n_expanded > MAX_EXPANDED:
+            raise ImportedFileError(
+                f"the variables of this text come to more than {MAX_EXPANDED:,} characters: give "
+                "the command with its values written out"
+            )
+        self._add(value)
         self.place = match.end()
 
     def _add(self, text: str) -> None:
@@ -141,6 +153,20 @@ class _Reader:
         self.has_word = False
 
 
-def commands(text: str, variables: Mapping[str, str] | None = None) -> list[Command]:
-    """Give the commands of a text in their order; a quote without its end lasts to the end."""
-    return list(_Reader(text, dict(variables or {})).commands())
+def commands(text: str) -> Iterator[Command]:
+    """The commands of a text in their order; a quote without its end lasts to the end.
+
+    Raises:
+        ImportedFileError: its variables grow beyond all bounds.
+    """
+    return _Reader(text, {}).commands()
+
+
+def settings_only(text: str) -> Mapping[str, str]:
+    """The variables of a text without commands, as in an environment file; none where it has one.
+
+    Raises:
+        ImportedFileError: its variables grow beyond all bounds.
+    """
+    reader = _Reader(text, {})
+    return {} if any(reader.commands()) else reader.variables

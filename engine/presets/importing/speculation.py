@@ -1,7 +1,7 @@
 """Speculation of a llama-server as rules of a preset."""
 
 from engine.configuration import MAX_DRAFT, SpeculationSettings
-from engine.presets.importing.reading import Data, Reading, kv_type, layers
+from engine.presets.importing.reading import Data, Reading, finite, kv_type, layers, whole
 
 Stages = dict[str, dict[str, str]]
 
@@ -118,18 +118,19 @@ def _draft(reading: Reading, stage: dict[str, str]) -> Data:
     }
     usual_p = LEGACY_P_MIN if reading.given.is_legacy else LLAMA_P_MIN
     confidence = stage.get("p_min") or reading.text("draft_p_min") or usual_p
-    try:
-        rules["draft_min_confidence"] = float(confidence)
-    except ValueError:
+    share = finite(confidence)
+    if share is None:
         reading.left_out.append(f"--spec-draft-p-min {confidence} (not a number)")
+    else:
+        rules["draft_min_confidence"] = share
     return rules
 
 
 def _count(reading: Reading, key: str, in_stage: str | None, default: int) -> int:
-    if in_stage is not None and in_stage.isdigit():
-        return int(in_stage)
-    count = reading.count(key)
-    return default if count is None else int(count)
+    count = None if in_stage is None else whole(in_stage)
+    if count is None or count < 0:
+        count = reading.count(key)
+    return default if count is None else count
 
 
 def _limited(length: int, reading: Reading) -> int:

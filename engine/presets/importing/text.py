@@ -1,7 +1,6 @@
 """A text of any of the formats, told apart by what it says."""
 
-import json
-
+from engine.parsing import parse_json
 from engine.presets.importing.command import read_script
 from engine.presets.importing.imported import Imported, ImportedFileError
 from engine.presets.importing.ini import looks_like_ini, read_ini
@@ -71,8 +70,8 @@ def _read(
 def _json(text: str) -> dict[str, object]:
     """The JSON object of LM Studio or koboldcpp."""
     try:
-        data: object = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        data = parse_json(text)
+    except ValueError as error:
         raise ImportedFileError(f"this is not valid JSON: {error}") from error
     if isinstance(data, dict) and (looks_like_koboldcpp(data) or looks_like_lm_studio(data)):
         return data

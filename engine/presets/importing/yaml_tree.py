@@ -2,6 +2,7 @@
 
 import yaml
 
+from engine.parsing import check_text
 from engine.presets.importing.imported import ImportedFileError
 
 Node = str | list["Node"] | dict[str, "Node"]
@@ -60,7 +61,7 @@ def _tree(node: yaml.Node) -> Node:
     _check(node.tag.startswith(_TAGS), f"line {line} has the tag {node.tag}, which is not read")
     match node:
         case yaml.ScalarNode():
-            return str(node.value)
+            return _whole_text(str(node.value), line)
         case yaml.SequenceNode():
             return [_tree(item) for item in node.value]
         case _:
@@ -82,6 +83,14 @@ def _mapping(node: yaml.Node) -> dict[str, Node]:
         _check(key not in own, f"line {line} says {key} a second time")
         own[key] = value
     return {**merged, **own}
+
+
+def _whole_text(text: str, line: int) -> str:
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise ImportedFileError(f"line {line} of this YAML is not read: {error}") from error
+    return text
 
 
 def _check(is_fine: bool, problem: str) -> None:

@@ -47,9 +47,8 @@ def test_variables_of_the_text_are_put_in_and_others_left() -> None:
 
 
 def test_assignments_before_a_command_are_its_environment() -> None:
-    found = commands("export A=1\nB=2 server -x\nother")
-    assert dict(found[0].environment) == {"A": "1", "B": "2"}
-    assert dict(found[1].environment) == {"A": "1"}
+    found = [dict(each.environment) for each in commands("export A=1\nB=2 server -x\nother")]
+    assert found == [{"A": "1", "B": "2"}, {"A": "1"}]
 
 
 def test_operators_end_a_command() -> None:
