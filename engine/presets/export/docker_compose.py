@@ -26,6 +26,7 @@ def file_name(request: ExportRequest) -> str:  # noqa: ARG001  every format is a
 def render(request: ExportRequest) -> Exported:
     """Give a compose file; models keep their paths inside the container."""
     placed = with_absolute_paths(request)
+    _, *words = serving(placed, host=ANY_ADDRESS)
     remarks = request_remarks(request)
     if request.uses_gpu:
         remarks = (
@@ -42,7 +43,7 @@ def render(request: ExportRequest) -> Exported:
         f"      - {compose_word(f'{request.host}:{request.port}:{request.port}')}",
         *_volumes(placed.configuration),
         "    command:",
-        *(f"      - {compose_word(word)}" for word in serving(placed, host=ANY_ADDRESS)[1:]),
+        *(f"      - {compose_word(word)}" for word in words),
         *(_NVIDIA if request.uses_gpu else ()),
     ]
     top = heading(request, remarks, start="docker compose up -d")

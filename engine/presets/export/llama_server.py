@@ -3,16 +3,18 @@
 A draft model does nothing there without `--spec-type` (llama.cpp issue 25345), so that is said.
 """
 
+import re
 import shlex
 
 from engine.configuration import Configuration
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import CURRENT, FlagSet
 from engine.presets.export.options import options
-from engine.presets.export.request import Exported, ExportRequest, slug, writable
+from engine.presets.export.request import Exported, ExportError, ExportRequest, slug, writable
 from engine.presets.export.unsaid import unsaid
 
 PROGRAM = "llama-server"
+_NO_PROGRAM = re.compile(r"-|\w+\+?=|$")
 
 
 def arguments(configuration: Configuration, flags: FlagSet = CURRENT) -> list[str]:
@@ -37,10 +39,18 @@ def remarks(
 
 
 def serving(request: ExportRequest, *, host: str | None = None) -> list[str]:
-    """Give program and arguments with the address to listen on, the port last."""
-    address = ["--host", host or request.host, "--port", str(request.port)]
-    given = arguments(request.configuration, request.flag_set)
-    return list(map(writable, [request.program, *given, *address]))
+    """Give program and arguments with the address to listen on, the port last.
+
+    Raises:
+        ExportError: no program, a path that cannot be written, a pattern that would be cut apart.
+    """
+    return [
+        *_command(request),
+        "--host",
+        writable(host or request.host),
+        "--port",
+        str(request.port),
+    ]
 
 
 def heading(
@@ -69,7 +79,16 @@ def render(request: ExportRequest) -> Exported:
     """Give the command on one line.
 
     Raises:
-        ExportError: a path that cannot be written, or a pattern that would be cut apart.
+        ExportError: no program, a path that cannot be written, a pattern that would be cut apart.
     """
+    return Exported(shlex.join(_command(request)) + "\n", request_remarks(request))
+
+
+def _command(request: ExportRequest) -> list[str]:
+    if _NO_PROGRAM.match(request.program):
+        raise ExportError(
+            f"{request.program!r} cannot be started by a shell, which takes it for an option, a "
+            "variable or nothing: write the whole path of llama-server"
+        )
     words = [request.program, *arguments(request.configuration, request.flag_set)]
-    return Exported(shlex.join(map(writable, words)) + "\n", request_remarks(request))
+    return list(map(writable, words))

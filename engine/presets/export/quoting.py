@@ -5,14 +5,20 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from engine.presets.export.request import ExportError
+from engine.presets.export.request import UNWRITABLE, ExportError
 
+_PREFIXES = "@-:+!|"
+"""They change how systemd starts a program (systemd.service(5), `|` since version 258)."""
 _PLAIN_FOR_SYSTEMD = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 
 
 def yaml_text(text: str) -> str:
-    """Give a text as a double-quoted YAML scalar; every JSON string is one (YAML 1.2, §1.3)."""
-    return json.dumps(text, ensure_ascii=False)
+    """Give a text as a double-quoted YAML scalar; every JSON string is one (YAML 1.2, §1.3).
+
+    What YAML has not in a file is escaped, and so are the characters that only YAML breaks at.
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return UNWRITABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
 def lines_of(words: Sequence[str]) -> list[list[str]]:
@@ -33,7 +39,27 @@ def systemd_word(word: str) -> str:
 
     `%` starts a specifier and `$` a variable: both are doubled.
     """
-    doubled = word.replace("%", "%%").replace("$", "$$")
+    return _quoted_for_systemd(word.replace("$", "$$"))
+
+
+def systemd_program(program: str) -> str:
+    """Quote the first word of `ExecStart=`, in which `$` starts no variable (systemd 252).
+
+    Raises:
+        ExportError: it is neither a bare name nor a whole path, or starts with one of systemd's
+            prefixes, which quotes do not undo.
+    """
+    is_name = "/" not in program and program not in ("", ".", "..")
+    if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
+        raise ExportError(
+            f"systemd starts a program by its whole path or its bare name, which none of "
+            f"{' '.join(_PREFIXES)} begins, and {program!r} is neither: write its whole path"
+        )
+    return _quoted_for_systemd(program)
+
+
+def _quoted_for_systemd(word: str) -> str:
+    doubled = word.replace("%", "%%")
     if _PLAIN_FOR_SYSTEMD.fullmatch(word):
         return doubled
     escaped = doubled.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,7 +1,6 @@
 """What an export is asked for, and what it gives."""
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +11,13 @@ from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.presets.export.flag_sets import CURRENT, FlagSet
 
-_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode categories: controls, bytes that are no text, breaks of lines and paragraphs."""
+UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+"""Controls, breaks of lines and paragraphs, bytes that are no text, and no characters at all; YAML
+1.2 has none of them in a comment (§5.1)."""
+_TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What turns the direction of a line."""
+MAX_SLUG = 100
+"""Letters; a YAML key has 1,024 at most, a file name 255 with its ending."""
 
 DEFAULT_PORT = 8080
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -70,12 +74,17 @@ class Exported:
 
 def slug(name: str) -> str:
     """Give a name that files, services and sections can have: letters, digits and `._-`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:MAX_SLUG]
+    return short.strip("-.") or "model"
 
 
 def comments(lines: Iterable[str], mark: str = "#") -> str:
     """Give each line as a comment, with its line break; inner line breaks become spaces."""
-    return "".join(f"{mark} {' '.join(line.split())}\n" for line in lines)
+    return "".join(f"{mark} {_readable(' '.join(line.split()))}\n" for line in lines)
+
+
+def _readable(line: str) -> str:
+    return _TURNS.sub("\ufffd", UNWRITABLE.sub("\ufffd", line))
 
 
 def with_absolute_paths(request: ExportRequest) -> ExportRequest:
@@ -99,8 +108,7 @@ def writable(text: str) -> str:
     Raises:
         ExportError: it has a line break, another control character, or bytes that are no text.
     """
-    bad = [character for character in text if unicodedata.category(character) in _UNWRITABLE]
-    if bad:
+    if bad := UNWRITABLE.search(text):
         raise ExportError(
             f"{text!r} has the character {bad[0]!r}, which no export can write: rename it, or give "
             "it a link with another name"

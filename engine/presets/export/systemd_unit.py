@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from engine.presets.export.llama_server import heading, request_remarks, serving
-from engine.presets.export.quoting import lines_of, systemd_word
+from engine.presets.export.quoting import lines_of, systemd_program, systemd_word
 from engine.presets.export.request import (
     Exported,
     ExportRequest,
@@ -22,7 +22,11 @@ def file_name(request: ExportRequest) -> str:
 
 
 def render(request: ExportRequest) -> Exported:
-    """Give a unit for `systemctl --user`."""
+    """Give a unit for `systemctl --user`.
+
+    Raises:
+        ExportError: a path that cannot be written, or a program that systemd does not start.
+    """
     remarks = request_remarks(request)
     if "/" not in request.program:
         remarks = (
@@ -30,8 +34,9 @@ def render(request: ExportRequest) -> Exported:
             f"systemd looks for {request.program} in its own path (/usr/local/bin, /usr/bin): "
             "write the whole path if it lies elsewhere",
         )
-    words = serving(with_absolute_paths(request))
-    command = " \\\n    ".join(" ".join(map(systemd_word, line)) for line in lines_of(words))
+    (program,), *options = lines_of(serving(with_absolute_paths(request)))
+    lines = (" ".join(map(systemd_word, line)) for line in options)
+    command = " \\\n    ".join((systemd_program(program), *lines))
     start = f"systemctl --user enable --now {file_name(request)}"
     name = writable(request.name).replace("%", "%%")
     text = (
