@@ -9,12 +9,15 @@ there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 
 
 from engine.memory.flash_attention import cast_bytes
 from engine.memory.kv_cache import CacheShape
+from engine.memory.kv_types import is_quantized
 from engine.memory.sparse_attention import choices_bytes, sparse_attention_bytes
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
-RWKV7_MIXTURES = 6
+RWKV7 = frozenset({"arwkv7", "rwkv7"})
+UNROTATED = frozenset({"bloom", "gpt2", "jais", "mpt", "refact", "starcoder"})
+"""Architectures that know positions by other means than rotation."""
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
@@ -67,7 +70,7 @@ def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
     The rest of its block runs for the rows alone that give logits.
     """
-    width = attention_width(architecture) + 3 * architecture.d_hidden
+    width = attention_width(architecture, shape) + 3 * architecture.d_hidden
     return shape.n_graph_tokens * width * FLOAT_BYTES + mask_bytes(architecture, shape)
 
 
@@ -77,7 +80,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     Without flash attention there is a score for every head and cell of the widest span; with it
     there is an f16 copy of a layer's f32 cache.
     """
-    width = attention_width(architecture) + scores_width(architecture, shape)
+    width = attention_width(architecture, shape) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
     activations = sparse_attention_bytes(architecture, shape, activations)
     return activations + mask_bytes(architecture, shape) + cast_bytes(architecture, shape)
@@ -101,9 +104,9 @@ def feed_forward_width(architecture: Architecture) -> int:
     """Give the elements of one token in a dense block: inner activations and hidden states."""
     widths = architecture.widths
     if widths.is_gated:
-        n_inner, n_beside = 3, 4
+        n_inner, n_beside = 3, 8 if widths.token_mix else 4
     else:
-        n_inner, n_beside = 1, 4 if widths.is_parallel else 3
+        n_inner, n_beside = 1, 4
     return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
 
 
@@ -121,10 +124,12 @@ def experts_width(architecture: Architecture) -> int:
         n_beside = 3 + architecture.n_streams
         return max(n_inner * inner, 2 * inner + outer) + n_beside * architecture.d_hidden
     above = outer if outer > (n_inner - 1) * inner else 0
-    return n_inner * inner + above + 5 * architecture.d_hidden
+    routed = n_inner * inner + above
+    n_beside = 4 if widths.shared_expert or not above else 3
+    return max(routed, 3 * widths.shared_expert) + n_beside * architecture.d_hidden
 
 
-def attention_width(architecture: Architecture) -> int:
+def attention_width(architecture: Architecture, shape: CacheShape) -> int:
     """Give the elements of one token in attention: queries, their results, keys and values.
 
     Latent attention takes queries into the latent space and results out of it.
@@ -137,7 +142,23 @@ def attention_width(architecture: Architecture) -> int:
     if is_compressed:
         n_streams = 1 + architecture.n_streams
         return 5 * widths.query // 2 + widths.key_value + n_streams * architecture.d_hidden
+    if widths.is_fused and architecture.layers:
+        return widths.query + _split_width(architecture, shape) + 2 * architecture.d_hidden
     return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
+
+
+def _split_width(architecture: Architecture, shape: CacheShape) -> int:
+    """Give what is there beside fused queries, keys and values.
+
+    Rotated queries and keys, or the normed hidden states that they come from. For a quantised
+    cache queries and values are turned by a Hadamard matrix.
+    """
+    is_packed = is_quantized(shape.type_k) or is_quantized(shape.type_v)
+    query = max(layer.n_heads * layer.k_head_dim for layer in architecture.distinct_layers)
+    keys = max(layer.k_width for layer in architecture.distinct_layers)
+    if architecture.name in UNROTATED:
+        return query + 2 * keys if is_packed else architecture.d_hidden
+    return query + max(keys, is_packed * (query + architecture.d_hidden))
 
 
 def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -146,22 +167,24 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
         return 0
     widths, d_hidden = architecture.widths, architecture.d_hidden
     if widths.token_mix:
-        n_beside = 9 if widths.n_mixed < RWKV7_MIXTURES else 13
+        n_beside = 13 if architecture.name in RWKV7 else 9
         width = (widths.n_mixed + n_beside) * widths.token_mix
         row = next(iter(architecture.states.values())).n_state
         states = 2 * row * max(1, shape.n_slots) * FLOAT_BYTES
         return shape.n_graph_tokens * width * FLOAT_BYTES + states
     if widths.linear_attention:
         return _linear_attention_bytes(architecture, shape)
+    row = next(iter(architecture.states.values())).n_state * max(1, shape.n_slots)
     if widths.delta_net:
-        row = next(iter(architecture.states.values())).n_state
-        width = 6 * widths.delta_net + 2 * d_hidden
-        states = 2 * row * max(1, shape.n_slots)
-        return (shape.n_graph_tokens * width + states) * FLOAT_BYTES
-    is_alone = not architecture.layers and not widths.feed_forward
-    n_beside = 1 if is_alone else 3
-    width = 3 * widths.state_input + n_beside * d_hidden
-    return shape.n_graph_tokens * width * FLOAT_BYTES
+        width, n_states = 6 * widths.delta_net + 2 * d_hidden, 2
+    elif widths.gated_delta_net:
+        width, n_states = 3 * widths.gated_delta_net + 3 * d_hidden, 2
+    elif widths.short_convolution:
+        width, n_states = widths.short_convolution + 4 * d_hidden, 0
+    else:
+        is_alone = not architecture.layers and not widths.feed_forward
+        width, n_states = 3 * widths.state_input + (1 if is_alone else 3) * d_hidden, 1
+    return (shape.n_graph_tokens * width + n_states * row) * FLOAT_BYTES
 
 
 def _linear_attention_bytes(architecture: Architecture, shape: CacheShape) -> int:

@@ -20,12 +20,20 @@ class Widths:
     expert_output: int = 0
     """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
     is_expert_gated: bool = True
+    shared_expert: int = 0
+    """Inner elements of the experts that every token passes through, beside the routed ones."""
     query: int = 0
-    """Elements of all query heads."""
+    """Elements of all query heads; of keys and values too where one matrix gives all three."""
+    is_fused: bool = False
+    """Whether one matrix gives queries, keys and values."""
     key_value: int = 0
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
-    """Elements that a recurrent layer projects its input to."""
+    """Elements that a layer of Mamba projects its input to."""
+    gated_delta_net: int = 0
+    """Elements that a gated delta net projects its input to (Qwen 3 Next)."""
+    short_convolution: int = 0
+    """Elements that a short convolution projects its input to (LFM 2)."""
     delta_net: int = 0
     """Elements of all heads of a delta net with a gate for each channel (Kimi Linear)."""
     linear_attention: int = 0
@@ -50,13 +58,13 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         expert=table.inputs("ffn_down_exps"),
         expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
+        shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
+        is_fused=not query,
         key_value=max(separate, latent),
-        state_input=max(
-            table.outputs("ssm_in"),
-            table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
-            table.outputs("shortconv.in_proj"),
-        ),
+        state_input=table.outputs("ssm_in"),
+        gated_delta_net=table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
+        short_convolution=table.outputs("shortconv.in_proj"),
         delta_net=table.outputs("ssm_f_b"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
         token_mix=table.outputs("time_mix_key"),
