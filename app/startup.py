@@ -15,7 +15,7 @@ from app.store.chats import ChatStore
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan
 from engine.model.starter import install_starter
-from engine.worker_client import WorkerClient
+from engine.process.client import WorkerClient
 
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""

@@ -22,9 +22,9 @@ from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import MIB, CacheSettings
 from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
-from engine.cancellation import Cancellation
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
+from engine.generation.cancellation import Cancellation
 from engine.load import LoadedSession, load_session
 from engine.requests import GenerationRequest
 

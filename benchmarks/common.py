@@ -17,8 +17,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
-from engine.worker_client import WorkerClient
 
 
 @dataclass(frozen=True, slots=True)

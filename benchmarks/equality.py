@@ -25,7 +25,6 @@ from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import whole_model
-from engine.cancellation import Cancellation
 from engine.configuration import (
     MAX_DRAFT,
     ControllerName,
@@ -34,11 +33,12 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Finished, GenerationStats
+from engine.generation.cancellation import Cancellation
+from engine.generation.prompt import chat_prompt
+from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.prompt import chat_prompt
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Choice, Sampler
-from engine.session import Session
 from engine.speculation.divergence import first_divergence
 from engine.speculation.verify import NEAR_TIE
 

@@ -26,8 +26,8 @@ from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
 from app.store.records import dump_tokens
 from engine.configuration import SamplingSettings
+from engine.process.protocol import Generate
 from engine.requests import GenerationRequest
-from engine.worker_protocol import Generate
 from tests.fakes_app import ask, make_app, ready, wait_until
 from tests.fakes_client import Script, ScriptedClient
 

@@ -18,8 +18,8 @@ from common import ask, load, tokens_per_second
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import Finished
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
-from engine.worker_client import WorkerClient
 
 PROMPT = (
     "The harbour town had three bakeries, and each of them claimed to be the oldest. "

@@ -30,8 +30,8 @@ from common import Timed, ask_timed, load
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import TiersChanged
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.worker_client import WorkerClient
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
 TOKENS_OF_SENTENCE = 17

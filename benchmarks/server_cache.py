@@ -41,8 +41,8 @@ from speed_peers.server import free_port, last_line
 
 from engine.cache.report import MIB, CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
-from engine.worker_client import WorkerClient
 
 SENTENCES = {
     "A": "The keeper wrote down every passing ship, its flag, its course and the weather. ",

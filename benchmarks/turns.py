@@ -17,8 +17,8 @@ from common import ask, load, wait
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import Finished, PromptProgress
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.worker_client import WorkerClient
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
 

@@ -9,8 +9,8 @@ from engine.backends.llama_cpp.placement import placement_of
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError
 from engine.events import Loaded
+from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.session import Session
 from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
 from engine.speculation.heads import check_is_no_head

@@ -26,8 +26,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.protocol import CacheAction
 from engine.requests import GenerationRequest, Message
-from engine.worker_protocol import CacheAction
 
 CONFIGURATION = Configuration(model_path=Path("Tiny-Instruct.Q4_1.gguf"), n_ctx=8192)
 PIECE = re.compile(r"\s?\S{1,6}|\s")

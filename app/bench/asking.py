@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.client import EngineClient
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import EngineError, WorkerError
 from engine.events import (
@@ -16,6 +15,7 @@ from engine.events import (
     SpeculationChanged,
     WorkerStopped,
 )
+from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
 POLL_S = 0.5

@@ -33,10 +33,10 @@ from app.opening import ModelRequest, open_model
 from app.render.console import console
 from app.render.format import counted
 from app.settings import Settings
-from engine.client import EngineClient
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.worker_client import WorkerClient
+from engine.process.client import WorkerClient
+from engine.process.protocol import EngineClient
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130

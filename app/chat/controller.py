@@ -22,8 +22,8 @@ from engine.errors import ContextFullError
 from engine.events import (
     FinishReason,
 )
+from engine.process.protocol import CacheAction
 from engine.requests import GenerationRequest
-from engine.worker_protocol import CacheAction
 
 N_PAST_TOKENS = 32_768
 """Tokens of past replies that go with a request as material for drafts."""

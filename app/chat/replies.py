@@ -22,7 +22,6 @@ from app.chat.snapshot import CockpitSnapshot, Phase
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import StoredMessage
-from engine.client import EngineClient
 from engine.configuration import (
     Configuration,
     SamplingSettings,
@@ -40,6 +39,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.protocol import EngineClient
 
 GUEST = 0
 """In place of a chat's number, which is never 0."""

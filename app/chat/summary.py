@@ -6,7 +6,6 @@ from app.chat.guest import ENGINE_EVENTS
 from app.chat.prompting import conversation, place_of
 from app.chat.room import BYTES_PER_TOKEN, bytes_per_token, n_tokens
 from app.store.records import StoredMessage
-from engine.client import EngineClient
 from engine.configuration import SamplingSettings
 from engine.events import (
     Event,
@@ -15,6 +14,7 @@ from engine.events import (
     FinishReason,
     WorkerStopped,
 )
+from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest, Message
 
 INSTRUCTION = (

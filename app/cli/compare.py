@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from app.compare.comparison import Comparison
     from app.compare.side import Side
     from engine.configuration import Configuration
+    from engine.process.client import WorkerClient
     from engine.requests import GenerationRequest
-    from engine.worker_client import WorkerClient
 
 EXIT_INTERRUPTED = 130
 SEED_BITS = 31

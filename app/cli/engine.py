@@ -9,7 +9,7 @@ from app.cli.console import tell
 if TYPE_CHECKING:
     from engine.configuration import Configuration
     from engine.events import Event, Loaded
-    from engine.worker_client import WorkerClient
+    from engine.process.client import WorkerClient
 
 POLL_S = 0.25
 
@@ -24,7 +24,7 @@ def loaded_engine(
         WorkerError: the model cannot be loaded.
     """
     from app import locations
-    from engine.worker_client import WorkerClient
+    from engine.process.client import WorkerClient
 
     client = WorkerClient(
         log_path=locations.worker_log_path(),

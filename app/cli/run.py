@@ -15,8 +15,8 @@ from engine.configuration import MAX_DRAFT
 if TYPE_CHECKING:
     from engine.configuration import Configuration
     from engine.events import Finished
+    from engine.process.client import WorkerClient
     from engine.requests import GenerationRequest, Message
-    from engine.worker_client import WorkerClient
 
 EXIT_CANCELLED = 130
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from app.chat.guest import ENGINE_EVENTS
 from app.compare.answer import Answer
 from app.compare.side import Side
-from engine.client import EngineClient
 from engine.configuration import SpeculationSettings
 from engine.events import (
     Event,
@@ -20,6 +19,7 @@ from engine.events import (
     FinishReason,
     WorkerStopped,
 )
+from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from app.doctor.check import Check
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.crash import describe_exit
 from engine.events import Event, Failed, Loaded, WorkerStopped
-from engine.worker_client import WORKER_COMMAND, WorkerClient
+from engine.process.client import WORKER_COMMAND, WorkerClient
+from engine.process.watchdog import describe_exit
 
 BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_build")
 BUILD_TIMEOUT_S = 30.0

@@ -16,9 +16,9 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
+from engine.generation.prompt import chat_prompt
 from engine.load import target_settings
 from engine.model.chat_template import ChatTemplate
-from engine.prompt import chat_prompt
 from engine.requests import GenerationRequest, Message
 from speed_peers.asked import Question, Sampling, Setup
 from speed_peers.catalogue import Mode

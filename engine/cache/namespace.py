@@ -12,8 +12,8 @@ from typing import TypeGuard
 
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
+from engine.files import NewestEntries
 from engine.model.gguf import GgufFile, read_gguf
-from engine.newest_entries import NewestEntries
 
 VERSION = 1
 BLOCK_BYTES = 4 << 20

@@ -16,8 +16,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.worker_client import WorkerClient
 from torture.life import FAULTS
 from torture.oracle import Asked
 from torture.plan import ENVIRONMENT, Plan

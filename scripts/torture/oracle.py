@@ -7,9 +7,9 @@ from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import SamplingSettings
+from engine.generation.prompt import chat_prompt
 from engine.load import target_settings
 from engine.model.chat_template import ChatTemplate
-from engine.prompt import chat_prompt
 from engine.requests import Message
 from engine.sampling.sampler import Sampler
 from torture.journal import Line

@@ -5,8 +5,8 @@ import sys
 import threading
 from collections.abc import Sequence as Tokens
 
-from engine import worker
 from engine.files import DRAFT_SUFFIX
+from engine.process import worker
 from torture.plan import Plan
 
 N_FLIPPED = 64

@@ -10,10 +10,9 @@ from app.chat.replies import owner_of
 from app.chat.snapshot import Phase
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
-from engine.client import EngineClient
 from engine.errors import EngineError
 from engine.events import TiersChanged
-from engine.worker_protocol import CacheAction
+from engine.process.protocol import CacheAction, EngineClient
 from torture.journal import Journal
 from torture.plan import Choice
 

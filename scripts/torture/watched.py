@@ -19,8 +19,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
-from engine.worker_client import WorkerClient
 from torture.journal import Journal
 from torture.plan import Choice, Sabotage
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from engine import worker
+from engine.process import worker
 from torture.aim import aim_in_worker
 from torture.journal import Journal
 from torture.plan import plan_of_environment

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.build_memory import BuildMemory
 from engine.configuration import Configuration
 from engine.files import drafting_process, open_file, read_bytes, read_text, replace_file
 from engine.memory.calibration import Calibration, write_calibrations
@@ -17,6 +16,7 @@ from engine.presets.export.install import write
 from engine.presets.export.request import ExportRequest
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
+from engine.process.build_memory import BuildMemory
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
 WRITERS: dict[str, Callable[[Path], object]] = {

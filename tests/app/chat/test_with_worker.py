@@ -13,7 +13,7 @@ from app.chat.entries import CUT_BY_CRASH
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from engine.configuration import Configuration, SamplingSettings
-from engine.worker_client import WorkerClient
+from engine.process.client import WorkerClient
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.model
@@ -50,7 +50,7 @@ def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
     controller.send("Count from one to a hundred in words.")
     wait(controller, lambda: len(controller.entries()[-1].content) > 40)
     for process in psutil.Process().children():
-        if "engine.worker" in process.cmdline():
+        if "engine.process.worker" in process.cmdline():
             os.kill(process.pid, signal.SIGKILL)
     wait(controller, lambda: controller.meters.phase is Phase.STOPPED)
     cut = controller.entries()[1]

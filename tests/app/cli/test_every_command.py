@@ -15,7 +15,7 @@ import pytest
 
 import app.application
 import engine.memory.hardware
-import engine.worker_client
+import engine.process.client
 from app import locations
 from app.bench.records import PromptRecord
 from app.bench.results_file import write_results
@@ -267,7 +267,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr(engine.memory.hardware, "find_gpus", lambda: (gpu,))
     monkeypatch.setattr("app.doctor.gpu.find_nvidia_gpus", lambda: (gpu,))
     monkeypatch.setattr("app.planning.gpu_holders.holders", lambda: [HOSTILE])
-    monkeypatch.setattr(engine.worker_client, "WorkerClient", HostileClient)
+    monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
     monkeypatch.setattr("app.bench.benchmark.WorkerClient", HostileClient)
     monkeypatch.setattr("app.doctor.llama_cpp.WorkerClient", HostileClient)
     monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)

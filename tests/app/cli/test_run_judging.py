@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import engine.worker_client
+import engine.process.client
 from app.cli import main
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import EngineError
@@ -29,7 +29,7 @@ class Recorder:
 
 @pytest.fixture
 def model(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(engine.worker_client, "WorkerClient", Recorder)
+    monkeypatch.setattr(engine.process.client, "WorkerClient", Recorder)
     presets = home / ".config" / "kvchat" / "presets"
     presets.mkdir(parents=True)
     (presets / "exact.toml").write_text(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import engine.worker_client
+import engine.process.client
 from app import locations
 from app.cli import main
 from app.store.chats import ChatStore
@@ -20,7 +20,7 @@ from tests.gguf_files import header, llama_values, write
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     client = ScriptedClient()
-    monkeypatch.setattr(engine.worker_client, "WorkerClient", lambda **paths: client)
+    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **paths: client)
     return client
 
 

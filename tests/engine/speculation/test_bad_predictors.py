@@ -7,8 +7,8 @@ import pytest
 
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import Event, RoundFinished, SpeculationChanged
-from engine.session import Session
-from tests.engine.test_session import OFF, finished, make_session, request, run
+from engine.generation.session import Session
+from tests.engine.generation.test_session import OFF, finished, make_session, request, run
 from tests.fakes import FakeBackend
 from tests.plugins import install_predictor
 

@@ -9,7 +9,7 @@ from engine.configuration import ControllerName, PredictorName, SpeculationSetti
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.plugins import GROUP, PredictorSetup, make_plugin
 from tests.contracts.predictor import PredictorContract
-from tests.engine.test_session import OFF, finished, make_session, request, rounds, run
+from tests.engine.generation.test_session import OFF, finished, make_session, request, rounds, run
 from tests.fakes import FakeBackend, FakeVocabulary
 from tests.plugins import install_predictor
 

@@ -3,7 +3,11 @@
 import pytest
 
 from engine.speculation.exactness import CELLS, Exactness, exact_rows
-from tests.engine.test_session_verification import RoughBackend, RoughBehind, RoughFromFour
+from tests.engine.generation.test_session_verification import (
+    RoughBackend,
+    RoughBehind,
+    RoughFromFour,
+)
 from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))

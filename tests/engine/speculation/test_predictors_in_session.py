@@ -6,7 +6,15 @@ import pytest
 
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import RoundFinished, TokenKind, TokensCommitted
-from tests.engine.test_session import LETTERS, OFF, WARM, finished, make_session, request, run
+from tests.engine.generation.test_session import (
+    LETTERS,
+    OFF,
+    WARM,
+    finished,
+    make_session,
+    request,
+    run,
+)
 from tests.fakes import FakeBackend, FakeVocabulary
 
 FEW_LETTERS = FakeVocabulary(4, ord("a"))

@@ -10,7 +10,7 @@ from engine.sampling.sampler import Sampler
 from engine.speculation.barred import Barred
 from engine.speculation.cost import PlainStep
 from engine.speculation.roster import Engaged, Roster
-from tests.engine.test_session import request
+from tests.engine.generation.test_session import request
 from tests.fakes import FakeBackend
 
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP)

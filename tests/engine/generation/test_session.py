@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Forward
-from engine.cancellation import Cancellation
 from engine.configuration import (
     ControllerName,
     PredictorName,
@@ -31,9 +30,10 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import COSTS_EVERY, Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from engine.session import COSTS_EVERY, Session
 from engine.speculation.calibration import N_MEASURED, SIZES
 from engine.speculation.profile import CostProfile
 from tests.fakes import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary

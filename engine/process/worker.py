@@ -1,9 +1,9 @@
 """The engine's process: a session that is asked and tells through a pipe.
 
-`python -m engine.worker FD` takes the file descriptor of its end of a socket pair. The main thread
-loads and generates; a second thread reads the pipe, so that a stop is obeyed in the middle of a
-decode and a ping is answered at any time. When it is told to end, or when the pipe closes, it stops
-the reply, writes down what it holds and ends; a time limit sees to that.
+`python -m engine.process.worker FD` takes the file descriptor of its end of a socket pair. The main
+thread loads and generates; a second thread reads the pipe, so that a stop is obeyed in the middle
+of a decode and a ping is answered at any time. When it is told to end, or when the pipe closes, it
+stops the reply, writes down what it holds and ends; a time limit sees to that.
 """
 
 import contextlib
@@ -15,8 +15,6 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from engine.cache_keeper import CacheKeeper
-from engine.cancellation import Cancellation
 from engine.errors import EngineError
 from engine.events import (
     CacheChanged,
@@ -28,12 +26,11 @@ from engine.events import (
     RoundFinished,
     TiersChanged,
 )
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import Session
 from engine.load import load_session
-from engine.requests import GenerationRequest
-from engine.session import Session
-from engine.speculation.cost import Stopwatch
-from engine.speculation.profile import KeptCosts
-from engine.worker_protocol import (
+from engine.process.cache_service import CacheKeeper
+from engine.process.protocol import (
     Answer,
     Close,
     Command,
@@ -47,6 +44,9 @@ from engine.worker_protocol import (
     SetSpeculation,
     Stop,
 )
+from engine.requests import GenerationRequest
+from engine.speculation.cost import Stopwatch
+from engine.speculation.profile import KeptCosts
 
 SEND_EVERY_S = 0.06
 """Rounds that end within this time are sent together: the screen shows a frame of them at once, and

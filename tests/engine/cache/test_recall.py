@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from engine.cache.prefix_cache import PrefixCache
+from engine.cache.recall import Recall
 from engine.cache.report import CacheSettings
-from engine.cancellation import Cancellation
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
 from engine.events import CacheChanged, Event, Finished, TiersChanged
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.recall import Recall
 from engine.requests import GenerationRequest, Message
-from engine.session import Session
 from engine.speculation.cost import PromptRate
 from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
 

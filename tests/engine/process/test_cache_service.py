@@ -24,8 +24,8 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.worker_client import WorkerClient
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.model
@@ -130,7 +130,7 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
         from engine.configuration import Configuration
         from engine.events import Finished, Loaded
         from engine.requests import GenerationRequest, Message
-        from engine.worker_client import WorkerClient
+        from engine.process.client import WorkerClient
 
         client = WorkerClient(
             log_path=Path({str(tmp_path)!r}) / "killed.log",

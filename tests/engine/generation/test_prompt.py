@@ -1,8 +1,8 @@
 import pytest
 
 from engine.errors import ContextFullError
+from engine.generation.prompt import asked_prompt, chat_prompt, raw_prompt, spelled
 from engine.model.chat_template import ChatTemplate
-from engine.prompt import asked_prompt, chat_prompt, raw_prompt, spelled
 from engine.requests import GenerationRequest, Message
 from tests.fakes import TEMPLATE, FakeVocabulary
 

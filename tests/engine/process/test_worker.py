@@ -5,13 +5,13 @@ from typing import cast
 
 import pytest
 
-from engine.cancellation import Cancellation
 from engine.errors import DecodeError
 from engine.events import CacheChanged, CommittedToken, Event, Failed, TokenKind, TokensCommitted
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import Session
+from engine.process.protocol import Generate
+from engine.process.worker import Worker
 from engine.requests import GenerationRequest
-from engine.session import Session
-from engine.worker import Worker
-from engine.worker_protocol import Generate
 
 WORDS = ("one ", "two ", "three ")
 
@@ -40,7 +40,7 @@ class Pipe:
 def test_what_was_committed_before_a_failure_reaches_the_front_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.worker.SEND_EVERY_S", 3600.0)
+    monkeypatch.setattr("engine.process.worker.SEND_EVERY_S", 3600.0)
     pipe = Pipe()
     worker = Worker(pipe)  # type: ignore[arg-type]
     worker._session = cast(Session, FailingSession())

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from engine import worker_client
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import (
     CostsMeasured,
@@ -29,9 +28,10 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.process import client as worker_client
+from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
 from engine.speculation.curve import MAX_ROWS
-from engine.worker_client import FALLBACK_NOTE, WorkerClient
 from tests.plugins import install_predictor
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -79,7 +79,7 @@ def loaded(client: WorkerClient, configuration: Configuration) -> WorkerClient:
 
 def worker_of(client: WorkerClient) -> psutil.Process:
     children = psutil.Process().children()
-    workers = [child for child in children if "engine.worker" in " ".join(child.cmdline())]
+    workers = [child for child in children if "engine.process.worker" in " ".join(child.cmdline())]
     assert len(workers) == 1
     return workers[0]
 
@@ -286,7 +286,7 @@ def test_the_costs_of_one_start_are_those_that_the_next_one_begins_with(
 CRASHING_WORKER = """
     import os, sys, signal
     from multiprocessing.connection import Connection
-    from engine import worker
+    from engine.process import worker
     load = worker.load_session
     def crashing(configuration, *rest):
         if configuration.use_extra_buffers:
@@ -335,7 +335,7 @@ def test_the_engine_ends_when_its_front_end_is_killed(
         from pathlib import Path
         import psutil
         from engine.configuration import Configuration
-        from engine.worker_client import WorkerClient
+        from engine.process.client import WorkerClient
         client = WorkerClient(log_path=Path({str(tmp_path / "engine.log")!r}))
         client.load(Configuration(model_path=Path({str(configuration.model_path)!r}), n_ctx=512))
         while not client.is_alive:

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from engine.cache.report import CacheNote, CacheSettings
-from engine.cache_keeper import CACHE_OFF, CacheKeeper
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
+from engine.process.cache_service import CACHE_OFF, CacheKeeper
+from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
-from engine.worker_protocol import ForgetOwner, ManageCache, Prefetch
-from tests.engine.test_session import make_session
+from tests.engine.generation.test_session import make_session
 from tests.fakes import FakeBackend
 from tests.fakes_client import CONFIGURATION, loaded
 from tests.waiting import PATIENCE_S
@@ -81,7 +81,7 @@ def test_of_the_prefetches_that_wait_only_the_newest_is_done(
         return ()
 
     monkeypatch.setattr(CacheKeeper, "_open", opened)
-    monkeypatch.setattr("engine.cache_keeper.READY_S", 0.0)
+    monkeypatch.setattr("engine.process.cache_service.READY_S", 0.0)
     keeper, session = keeper_of(told, CacheSettings())
     monkeypatch.setattr(session.session, "prompt_tokens", prompt_tokens)
     for n in range(100):

@@ -14,7 +14,7 @@ from engine.cache.snapshot_store import ColdStore
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
-from engine.worker_protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
+from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
 Errand = Prefetch | ManageCache | ForgetOwner
 

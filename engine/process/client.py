@@ -23,14 +23,11 @@ from queue import Empty, SimpleQueue
 
 import psutil
 
-from engine.build_memory import BuildMemory
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
-from engine.crash import describe_exit, is_native_crash
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
-from engine.hang import Hang, hang_in_silence, hang_of
-from engine.requests import GenerationRequest, Message
-from engine.worker_protocol import (
+from engine.process.build_memory import BuildMemory
+from engine.process.protocol import (
     Answer,
     CacheAction,
     Close,
@@ -45,8 +42,10 @@ from engine.worker_protocol import (
     SetSpeculation,
     Stop,
 )
+from engine.process.watchdog import Hang, describe_exit, hang_in_silence, hang_of, is_native_crash
+from engine.requests import GenerationRequest, Message
 
-WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
+WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.process.worker")
 """`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
 
 SAVE_LIMIT_S = 5.0

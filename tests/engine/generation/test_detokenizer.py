@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.detokenizer import StreamingText
+from engine.generation.reply import StreamingText
 
 
 def stream(data: list[bytes], stop: tuple[str, ...] = ()) -> tuple[list[str], StreamingText]:

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Forward
-from engine.cancellation import Cancellation
 from engine.configuration import (
     ControllerName,
     SamplingSettings,
@@ -28,12 +27,13 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import Session
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
-from engine.session import Session
 from engine.speculation.controller import FixedController
 from engine.speculation.predictors.base import DraftToken
-from tests.engine.test_session import (
+from tests.engine.generation.test_session import (
     DRAFT,
     GREEDY,
     LETTERS,
@@ -372,7 +372,7 @@ def no_neighbours(history: Sequence[int], /) -> NDArray[np.bool_]:
 def test_a_mask_binds_every_reply_whoever_drafts(
     monkeypatch: pytest.MonkeyPatch, settings: SpeculationSettings, verification: Verification
 ) -> None:
-    monkeypatch.setattr("engine.session.Sampler", partial(Sampler, mask=no_neighbours))
+    monkeypatch.setattr("engine.generation.session.Sampler", partial(Sampler, mask=no_neighbours))
     for sampling in (GREEDY, WARM, PENALISED):
         wanted = request("aaabbbccc", sampling=sampling)
         masked = finished(run(make_session(OFF), wanted))

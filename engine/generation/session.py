@@ -12,8 +12,8 @@ from collections.abc import Sequence as Tokens
 
 from engine.backends.base import Backend, Sequence
 from engine.cache.prefix_cache import PrefixCache
+from engine.cache.recall import Recall
 from engine.cache.report import CacheReport, CacheSettings
-from engine.cancellation import Cancellation
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, IncompatiblePairError
 from engine.events import (
@@ -27,11 +27,11 @@ from engine.events import (
     TiersChanged,
     TokensCommitted,
 )
+from engine.generation.cancellation import Cancellation
+from engine.generation.prefill import Prefill
+from engine.generation.prompt import asked_prompt, chat_prompt
+from engine.generation.reply import Reply, StreamingText
 from engine.model.chat_template import ChatTemplate
-from engine.prefill import Prefill
-from engine.prompt import asked_prompt, chat_prompt
-from engine.recall import Recall
-from engine.reply import Reply
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Sampler
 from engine.speculation.barred import Barred, Busy
@@ -45,7 +45,6 @@ from engine.speculation.roster import Roster
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
 from engine.speculation.vocabularies import check_pair
-from engine.text.detokenizer import StreamingText
 
 SEED_BITS = 63
 COSTS_EVERY = 16

@@ -10,8 +10,7 @@ from engine.configuration import ControllerName, PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
 from engine.speculation.predictors.base import DraftToken, Predictor
 from engine.speculation.predictors.readers import Readers
-from tests.engine.speculation.test_predictors_in_session import reading, repetitive
-from tests.engine.test_session import (
+from tests.engine.generation.test_session import (
     DRAFT,
     LETTERS,
     LOOKUP,
@@ -21,6 +20,7 @@ from tests.engine.test_session import (
     request,
     run,
 )
+from tests.engine.speculation.test_predictors_in_session import reading, repetitive
 from tests.fakes import FakeBackend
 
 DRAFTED = (TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.BONUS)

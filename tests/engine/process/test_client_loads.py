@@ -13,22 +13,22 @@ from types import SimpleNamespace
 
 import pytest
 
-import engine.worker_client
-from engine.build_memory import installed_build
+import engine.process.client
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
+from engine.process.build_memory import installed_build
+from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.worker_client import FALLBACK_NOTE, WorkerClient
 from tests.waiting import PATIENCE_S, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLAYED = f"""
     import json, os, signal, sys, time
     from multiprocessing.connection import Connection
     from pathlib import Path
     sys.path.insert(0, {str(ROOT)!r})
     from engine.events import Failed
-    from engine.worker_protocol import Close, Load, Ping, Pong
+    from engine.process.protocol import Close, Load, Ping, Pong
     from tests.fakes_client import loaded
 
     connection, folder, name = Connection(int(sys.argv[2])), Path(sys.argv[1]), ""
@@ -76,7 +76,7 @@ Journal = list[list[object]]
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClient]:
-    monkeypatch.setattr(engine.worker_client, "POLL_S", 0.05)
+    monkeypatch.setattr(engine.process.client, "POLL_S", 0.05)
     client = make_client(tmp_path)
     yield client
     client.close()
@@ -170,7 +170,7 @@ def test_an_engine_that_dies_while_another_is_asked_for_does_not_take_it_along(
         return time.monotonic()
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.worker_client, "time", SimpleNamespace(monotonic=monotonic))
+        patch.setattr(engine.process.client, "time", SimpleNamespace(monotonic=monotonic))
         client.load(model("second"))
         events = events_up_to(client, Loaded)
 
@@ -265,7 +265,7 @@ def test_asking_while_a_model_loads_is_refused_with_what_is_under_way(client: Wo
 def test_an_engine_that_hangs_while_it_ends_is_killed(
     client: WorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.worker_client, "SAVE_LIMIT_S", 0.1)
+    monkeypatch.setattr(engine.process.client, "SAVE_LIMIT_S", 0.1)
     client.load(model("lingers"))
     (event,) = events_up_to(client, WorkerStopped)
     assert isinstance(event, WorkerStopped)
@@ -293,7 +293,7 @@ def test_closing_without_a_model_is_over_at_once(client: WorkerClient) -> None:
 def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.worker_client, "POLL_S", 0.05)
+    monkeypatch.setattr(engine.process.client, "POLL_S", 0.05)
     client = make_client(tmp_path, silence_limit_s=1.0)
     client.load(model("deaf never"))
     wait_until(lambda: journal(tmp_path))

@@ -9,7 +9,6 @@ import pytest
 from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.placement import whole_model
-from engine.cancellation import Cancellation
 from engine.configuration import (
     ControllerName,
     PredictorName,
@@ -17,9 +16,10 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Event, Finished, PromptReady
+from engine.generation.cancellation import Cancellation
+from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from engine.session import Session
 
 pytestmark = pytest.mark.model
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from engine.backends.base import Backend
-from engine.cancellation import Cancellation
+from engine.cache.recall import Recall
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady
-from engine.recall import Recall
-from engine.reply import Reply
+from engine.generation.cancellation import Cancellation
+from engine.generation.reply import Reply
 from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
 from engine.speculation.cost import Stopwatch
 from engine.speculation.experience import Experience

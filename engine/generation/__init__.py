@@ -1,0 +1,1 @@
+"""The loop: prefill, draft, verify, accept, crop; it yields events."""

@@ -1,1 +1,0 @@
-"""Tokens to showable text."""
