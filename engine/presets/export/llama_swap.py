@@ -23,11 +23,13 @@ def render(request: ExportRequest) -> Exported:
     remarks = request_remarks(request)
     *words, _, _ = serving(with_absolute_paths(request))
     command = [*map(swap_words, lines_of(words)), f"--port {PORT}"]
+    # It finds macros in names too, and no quote or escape hides one (`config.go`, 00460400).
+    name = request.name.replace("${", "$ {")
     lines = [
         "healthCheckTimeout: 600",
         "models:",
         f"  {yaml_text(slug(request.name))}:",
-        f"    name: {yaml_text(request.name)}",
+        f"    name: {yaml_text(name)}",
         "    cmd: |",
         *(f"      {line}" for line in command),
     ]

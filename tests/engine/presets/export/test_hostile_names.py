@@ -94,6 +94,7 @@ def swap_words(text: str) -> list[str]:
     """What llama-swap starts: comments and macros, then words as a shell splits them."""
     (model,) = yaml.safe_load(text)["models"].values()
     assert re.findall(r"\$\{[^}]*\}", model["cmd"]) == ["${PORT}"]
+    assert "${" not in model["name"]
     return shlex.split(model["cmd"].replace("${PORT}", "8080"))
 
 
