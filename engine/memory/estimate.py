@@ -15,6 +15,7 @@ from engine.memory.head import add_head, has_head
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.ledger import Ledger
 from engine.memory.placement import Placement, place
+from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import TARGETS, DeviceEstimate, Source, Target, Term, TermKind
 from engine.memory.warnings import warnings_for
 from engine.memory.weights import weights_of
@@ -163,6 +164,7 @@ def _add_model(
         with_head=has_head(model.architecture, configuration, target),
     )
     where = place(weights, configuration, ledger.gpus, ledger.cpu)
+    check_not_aborted(model, shape, where)
     for device, nbytes in where.weight_bytes.items():
         note = "tensor table"
         if device == ledger.cpu and where.is_repacked:

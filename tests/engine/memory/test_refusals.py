@@ -1,0 +1,140 @@
+"""What llama.cpp stops on is refused with the reason, and nothing else is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.errors import PresetError, WorkerError
+from engine.memory.dry_run import DryRun
+from engine.memory.estimate import estimate
+from engine.memory.hardware import Device
+from engine.memory.repacking import Instructions
+from engine.memory.search import Goal, Limits, search
+from engine.memory.units import GIB
+from engine.model.architecture import Model
+from engine.model.catalog import find_entry
+from engine.model.gguf import Value
+from tests.made_models import made_model
+from tests.rare_architectures import RARE
+
+GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)
+CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
+SMALL: dict[str, Value] = {
+    "embedding_length": 512, "attention.head_count": 8, "attention.head_count_kv": 4,
+    "feed_forward_length": 256,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dry_run() -> Iterator[DryRun]:
+    with DryRun() as runner:
+        yield runner
+
+
+def small(folder: Path, name: str, **changes: Value) -> Model:
+    entry = find_entry(name)
+    values = {**entry.values, **SMALL, **{key.replace("__", "."): n for key, n in changes.items()}}
+    return made_model(folder / "m.gguf", entry.architecture, values, traits=entry.traits)
+
+
+def t5(folder: Path) -> Model:
+    rare = next(rare for rare in RARE if rare.architecture == "t5")
+    return made_model(
+        folder / "m.gguf", "t5", rare.values, traits=rare.traits, family=rare.family, n_vocab=512
+    )
+
+
+def is_refused(model: Model, configuration: Configuration) -> bool:
+    try:
+        estimate(model, configuration, (CPU,), target="llama-server")
+    except PresetError as error:
+        return "llama.cpp stops on this" in str(error)
+    return False
+
+
+def stops(dry_run: DryRun, configuration: Configuration) -> bool:
+    try:
+        dry_run.measure(configuration, "llama-server")
+    except WorkerError as error:
+        return "llama.cpp stopped" in str(error)
+    return False
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("n_layers", "n_used", "type_k", "type_v", "is_too_much"),
+    [
+        (24, 8, "q8_0", "q8_0", True),
+        (24, 8, "q8_0", "f16", False),
+        (24, 8, "f16", "f16", False),
+        (24, 7, "q4_0", "q4_0", False),
+        (12, 8, "q8_0", "q8_0", True),
+        (32, 8, "q8_0", "q8_0", False),
+    ],
+)
+def test_a_graph_without_room_is_refused(
+    n_layers: int, n_used: int, type_k: str, type_v: str, *, is_too_much: bool,
+    tmp_path: Path, dry_run: DryRun,
+) -> None:  # fmt: skip
+    model = small(tmp_path, "granite-3.1-3b-a800m", block_count=n_layers, expert_used_count=n_used)
+    plain = Configuration(model.file.path, 4096, flash_attention="on")
+    now = replace(plain, type_k=type_k, type_v=type_v)  # type: ignore[arg-type]  # by name
+    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
+
+
+@pytest.mark.model
+def test_position_biases_are_refused_for_slots_with_caches_of_their_own(
+    tmp_path: Path, dry_run: DryRun
+) -> None:
+    model = t5(tmp_path)
+    for n_slots, kv_unified in ((1, False), (4, True), (4, False)):
+        now = Configuration(model.file.path, 4096, n_slots=n_slots, kv_unified=kv_unified)
+        assert is_refused(model, now) == stops(dry_run, now) == (n_slots > 1 and not kv_unified)
+
+
+@pytest.mark.model
+def test_heads_that_share_no_key_head_evenly_are_refused(tmp_path: Path, dry_run: DryRun) -> None:
+    model = small(tmp_path, "llama-3.2-1b", block_count=2, attention__head_count_kv=3)
+    now = Configuration(model.file.path, 4096)
+    assert is_refused(model, now)
+    assert stops(dry_run, now)
+
+
+@pytest.mark.parametrize(
+    ("n_head", "instructions", "on_gpu", "is_right"),
+    [
+        (64, "avx512", False, True),
+        (32, "avx512", False, False),
+        (32, "avx2", False, True),
+        (16, "avx2", False, False),
+        (16, "arm", False, True),
+        (64, "avx2", True, True),
+        (32, "avx2", True, False),
+    ],
+)
+def test_heads_of_rwkv_are_whole_steps_of_the_kernel(
+    n_head: int, instructions: Instructions, *, on_gpu: bool, is_right: bool, tmp_path: Path
+) -> None:
+    entry = find_entry("rwkv-7-world-2.9b")
+    values = {**entry.values, "block_count": 2, "wkv.head_size": n_head}
+    model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
+    cpu = replace(CPU, instructions=instructions)
+    devices = (GPU, cpu) if on_gpu else (cpu,)
+    if is_right:
+        estimate(model, Configuration(model.file.path, 4096), devices)
+        return
+    with pytest.raises(PresetError, match=f"heads of {n_head} elements"):
+        estimate(model, Configuration(model.file.path, 4096), devices)
+
+
+def test_fit_takes_no_cache_that_leaves_the_graph_without_room(tmp_path: Path) -> None:
+    model = small(tmp_path, "granite-3.1-3b-a800m", block_count=24)
+    limits = Limits(pairs=(("q8_0", "q8_0"), ("f16", "f16")))
+    for goal in Goal:
+        found = search(
+            model, (CPU,), goal, target="llama-server", margin_bytes=0, limits=limits
+        )  # fmt: skip
+        assert found.configuration.type_k == "f16"
