@@ -10,6 +10,7 @@ from rich.text import Text
 from app.planning.pairs import JudgedDraft, JudgedPairs, server_options
 from app.render.console import console
 from app.render.format import nbytes
+from app.render.sanitize import one_line
 from engine.speculation.advice import Advice, Worth
 
 N_DRAFTS = 20
@@ -47,7 +48,7 @@ def _print_drafts(screen: Console, drafts: Sequence[JudgedDraft]) -> None:
     for draft in shown:
         where = () if are_here else (draft.published_as or "-",)
         style = STYLES[draft.advice.worth]
-        table.add_row(*(Text(cell) for cell in (*_cells(draft), *where)), style=style)
+        table.add_row(*(Text(one_line(cell)) for cell in (*_cells(draft), *where)), style=style)
     screen.print(table)
     for draft in shown:
         screen.print(Text(f"{draft.name}: {draft.advice.reason}"))

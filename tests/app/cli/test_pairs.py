@@ -117,3 +117,10 @@ def test_it_runs_in_a_process_of_its_own(models: Path) -> None:
     done = kvchat("pairs", "target", "--on", "cpu")
     assert done.returncode == 0, done.stderr
     assert "small" in done.stdout
+
+
+def test_a_name_of_two_lines_is_one_row(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (models / "small.gguf").rename(models / "sm\nall\x1b[2J.gguf")
+    assert run(["pairs", "target", "--on", "gpu"]) == 0
+    rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows[:2] == ["draft", "sm all␛[2J"]
