@@ -39,7 +39,7 @@ def moe_model(folder: Path, *, name: str = "moe", **changes: int) -> Model:
     d, n, ff = sizes["d_hidden"], sizes["n_experts"], sizes["d_expert"]
     per_layer = {
         "ffn_gate_inp": (d, n), "ffn_up_exps": (d, ff, n), "ffn_gate_exps": (d, ff, n),
-        "ffn_down_exps": (ff, d, n),
+        "ffn_down_exps": (ff, d, n), "attn_q_norm": (128,), "attn_k_norm": (128,),
     }  # fmt: skip
     keys = {
         "expert_count": n,
