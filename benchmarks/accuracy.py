@@ -10,13 +10,13 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from accuracy_cases import Case, cpu_cases, gpu_cases
 from accuracy_fit_params import FitParams
-from accuracy_formula import formula_of, kind_of
+from accuracy_formula import command_of, formula_of, kind_of
 from accuracy_llama_cpp import Answer, Truth, key_of, known_answers, known_fit_params
 from accuracy_models import write_header
 from accuracy_report import write_report
@@ -46,7 +46,7 @@ def main() -> None:
     rows = []
     with fresh.open("w", encoding="utf-8") as file:
         for path in _models(options.models or [written_headers(options.out)]):
-            for row in rows_of(path, truth):
+            for row in rows_of(path, truth, [*cpu_cases(), *(gpu_cases() if stand_in else ())]):
                 if fit_params and "truth" in row and (printed := fit_params.ask(row)):
                     row["fit_params"] = printed
                 rows.append(row)
@@ -60,15 +60,14 @@ def main() -> None:
         write_report(rows, options.docs, options.peers)
 
 
-def rows_of(path: Path, truth: Truth) -> Iterator[Answer]:
+def rows_of(path: Path, truth: Truth, cases: Iterable[Case]) -> Iterator[Answer]:
     """Give a row for each case of a model: what the formulas say, and what llama.cpp says."""
     try:
         model = read_model(path)
     except EngineError as error:
         yield _unreadable(path, error)
         return
-    found = [*cpu_cases(), *(gpu_cases() if truth.stand_in else ())]
-    for case in found:
+    for case in cases:
         if not is_asked(case, model):
             continue
         row = row_of(path, model, case, truth)
@@ -107,6 +106,7 @@ def row_of(path: Path, model: Model, case: Case, truth: Truth) -> Answer:
         "target": case.target,
         "n_gpus": case.n_gpus,
         "request": request,
+        "command": command_of(path, configuration, case),
         "formula": formula,
         "key": key_of(path, request, case.n_gpus),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from engine.configuration import (
     Configuration,
@@ -121,3 +122,44 @@ def gpu_cases() -> Iterator[Case]:
     yield Case("2 GPUs 3:1", "kvchat", 32768, n_gpus=2, tensor_split=(3.0, 1.0))
     yield Case("2 GPUs half", server, 32768, n_gpus=2, layers=0.5)
     yield Case("second GPU alone", "kvchat", 8192, n_gpus=2, split_mode="none", main_gpu=1)
+
+
+KV_PAIRS: tuple[tuple[KVTypeName, KVTypeName], ...] = (
+    ("f16", "f16"), ("f16", "f16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"),
+    ("bf16", "bf16"), ("f32", "f32"), ("q5_1", "bf16"), ("iq4_nl", "iq4_nl"), ("q4_1", "f16"),
+    ("q5_0", "q5_0"),
+)  # fmt: skip
+CONTEXTS = (512, 2048, 4096, 5000, 8192, 16384, 32768, 65536, 131072)
+
+
+def drawn_cases(seed: str, n_cpu: int, n_gpu: int) -> Iterator[Case]:
+    """Draw configurations of a made-up model: on the CPU, then on one and two stand-in GPUs."""
+    random = Random(seed)
+    yield from (_drawn_case(random, 0) for _ in range(n_cpu))
+    yield from (_drawn_case(random, number % 2 + 1) for number in range(n_gpu))
+
+
+def _drawn_case(random: Random, n_gpus: int) -> Case:
+    """Draw one configuration; names are what differs from the defaults."""
+    n_ctx, n_ubatch = random.choice(CONTEXTS), random.choice((64, 256, 512, 512, 1024, 2048))
+    type_k, type_v = random.choice(KV_PAIRS)
+    flash: FlashAttention = random.choice(("on", "on", "auto", "off"))
+    if flash == "off" and type_v not in ("f32", "f16", "bf16"):
+        flash = "on"  # llama.cpp refuses quantised values without it
+    n_slots = random.choice((1, 1, 2, 3, 4, 8, 16))
+    target: Target = random.choice(("kvchat", "llama-server"))
+    is_unified, swa_full = random.random() < 0.4, random.random() < 0.2
+    layers = random.choice((1.0, 1.0, 0.5, 0.25)) if n_gpus else 1.0
+    offload_kqv = not n_gpus or random.random() < 0.85
+    split = random.choice(((), (), (3.0, 1.0))) if n_gpus == 2 else ()
+    words = [
+        f"{n_gpus} GPU" * bool(n_gpus), f"{layers:g} of layers" * (layers < 1), str(n_ctx),
+        f"{type_k}/{type_v}", f"ub{n_ubatch}", flash, f"{n_slots} slots" * (n_slots > 1),
+        "unified" * is_unified, "swa-full" * swa_full, "cache on CPU" * (not offload_kqv),
+        "3:1" * bool(split),
+    ]  # fmt: skip
+    return Case(
+        " ".join(filter(None, words)), target, n_ctx, type_k, type_v, n_ubatch, flash, n_slots,
+        is_unified, swa_full, n_gpus=n_gpus, layers=layers, offload_kqv=offload_kqv,
+        tensor_split=split,
+    )  # fmt: skip

@@ -35,6 +35,9 @@ class Comparison:
     """Whether the formulas call cache or state an estimate themselves."""
     formula: Sizes
     truth: Sizes
+    command: str
+    compute_range: tuple[int, int]
+    """The bounds that the planner itself prints for the compute buffers."""
 
     def error(self, term: str) -> int:
         """Bytes that the formula is too high; negative where it is too low."""
@@ -43,6 +46,12 @@ class Comparison:
     def share(self, term: str) -> float:
         """The error as a share of the truth."""
         return self.error(term) / max(self.truth[term], 1)
+
+    @property
+    def is_in_range(self) -> bool:
+        """Whether llama.cpp's compute buffers lie in the range that the planner prints."""
+        low, high = self.compute_range
+        return low <= self.truth["compute"] <= high
 
     def meets(self, term: str) -> bool:
         """Whether a term is as near as its goal asks; a GPU's rows are padded, so 1 MiB there."""
@@ -114,7 +123,15 @@ def _with_total(row: Row, device: str, planned: Sizes, measured: Mapping[str, in
         "estimated" in sources,
         planned | {"total": sum(planned.values())},
         dict(measured) | {"total": sum(measured.values())},
+        str(row["command"]),
+        _compute_range(devices[device] if device else devices["CPU"]),
     )  # fmt: skip
+
+
+def _compute_range(terms: Mapping[str, Mapping[str, object]]) -> tuple[int, int]:
+    term = terms.get("compute", {"nbytes": 0})
+    low, high = (term.get(name) for name in ("low_bytes", "high_bytes"))
+    return _whole(low or term["nbytes"]), _whole(high or term["nbytes"])
 
 
 def _by_device(truth: Row) -> dict[str, Sizes]:

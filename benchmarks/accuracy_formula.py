@@ -1,6 +1,7 @@
 """kvchat's side of the accuracy table: its formulas alone, device by device."""
 
 import time
+from pathlib import Path
 
 from accuracy_cases import Case
 
@@ -50,6 +51,24 @@ def _terms(device: DeviceEstimate) -> Answer:
         }
         for kind, term in device.terms.items()
     }
+
+
+def command_of(path: Path, configuration: Configuration, case: Case) -> str:
+    """Give the command that plans a case, for whoever looks into it."""
+    layers = configuration.n_gpu_layers
+    words = [
+        f"kvchat plan {path} --target {case.target} --ctx {configuration.n_ctx}",
+        f"--type-k {case.type_k} --type-v {case.type_v} --flash-attention {case.flash_attention}",
+        f"--ubatch {case.n_ubatch} --batch {configuration.n_batch} --slots {case.n_slots}",
+        *["--unified"] * case.kv_unified,
+        *["--swa-full"] * case.swa_full,
+        *["--device 900GiB"] * case.n_gpus,
+        *[f"--gpu-layers {'all' if layers < 0 else layers}"] * bool(case.n_gpus),
+        *["--no-kv-offload"] * (not case.offload_kqv),
+        *[f"--tensor-split {':'.join(f'{share:g}' for share in case.tensor_split)}"]
+        * bool(case.tensor_split),
+    ]
+    return " ".join(words)
 
 
 def kind_of(model: Model) -> str:

@@ -8,7 +8,8 @@ hole that takes no disk. With `--check` each is loaded in a dry run.
 
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import click
@@ -37,19 +38,26 @@ def write_header(entry: CatalogEntry, quantization: str, folder: Path) -> Path:
         ModelFileError: a quantisation that is not known.
     """
     file = entry.header(quantization)
-    values = dict(file.values) | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
+    path = folder / file.path.name
+    write_file(path, file.values, file.tensors, entry.n_vocab)
+    return path
+
+
+def write_file(
+    path: Path, values: Mapping[str, Value], tensors: Sequence[TensorInfo], n_vocab: int
+) -> None:
+    """Write keys, a vocabulary of that length, the tensor table, and a hole in place of data."""
+    values = {**values, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
     pairs = [
         _text(key) + _typed(value, is_wide=key.endswith(WIDE_KEYS)) for key, value in values.items()
     ]
-    pairs += _vocabulary(entry.n_vocab)
-    data = b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(pairs)) + b"".join(pairs)
-    data += b"".join(_tensor(tensor) for tensor in file.tensors)
+    pairs += _vocabulary(n_vocab)
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
+    data += b"".join(_tensor(tensor) for tensor in tensors)
     start = -(-len(data) // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
-    path = folder / file.path.name
     with path.open("wb") as out:
         out.write(data)
-        out.truncate(start + file.nbytes)
-    return path
+        out.truncate(start + max((tensor.offset + tensor.nbytes for tensor in tensors), default=0))
 
 
 def _tensor(tensor: TensorInfo) -> bytes:
@@ -61,7 +69,12 @@ def _tensor(tensor: TensorInfo) -> bytes:
     )
 
 
-def _vocabulary(n_vocab: int) -> Iterator[bytes]:
+@lru_cache(maxsize=8)
+def _vocabulary(n_vocab: int) -> tuple[bytes, ...]:
+    return tuple(_vocabulary_keys(n_vocab))
+
+
+def _vocabulary_keys(n_vocab: int) -> Iterator[bytes]:
     """Give the keys of a vocabulary of that length: special ones, then made-up words."""
     n_words = n_vocab - len(SPECIAL)
     yield _text("tokenizer.ggml.tokens") + _texts([*SPECIAL, *map(_word, range(n_words))])

@@ -39,13 +39,18 @@ class Quantizer:
     def _receive(self, _level: int, text: bytes, _data: int | None) -> None:
         self._text += text.decode("utf-8", "replace")
 
-    def types(self, path: Path, quantization: str) -> dict[str, str]:
-        """Give the type of each tensor of a 16-bit file once it were quantised."""
+    def types(self, path: Path, quantization: str, **choices: int) -> dict[str, str]:
+        """Give the type of each tensor of a 16-bit file once it were quantised.
+
+        `choices` are further parameters of llama.cpp's quantiser.
+        """
         self._text = ""
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = FILE_TYPE_IDS[quantization]
         params.dry_run = True
         params.nthread = 1
+        for name, value in choices.items():
+            setattr(params, name, value)
         code = llama_cpp.llama_model_quantize(
             str(path).encode(), b"not-written.gguf", ctypes.byref(params)
         )
