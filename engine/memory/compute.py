@@ -178,7 +178,7 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if widths.delta_net:
         width, n_states = 6 * widths.delta_net + 2 * d_hidden, 2
     elif widths.gated_delta_net:
-        width, n_states = 3 * widths.gated_delta_net + 3 * d_hidden, 2
+        width, n_states = 3 * widths.gated_delta_net + 4 * d_hidden, 2
     elif widths.short_convolution:
         width, n_states = widths.short_convolution + 4 * d_hidden, 0
     else:

@@ -97,6 +97,8 @@ class Architecture:
     """What sparse attention chooses tokens by."""
     n_streams: int = 0
     """Streams of hidden states (hyper-connections); 0 where there is but one."""
+    layer_embedding_width: int = 0
+    """Elements of the embeddings that a token has for all layers (Gemma 3n and 4)."""
     side_width: int = 0
     """Elements of one token that run beside the hidden states through all layers."""
     doubts: tuple[str, ...] = ()
@@ -177,6 +179,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_sharing=n_blocks - n_layers_with_cache(keys, n_blocks),
         indexer=indexer_of(keys),
         n_streams=keys.optional("hyper_connection.count", 0),
+        layer_embedding_width=_layer_embedding_width(keys, n_blocks),
         side_width=_side_width(keys, n_blocks, d_hidden),
         doubts=(*doubts, *_doubts(keys)),
     )
@@ -231,10 +234,15 @@ def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
     n_connections = keys.optional("hyper_connection.count", 0)
     if n_connections:
         return n_connections * d_hidden
-    embedded = n_blocks * keys.optional("embedding_length_per_layer_input", 0)
     n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
     n_streams += keys.optional("n_deepstack_layers", 0)
-    return embedded + 2 * n_streams * d_hidden
+    return _layer_embedding_width(keys, n_blocks) + 2 * n_streams * d_hidden
+
+
+def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
+    if keys.name not in ("gemma3n", "gemma4"):
+        return 0
+    return n_blocks * keys.optional("embedding_length_per_layer_input", 0)
 
 
 def _cached_layers(

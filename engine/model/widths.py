@@ -31,7 +31,7 @@ class Widths:
     state_input: int = 0
     """Elements that a layer of Mamba projects its input to."""
     gated_delta_net: int = 0
-    """Elements that a gated delta net projects its input to (Qwen 3 Next)."""
+    """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
     short_convolution: int = 0
     """Elements that a short convolution projects its input to (LFM 2)."""
     delta_net: int = 0
@@ -63,11 +63,11 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         is_fused=not query,
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),
-        gated_delta_net=table.outputs("attn_gate") + fused if table.has("ssm_conv1d") else 0,
+        gated_delta_net=fused if table.has("ssm_conv1d") and table.has("attn_gate") else 0,
         short_convolution=table.outputs("shortconv.in_proj"),
         delta_net=table.outputs("ssm_f_b"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
-        token_mix=table.outputs("time_mix_key"),
+        token_mix=max(table.outputs("time_mix_key"), table.outputs("time_mix_receptance")),
         n_mixed=table.last("time_mix_lerp_fused"),
     )
 

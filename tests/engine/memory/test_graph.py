@@ -92,7 +92,7 @@ def test_two_gpus_keep_four_copies_of_the_inputs() -> None:
     two = planned("llama-3.1-8b", GPU, SECOND)
     embedded, mask = 512 * 4096 * 4, 512 * 8192 * 2
     assert compute(two, GPU) - one == 3 * (embedded + mask), "the first has its own already"
-    assert compute(two, SECOND) - one == 4 * (embedded + mask)
+    assert compute(two, SECOND) - one == 7 * embedded + 3 * mask, "hidden states cross normed, too"
     alone = planned("llama-3.1-8b", GPU)
     assert compute(two, CPU) - compute(alone, CPU) == 3 * (embedded + mask)
     for changes in ({"offload_kqv": False}, {"n_gpu_layers": 20}, {"split_mode": "none"}):
@@ -111,10 +111,8 @@ def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
     split = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(3.0, 1.0))
     shape = shape_for(find_entry("gemma-3n-e4b").model().architecture, BASE, "kvchat", (GPU, CPU))
     layer = 2 * 2 * 256 * 2 * shape.n_cells
-    plain = planned("gemma-3n-e4b", GPU)
-    assert compute(split, SECOND) - compute(plain, GPU) > 8 * layer
     ends_before = planned("gemma-3n-e4b", GPU, SECOND, tensor_split=(1.0, 3.0))
-    assert compute(ends_before, SECOND) - compute(plain, GPU) < 8 * layer
+    assert compute(split, SECOND) - compute(ends_before, SECOND) == 8 * layer
 
 
 def test_weights_of_main_memory_visit_the_first_gpu(llama: Model) -> None:
@@ -199,4 +197,5 @@ def test_kernels_of_cuda_want_groups_of_query_heads(
 def test_attention_without_a_kernel_has_a_copy_of_the_cache_in_main_memory() -> None:
     there = planned("llama-3.1-8b", GPU, n_ctx=131072, type_k="q4_0", type_v="q4_0")
     gone = planned("llama-3.1-8b", GPU, n_ctx=131072, type_k="iq4_nl", type_v="iq4_nl")
-    assert compute(gone, CPU) - compute(there, CPU) == 131072 * 2 * 1024 * 18 // 32
+    queries = 512 * 4096 * 4
+    assert compute(gone, CPU) - compute(there, CPU) == 131072 * 2 * 1024 * 18 // 32 + queries
