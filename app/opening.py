@@ -154,7 +154,7 @@ def configure(
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
     from engine.presets.resolve import Machine, resolve
-    from engine.speculation.heads import check_is_no_head
+    from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
         check_is_no_head(draft)

@@ -18,7 +18,7 @@ from itertools import islice
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.speculation.cost import Stopwatch
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.readers import Readers
+from engine.speculation.registry import Readers
 
 READERS = [name for name in PredictorName if SpeculationSettings(name).drafts_from_text]
 N_VOCAB, QUOTED = 4000, 40

@@ -11,10 +11,9 @@ from engine.errors import EngineError
 from engine.events import Loaded
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.speculation.barred import Barred
 from engine.speculation.cost import Stopwatch
-from engine.speculation.heads import check_is_no_head
-from engine.speculation.pairing import check_draft
+from engine.speculation.pairs import check_draft, check_is_no_head
+from engine.speculation.predictors.guard import Barred
 from engine.speculation.profile import CostProfile
 
 

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("kvchat", deadline=None)  # no test asserts the clock
+settings.load_profile("kvchat")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))

@@ -13,10 +13,10 @@ from itertools import pairwise
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.drafter import Shadow
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
-from engine.speculation.shadow import Shadow
 
 STEP_S = 0.01
 

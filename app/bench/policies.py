@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.bench.errors import BenchError
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import PresetError
-from engine.speculation.spelling import with_predictor
+from engine.speculation.registry import with_predictor
 
 PLAIN = "plain"
 """Name of the runs that draft nothing."""

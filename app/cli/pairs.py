@@ -11,8 +11,7 @@ from app.cli.console import print_json
 if TYPE_CHECKING:
     from app.cli.slow_reading import SlowReading
     from app.planning.pairs import JudgedDraft, JudgedPairs
-    from engine.speculation.advice import Advice
-    from engine.speculation.expected_costs import MachineKind
+    from engine.speculation.pairs import Advice, MachineKind
 
 
 @click.command(name="pairs")

@@ -11,7 +11,7 @@ from app.planning.pairs import JudgedDraft, JudgedPairs, server_options
 from app.render.console import console
 from app.render.format import nbytes
 from app.render.sanitize import one_line
-from engine.speculation.advice import Advice, Worth
+from engine.speculation.pairs import Advice, Worth
 
 N_DRAFTS = 20
 N_MISFITS = 12

@@ -4,7 +4,7 @@ import click
 
 
 class PredictorType(click.ParamType[str]):
-    """A predictor as `engine.speculation.spelling` reads it, checked when the command is read."""
+    """A predictor as `engine.speculation.registry` reads it, checked when the command is read."""
 
     name = "predictor"
 
@@ -14,7 +14,7 @@ class PredictorType(click.ParamType[str]):
         """Give the text that was typed, if it spells a predictor."""
         from engine.configuration import SpeculationSettings
         from engine.errors import PresetError
-        from engine.speculation.spelling import with_predictor
+        from engine.speculation.registry import with_predictor
 
         spelled = str(value)
         try:

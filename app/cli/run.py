@@ -145,7 +145,7 @@ def _messages(system: str, text: str) -> "tuple[Message, ...]":
 def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Configuration":
     """Put what was typed over what was resolved."""
     from engine.configuration import ControllerName
-    from engine.speculation.spelling import with_predictor
+    from engine.speculation.registry import with_predictor
 
     given = {name: value for name, value in typed.items() if value is not None}
     speculation = configuration.speculation

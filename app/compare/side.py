@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
-from engine.speculation.spelling import with_predictor
+from engine.speculation.registry import with_predictor
 
 
 class SideError(EngineError):

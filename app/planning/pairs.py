@@ -24,8 +24,7 @@ from engine.model.vocabulary_facts import TokenList, vocabulary_facts
 from engine.model.vocabulary_headers import difference_of
 from engine.presets.export.flag_sets import CURRENT
 from engine.presets.export.speculation import speculation_options
-from engine.speculation.advice import Advice, Worth, should_use_speculation
-from engine.speculation.expected_costs import MachineKind
+from engine.speculation.pairs import Advice, MachineKind, Worth, should_use_speculation
 
 RECURRENT = (
     "the target is a recurrent model: its state cannot go back behind a refuted token, so nothing "

@@ -97,7 +97,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
         found = tuple(each.device for each in plan.estimate.devices)
         own.append(slots_text(plan.model.architecture, setup.configuration, found))
     if plan.draft is not None:
-        from engine.speculation.pairing import objection  # most plans have no draft
+        from engine.speculation.pairs import objection  # most plans have no draft
 
         on_gpu = any(each.device.kind == "gpu" for each in plan.used_devices)
         doubt = objection(plan.model.file, plan.draft.file, "gpu" if on_gpu else "cpu")

@@ -34,17 +34,17 @@ from engine.generation.reply import Reply, StreamingText
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Sampler
-from engine.speculation.barred import Barred, Busy
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
 from engine.speculation.drafter import Drafter
-from engine.speculation.exactness import Exactness
 from engine.speculation.experience import Experience
+from engine.speculation.pairs import check_pair
+from engine.speculation.predictors.guard import Barred, Busy
 from engine.speculation.profile import CostProfile
-from engine.speculation.roster import Roster
+from engine.speculation.registry import Roster
 from engine.speculation.stats import ReplyStats
+from engine.speculation.strict import Exactness
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
-from engine.speculation.vocabularies import check_pair
 
 SEED_BITS = 63
 COSTS_EVERY = 16

@@ -43,6 +43,7 @@ class DryRun:
     def __init__(self, command: tuple[str, ...] = COMMAND) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -81,7 +82,11 @@ class DryRun:
         return tuple(MeasuredBuffer(**buffer, owner=owner) for buffer in buffers)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process for good, that of a question under way too."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -100,7 +105,7 @@ class DryRun:
             selector.register(process.stdout, selectors.EVENT_READ)
             is_ready = bool(selector.select(ANSWER_LIMIT_S))
         if not is_ready:
-            self.close()
+            self._end()
             raise WorkerError(f"llama.cpp's dry run gave no answer within {ANSWER_LIMIT_S:g} s")
         answer = process.stdout.readline()
         return json.loads(answer) if answer else self._died(process)
@@ -116,11 +121,14 @@ class DryRun:
             )
         except OSError as error:
             raise WorkerError(f"llama.cpp's dry run could not be started: {error}") from error
+        if self._is_closed:  # meanwhile, by another thread
+            self._end()
+            raise WorkerError("llama.cpp's dry run was ended")
         return self._process
 
     def _died(self, process: "subprocess.Popen[str]") -> dict[str, object]:
         code = process.wait()
-        self.close()
+        self._end()
         if code < 0:
             raise WorkerError(
                 f"llama.cpp stopped on this configuration in its dry run (signal {-code}): it may "

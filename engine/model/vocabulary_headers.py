@@ -3,7 +3,7 @@
 llama.cpp lets a model draft whose vocabulary means the same (0c1e57098,
 `common_speculative_are_compatible`): same kind, same BOS and EOS habits, sizes within 128, same
 text of every shared entry from the sixth on. All of it stands in the headers, so a pair is judged
-before anything is loaded; `engine/speculation/vocabularies.py` asks llama.cpp itself once both are.
+before anything is loaded; `engine/speculation/pairs.py` asks llama.cpp itself once both are.
 """
 
 from collections.abc import Iterator

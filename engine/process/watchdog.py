@@ -4,7 +4,7 @@ import signal
 from dataclasses import dataclass
 
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.speculation.barred import Barred, Busy
+from engine.speculation.predictors.guard import Barred, Busy
 
 SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
 PATIENCE_WITH_A_DRAFT = 20.0

@@ -1,17 +1,162 @@
-"""One predictor under one controller: the draft of each round."""
+"""The draft of each round: predictors, the controller that plans them, unverified guesses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
+from itertools import islice
 
-from engine.configuration import ControllerName, SpeculationSettings
+from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.sampling.distribution import Distribution
-from engine.speculation.controller import Controller, RoundOutcome
+from engine.speculation.acceptance import Examined
+from engine.speculation.auto import AutoController
+from engine.speculation.controller import BandController, Controller, FixedController, RoundOutcome
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import AsksSources, CatchesUp, DraftToken, Predictor
-from engine.speculation.rule import make_controller
-from engine.speculation.shadow import Shadow
+
+
+class Shadow:
+    """Follows one draft until the line parts from it.
+
+    A guess is examined when the line reaches it, whether a batch verified it or a plain step came
+    by, so a source that is off stays known without being paid for. A draft that was verified takes
+    the place of the one followed; one that was not waits for its turn, so that outcomes do not
+    overlap.
+    """
+
+    def __init__(self) -> None:
+        self._guesses: Sequence[DraftToken] = ()
+        self._n_reached = 0
+
+    def follow(self, guesses: Sequence[DraftToken], *, is_verified: bool) -> None:
+        """Take the draft of a round."""
+        if is_verified or self._n_reached >= len(self._guesses):
+            self._guesses, self._n_reached = guesses, 0
+
+    def examine(self, committed: Sequence[int]) -> tuple[Examined, ...]:
+        """Compare what the line became with the guesses, up to the first wrong one."""
+        examined: list[Examined] = []
+        for token in committed:
+            if self._n_reached >= len(self._guesses):
+                break
+            guess = self._guesses[self._n_reached]
+            is_right = guess.token == token
+            examined.append(Examined(guess.confidence, self._n_reached, is_right, guess.source))
+            self._n_reached = self._n_reached + 1 if is_right else len(self._guesses)
+        return tuple(examined)
+
+
+def make_controller(
+    settings: SpeculationSettings, source: str, experience: Experience
+) -> Controller:
+    """Give the controller of the settings for one source of drafts.
+
+    Raises:
+        PresetError: a length outside 1 to `MAX_DRAFT`.
+    """
+    match settings.controller:
+        case ControllerName.FIXED:
+            return FixedController(settings.n_draft)
+        case ControllerName.BAND:
+            return BandController(settings.n_draft, settings.n_draft_max)
+        case ControllerName.AUTO:
+            return AutoController(source, experience)
+
+
+class CombinedPredictor:
+    """Lets predictors that read the chat compete, and others guess where these are silent.
+
+    A reader's draft is taken as far as the product of its confidences, the chance that all of it is
+    right, stays at `min_confidence` or above. The sum of those products is the number of tokens
+    that it expects to be accepted, and the largest sum drafts: the rule by which suffix decoding
+    (Oliaro et al. 2024, arXiv 2411.04975) chooses between its trees. `followers` are asked in turn
+    where no reader has a draft, and pulled one guess at a time: a draft model has to decode to know
+    what it expects.
+    """
+
+    name = "combined"
+    asks_sources = True
+
+    def __init__(
+        self,
+        readers: Sequence[Predictor],
+        *,
+        min_confidence: float,
+        followers: Sequence[Predictor] = (),
+    ) -> None:
+        self._readers = tuple(readers)
+        self._min_confidence = min_confidence
+        self._followers = tuple(followers)
+        self._may_ask: Callable[[str], bool] = _always
+
+    def gate(self, may_ask: Callable[[str], bool]) -> None:
+        self._may_ask = may_ask
+
+    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
+        for source in self._sources():
+            if isinstance(source, CatchesUp):
+                source.limit_catch_up(affords)
+
+    def reset(self, history: Sequence[int]) -> None:
+        for source in self._sources():
+            source.reset(history)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        for source in self._sources():
+            source.commit(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        best: list[DraftToken] = []
+        most_expected = 0.0
+        for reader in self._readers:
+            if not self._may_ask(reader.name):
+                continue
+            draft, expected = likely_part(reader.propose(), self._min_confidence)
+            if expected > most_expected:
+                best, most_expected = _named(draft, reader), expected
+        if best:
+            yield from best
+            return
+        for follower in self._followers:
+            if not self._may_ask(follower.name):
+                continue
+            is_silent = True
+            for guess in follower.propose():
+                is_silent = False
+                yield replace(guess, source=follower.name)
+            if not is_silent:
+                return
+
+    def close(self) -> None:
+        for source in self._sources():
+            source.close()
+
+    def _sources(self) -> tuple[Predictor, ...]:
+        return self._readers + self._followers
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+def likely_part(
+    proposed: Iterator[DraftToken], min_confidence: float
+) -> tuple[list[DraftToken], float]:
+    """Give the guesses up to where all are right with `min_confidence`, and how many will be."""
+    draft: list[DraftToken] = []
+    chance, expected = 1.0, 0.0
+    for guess in islice(proposed, MAX_DRAFT):
+        chance *= guess.confidence
+        if chance < min_confidence:
+            break
+        expected += chance
+        draft.append(guess)
+    return draft, expected
+
+
+def _named(draft: list[DraftToken], source: Predictor) -> list[DraftToken]:
+    return [replace(guess, source=source.name) for guess in draft]
+
 
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4

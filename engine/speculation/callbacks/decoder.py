@@ -26,7 +26,7 @@ from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import Stopwatch
 from engine.speculation.drafter import Drafter
 from engine.speculation.experience import Experience
-from engine.speculation.predictors.guarded import GuardedPredictor
+from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.verify import Verdict, settle, verify_draft
 
 

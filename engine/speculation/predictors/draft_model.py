@@ -8,8 +8,8 @@ import numpy as np
 from engine.backends.base import Logits, Sequence, common_prefix, rewind
 from engine.configuration import MAX_DRAFT, Verification
 from engine.sampling.sampler import Sampler
-from engine.speculation.guess import guess
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.verify import draw_draft
 
 RESTART = 32
 """Tokens of the line's end from which a draft model goes on that missed more than it may take in.
@@ -134,7 +134,7 @@ class DraftModelPredictor:
     def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
         usable = logits[: self._n_vocab]
         start = len(self._line)
-        made = guess(
+        made = draw_draft(
             usable,
             self._sampler,
             self._line_with_draft,

@@ -5,7 +5,7 @@ from itertools import islice
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.places import Place, Places
+from engine.speculation.predictors.ngram_index import Place, Places
 
 MAX_CANDIDATES = 64
 

@@ -8,7 +8,7 @@ from engine.backends.base import Vocabulary
 from engine.configuration import SpeculationSettings
 from engine.errors import PredictorError
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.guarded import translated
+from engine.speculation.predictors.guard import translated
 
 GROUP = "kvchat.predictors"
 """Entry points of this group give factories of predictors."""

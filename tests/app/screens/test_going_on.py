@@ -150,13 +150,14 @@ async def asked(pilot: Pilot[None], *texts: str) -> ChatScreen:
 
 
 async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 40, "more", "last"), tps=80))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "more", "last"), tps=1))
     async with app.run_test(size=NARROW) as pilot:
         screen = await asked(pilot, "first", "second", "third")
         assert len(client.requests) == 1
         title = str(screen.composer.border_title)
         assert title == "2 wait, the last sent when this reply is done: “third”"
         assert "esc takes the last back" in str(screen.composer.border_subtitle)
+        client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
         assert asked_last[::2] == ["first", "second", "third"]

@@ -9,7 +9,7 @@ import pytest
 from engine.configuration import ControllerName, PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
 from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.predictors.readers import Readers
+from engine.speculation.registry import Readers
 from tests.engine.generation.test_session import (
     DRAFT,
     LETTERS,

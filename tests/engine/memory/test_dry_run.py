@@ -239,3 +239,20 @@ def test_what_native_code_prints_never_stands_between_answers(tmp_path: Path) ->
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("answer", "noise\n")
+
+
+def test_a_process_that_starts_while_the_dry_run_is_closed_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = DryRun((sys.executable, "-c", "input()"))
+    popen, started = subprocess.Popen, []
+
+    def slow(*arguments: object, **named: object) -> object:
+        runner.close()
+        started.append(popen(*arguments, **named))  # type: ignore[call-overload]
+        return started[-1]
+
+    monkeypatch.setattr("engine.memory.dry_run.subprocess.Popen", slow)
+    with pytest.raises(WorkerError, match="was ended"):
+        runner.measure(Configuration(Path("m.gguf"), n_ctx=256))
+    assert started[0].poll() is not None

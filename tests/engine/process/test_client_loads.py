@@ -294,9 +294,10 @@ def test_a_front_end_that_waits_to_write_to_a_hung_engine_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.process.client, "POLL_S", 0.05)
-    client = make_client(tmp_path, silence_limit_s=1.0)
+    client = make_client(tmp_path)
     client.load(model("deaf never"))
     wait_until(lambda: journal(tmp_path))
+    monkeypatch.setattr(client, "_silence_limit_s", 1.0)
 
     client.prefetch((Message("user", "more than a pipe holds " * 100_000),))
     events = events_up_to(client, WorkerStopped)

@@ -6,17 +6,15 @@ from hypothesis import strategies as st
 
 from engine.model.catalog import find_entry
 from engine.model.token_reads import TokenReads, token_reads
-from engine.speculation.advice import (
+from engine.speculation.pairs import (
     LEAST_GAIN,
-    Worth,
-    best_gain,
-    should_use_speculation,
-)
-from engine.speculation.expected_costs import (
     MachineKind,
     StepCosts,
+    Worth,
+    best_gain,
     expected_costs,
     measured_costs,
+    should_use_speculation,
 )
 
 GIB = 1 << 30

@@ -3,8 +3,8 @@ from itertools import islice
 
 import pytest
 
+from engine.speculation.drafter import CombinedPredictor, likely_part
 from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.predictors.combined import CombinedPredictor, likely_part
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.speculation.predictors.suffix import SuffixPredictor
 from tests.contracts.predictor import PredictorContract

@@ -6,9 +6,9 @@ import pytest
 from engine.configuration import SamplingSettings, Verification
 from engine.errors import IncompatiblePairError
 from engine.sampling.sampler import Sampler
+from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability
-from engine.speculation.vocabularies import check_pair
 from tests.contracts.predictor import PredictorContract
 from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
 

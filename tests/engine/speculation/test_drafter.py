@@ -7,10 +7,9 @@ import pytest
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.drafter import Drafter
+from engine.speculation.drafter import CombinedPredictor, Drafter
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.combined import CombinedPredictor
 
 AUTO = SpeculationSettings(controller=ControllerName.AUTO)
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=2)

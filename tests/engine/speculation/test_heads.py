@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import IncompatiblePairError
-from engine.speculation.heads import check_is_no_head
+from engine.speculation.pairs import check_is_no_head
 from tests.gguf_files import header, write
 
 

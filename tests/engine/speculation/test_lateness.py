@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import PredictorError
 from engine.speculation.cost import PlainStep
-from engine.speculation.predictors.lateness import (
+from engine.speculation.predictors.guard import (
     LATE_AT_LEAST_S,
     LATE_STEPS,
     ROUNDS_IN_A_ROW,

@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.past import PastRepliesPredictor
+from engine.speculation.predictors.suffix import PastRepliesPredictor
 from tests.contracts.predictor import PredictorContract
 
 SAID = ([1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 20, 21])

@@ -8,8 +8,8 @@ import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import PredictorError
-from engine.speculation.predictors.custom import CustomPredictors
 from engine.speculation.predictors.plugins import PredictorSetup, make_plugin, plugin_names
+from engine.speculation.registry import CustomPredictors
 from tests.fakes import FakeVocabulary
 from tests.plugins import install_predictor
 

@@ -5,8 +5,8 @@ import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError
-from engine.speculation.predictors.past import PastRepliesPredictor
-from engine.speculation.predictors.readers import Readers, make_reader
+from engine.speculation.predictors.suffix import PastRepliesPredictor
+from engine.speculation.registry import Readers, make_reader
 
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
 

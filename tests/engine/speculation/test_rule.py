@@ -4,8 +4,8 @@ from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import PresetError
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import RoundOutcome
+from engine.speculation.drafter import make_controller
 from engine.speculation.experience import Experience
-from engine.speculation.rule import make_controller
 
 
 def test_lengths_outside_the_limits_are_refused() -> None:

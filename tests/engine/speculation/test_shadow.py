@@ -1,6 +1,6 @@
 from engine.speculation.acceptance import Examined
+from engine.speculation.drafter import Shadow
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.shadow import Shadow
 
 
 def guesses(*tokens: int) -> list[DraftToken]:

@@ -4,7 +4,7 @@ import pytest
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import PresetError
-from engine.speculation.spelling import with_predictor
+from engine.speculation.registry import with_predictor
 
 BASE = SpeculationSettings(n_draft=5)
 

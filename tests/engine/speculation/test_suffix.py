@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.predictors.continuation import most_likely
+from engine.speculation.predictors.ngram_index import most_likely
 from engine.speculation.predictors.suffix import SuffixPredictor
 from tests.contracts.predictor import PredictorContract
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from engine.configuration import SamplingSettings, Verification
 from engine.sampling.distribution import Distribution
 from engine.sampling.sampler import Sampler, TokenMask
-from engine.speculation.guess import guess
-from engine.speculation.verify import verify_draft
+from engine.speculation.verify import draw_draft, verify_draft
 from tests.chances import Chances, EnumeratedSampler, law_of
 
 MODES: tuple[Verification, ...] = get_args(Verification)
@@ -82,7 +81,7 @@ def model_draft(sampler: Sampler, mode: Verification, n_draft: int, rule: StopRu
     while len(tokens) < n_draft:
         line = [*LINE, *tokens]
         row = logits(1, tuple(line))
-        made = guess(
+        made = draw_draft(
             row, sampler, line, round_start=len(LINE), position=len(line), verification=mode
         )
         law = sampler.distribution(row, line)

@@ -29,8 +29,8 @@ from engine.speculation.callbacks.events import (
     EndReason,
 )
 from engine.speculation.callbacks.statistics import StatisticsSummary
-from engine.speculation.guess import guess
 from engine.speculation.predictors.base import DraftToken
+from engine.speculation.verify import draw_draft
 from tests.chances import Chances, EnumeratedSampler, law_of
 from tests.fakes import FakeBackend, FakeVocabulary
 
@@ -128,7 +128,7 @@ def test_what_is_drawn_follows_the_law_of_the_target_exactly(
         def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
             seen = list(line)
             for _ in range(n_max):
-                made = guess(
+                made = draw_draft(
                     row(1, seen, n_vocab),
                     sampler,
                     seen,
@@ -336,7 +336,7 @@ def test_a_draft_with_the_laws_of_the_target_is_accepted_whole(mode: Verificatio
     def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
         seen = list(line)
         for _ in range(n_max):
-            made = guess(
+            made = draw_draft(
                 row(0, seen),
                 sampler,
                 seen,

@@ -9,9 +9,9 @@ import pytest
 from engine.errors import DecodeAborted, DecodeError, PredictorError
 from engine.sampling.distribution import Distribution
 from engine.speculation.cost import PlainStep
+from engine.speculation.drafter import CombinedPredictor
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.combined import CombinedPredictor
-from engine.speculation.predictors.guarded import GuardedPredictor
+from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from tests.contracts.predictor import PredictorContract
 

@@ -1,20 +1,160 @@
-"""The predictors that a session can use, and why one of them is not used."""
+"""The predictors that a session can use: spelled, made, kept, and why one of them is not used."""
 
+from collections.abc import Sequence
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from engine.backends.base import Backend
+from engine.backends.base import Backend, Vocabulary
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.errors import PredictorError
+from engine.errors import EngineError, PredictorError, PresetError
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
-from engine.speculation.barred import Barred, Busy
 from engine.speculation.cost import PlainStep, Stopwatch
+from engine.speculation.drafter import CombinedPredictor
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.custom import CustomPredictors
 from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.guarded import GuardedPredictor
-from engine.speculation.predictors.readers import Readers
+from engine.speculation.predictors.guard import Barred, Busy, GuardedPredictor, translated
+from engine.speculation.predictors.input_lookup import InputLookupPredictor
+from engine.speculation.predictors.plugins import PredictorSetup, make_plugin
+from engine.speculation.predictors.suffix import PastRepliesPredictor, SuffixPredictor
+
+NAMES = tuple(name.value for name in PredictorName if name is not PredictorName.CUSTOM)
+CUSTOM_FORM = "custom:NAME"
+HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
+"""Drafting heads as other programs name them; kvchat has no predictor for them."""
+
+
+def with_predictor(settings: SpeculationSettings, spelled: str) -> SpeculationSettings:
+    """Give the settings with the predictor that `off`, `lookup` or `custom:NAME` spells.
+
+    Raises:
+        PresetError: it spells none; the message lists what there is.
+    """
+    kind, _, name = spelled.strip().partition(":")
+    if kind == PredictorName.CUSTOM and name:
+        return replace(settings, predictor=PredictorName.CUSTOM, custom_predictor=name)
+    if kind in NAMES and not name:
+        return replace(settings, predictor=PredictorName(kind))
+    known = ", ".join((*NAMES, CUSTOM_FORM))
+    if kind in HEADS:
+        raise PresetError(
+            f"{kind} drafts with a head of the model's own, which kvchat's engine does not run: "
+            "a head reads hidden states, and kvchat's predictors are told tokens only. "
+            f"Use one of {known} here; llama-server can run the head: `kvchat export` writes "
+            "`--spec-type draft-mtp` where the preset has n_mtp_draft"
+        )
+    raise PresetError(f"there is no predictor {spelled!r}: there are {known}")
+
+
+Replies = Sequence[Sequence[int]]
+
+COMPETING = (PredictorName.SUFFIX,)
+
+
+class Readers:
+    """Gives the predictor that settings name, the same one while they stay the same.
+
+    A predictor that is reset to a longer line indexes only what is new of it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
+        self._past: tuple[Replies, float, PastRepliesPredictor] | None = None
+
+    def give(self, settings: SpeculationSettings) -> Predictor:
+        """Give look-up or suffixes as the settings say.
+
+        Raises:
+            PresetError: a setting of the predictor is out of its range.
+        """
+        kept = self._kept.get(settings.predictor)
+        if kept is None or kept[0] != settings:
+            kept = (settings, make_reader(settings))
+            self._kept[settings.predictor] = kept
+        return kept[1]
+
+    def combine(
+        self, settings: SpeculationSettings, replies: Replies, draft: Predictor | None
+    ) -> Predictor:
+        """Give suffixes, past replies, the draft: each asked where those before are silent.
+
+        Look-up is not among them: what it finds, suffixes find too.
+
+        Raises:
+            PresetError: a setting of a predictor is out of its range.
+        """
+        return CombinedPredictor(
+            [self.give(replace(settings, predictor=name)) for name in COMPETING],
+            min_confidence=settings.suffix_min_confidence,
+            followers=[self._of_past(replies, settings), *([draft] if draft else [])],
+        )
+
+    def _of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
+        least = settings.suffix_min_confidence
+        known, trusted, predictor = self._past or ((), least, None)
+        if predictor is None or trusted != least or replies[: len(known)] != known:
+            predictor = PastRepliesPredictor(replies, min_confidence=least)
+        else:
+            predictor.learn(replies[len(known) :])
+        self._past = (replies, least, predictor)
+        return predictor
+
+
+def make_reader(settings: SpeculationSettings) -> Predictor:
+    """Make the predictor that the settings name.
+
+    Raises:
+        PresetError: a setting of the predictor is out of its range.
+    """
+    match settings.predictor:
+        case PredictorName.LOOKUP:
+            return InputLookupPredictor(
+                pattern_min=settings.lookup_pattern_min,
+                pattern_max=settings.lookup_pattern_max,
+                length_min=settings.lookup_length_min,
+                length_max=settings.lookup_length_max,
+            )
+        case PredictorName.SUFFIX:
+            return SuffixPredictor(min_confidence=settings.suffix_min_confidence)
+        case _:
+            raise EngineError(f"the {settings.predictor} predictor does not read the chat")
+
+
+class CustomPredictors:
+    """Gives the plugin's predictor that settings name, the same one while they stay the same."""
+
+    def __init__(self, vocabulary: Vocabulary, *, n_ctx: int) -> None:
+        self._vocabulary = vocabulary
+        self._n_ctx = n_ctx
+        self._kept: tuple[SpeculationSettings, Predictor] | None = None
+
+    def give(self, settings: SpeculationSettings) -> Predictor:
+        """Give the predictor, importing its package when it is named for the first time.
+
+        Raises:
+            PredictorError: none is named, it is not installed, or it cannot be made.
+        """
+        if self._kept is not None and self._kept[0] == settings:
+            return self._kept[1]
+        self.close()
+        if not settings.custom_predictor:
+            raise PredictorError("no custom predictor is named: write `--predictor custom:NAME`")
+        made = make_plugin(
+            settings.custom_predictor, PredictorSetup(self._vocabulary, settings, self._n_ctx)
+        )
+        self._kept = (settings, made)
+        return made
+
+    def close(self) -> None:
+        """Close the predictor and forget it; the next one is made afresh.
+
+        Raises:
+            PredictorError: the predictor raised.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with translated("close"):
+                kept[1].close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.predictors.places import Place, Places
+from engine.speculation.predictors.ngram_index import Place, Places
 
 LINES = st.lists(st.integers(0, 2), max_size=40)
 

@@ -3,14 +3,14 @@ import pytest
 
 from engine.configuration import SamplingSettings, Verification
 from engine.sampling.sampler import Sampler
-from engine.speculation.guess import Guess, guess
+from engine.speculation.verify import DrawnDraft, draw_draft
 
 LOGITS = np.random.default_rng(2).normal(size=50).astype(np.float32)
 WARM = SamplingSettings(temperature=1.0, top_k=20)
 
 
-def made(verification: Verification, at: int = 9, settings: SamplingSettings = WARM) -> Guess:
-    return guess(
+def made(verification: Verification, at: int = 9, settings: SamplingSettings = WARM) -> DrawnDraft:
+    return draw_draft(
         LOGITS,
         Sampler(settings, seed=4),
         [1, 2, 3],
@@ -23,7 +23,7 @@ def made(verification: Verification, at: int = 9, settings: SamplingSettings = W
 def test_a_coupled_guess_is_what_the_target_would_draw_from_the_same_logits() -> None:
     sampler = Sampler(WARM, seed=4)
     for at in range(40):
-        assert made("coupled", at) == Guess(sampler.sample(LOGITS, [1, 2, 3], at), None)
+        assert made("coupled", at) == DrawnDraft(sampler.sample(LOGITS, [1, 2, 3], at), None)
 
 
 def test_a_guess_to_be_matched_is_the_likeliest_token_whatever_the_position() -> None:

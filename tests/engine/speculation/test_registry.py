@@ -7,9 +7,9 @@ import pytest
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from engine.errors import PresetError
 from engine.sampling.sampler import Sampler
-from engine.speculation.barred import Barred
 from engine.speculation.cost import PlainStep
-from engine.speculation.roster import Engaged, Roster
+from engine.speculation.predictors.guard import Barred
+from engine.speculation.registry import Engaged, Roster
 from tests.engine.generation.test_session import request
 from tests.fakes import FakeBackend
 
