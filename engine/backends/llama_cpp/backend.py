@@ -8,13 +8,12 @@ from pathlib import Path
 import llama_cpp
 import psutil
 
-from engine.backends.llama_cpp.adapters import apply_adapters
 from engine.backends.llama_cpp.library_build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
-from engine.backends.llama_cpp.placement import Placement, PlacementRequest
+from engine.backends.llama_cpp.placement import Placement, PlacementRequest, apply_adapters
 from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
-from engine.backends.llama_cpp.state_layout import State
-from engine.backends.llama_cpp.state_window import Ring
+from engine.backends.llama_cpp.state_edit import Ring
+from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
 from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName

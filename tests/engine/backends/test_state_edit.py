@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.llama_cpp.state_layout import AttentionShape
-from engine.backends.llama_cpp.state_shapes import find_shape
-from engine.backends.llama_cpp.state_slices import first_position, join, stretch
+from engine.backends.llama_cpp.state_edit import first_position, join, stretch
+from engine.backends.llama_cpp.state_format import AttentionShape, find_shape
 from engine.errors import StateError
 
 MAGIC = struct.pack("<Ii", 0xAF143CD8, 0)

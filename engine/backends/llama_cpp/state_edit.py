@@ -1,0 +1,220 @@
+"""Saved states cut at any token, joined again, and windows put back where they were.
+
+Rows are copied by whole stretches: a state of 30 layers takes 60 copies for each of its parts,
+however many tokens it has.
+
+A sliding window is restored into the very cells that it was saved from: llama.cpp saves the cells
+of the window only, and restores them from cell 0 on; the sequence then reaches the end of its ring
+of cells at another token than without the break. Sums over cells are taken in the order of the
+cells, so logits would differ in their last bits from there on. Here the cells in between are filled
+with zeros under positions that every later token masks, so that all cells lie where plain decoding
+puts them: token p in cell p modulo the size of the ring.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.llama_cpp.state_format import (
+    COLUMNS,
+    COUNT,
+    HEADER,
+    MAGIC,
+    ROWS,
+    TENSORS,
+    AttentionShape,
+    Part,
+    State,
+    Tensor,
+    read_parts,
+)
+from engine.errors import StateError
+
+Bytes = NDArray[np.uint8]
+Rows = slice | NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Some cells of a part, in an order of their own."""
+
+    state: State
+    part: Part
+    cells: Rows
+    """Rows of the part's tensors."""
+    n_cells: int
+
+    def rows(self, index: int, tensor: Tensor) -> Bytes:
+        """Give the data of a tensor, `[n_cells, n_columns, element_bytes]`."""
+        n_held = len(self.part.records)
+        data = np.frombuffer(
+            self.state, np.uint8, n_held * tensor.row_bytes, self.part.offsets[index]
+        )
+        return _by_cell(data, tensor, n_held)[self.cells]
+
+
+Placed = Sequence[tuple[Rows, Cells]]
+"""Cells, and the rows of the written part where they go."""
+
+
+def follow_one_another(pieces: Sequence[Cells]) -> Placed:
+    """Place cells behind those before."""
+    placed = []
+    row = 0
+    for piece in pieces:
+        placed.append((slice(row, row + piece.n_cells), piece))
+        row += piece.n_cells
+    return placed
+
+
+def attention_nbytes(shape: AttentionShape, n_cells: int) -> int:
+    """Give the size of an attention part."""
+    of_tensors = sum(
+        (COLUMNS if tensor.n_columns else ROWS).size + n_cells * tensor.row_bytes
+        for tensor in shape.tensors
+    )
+    fixed = COUNT.size * (1 + shape.n_streams) + TENSORS.size
+    return fixed + 4 * n_cells * shape.record_ints + of_tensors
+
+
+def put_attention(
+    state: Bytes, at: int, shape: AttentionShape, n_cells: int, placed: Placed
+) -> int:
+    """Write an attention part at a byte, all cells in the first stream, and give its end."""
+    end = at + attention_nbytes(shape, n_cells)
+    COUNT.pack_into(state.data, at, shape.n_streams)
+    COUNT.pack_into(state.data, at + COUNT.size, n_cells)
+    at = _put_records(state, at + 2 * COUNT.size, shape, n_cells, placed)
+    TENSORS.pack_into(state.data, at, shape.is_transposed, shape.n_layers)
+    at += TENSORS.size
+    for index, tensor in enumerate(shape.tensors):
+        start = _put_tensor_header(state.data, at, tensor)
+        at = start + n_cells * tensor.row_bytes
+        rows = _by_cell(state[start:at], tensor, n_cells)
+        for place, piece in placed:
+            rows[place] = piece.rows(index, tensor)
+    state[at:end] = 0
+    return end
+
+
+def _put_records(state: Bytes, at: int, shape: AttentionShape, n_cells: int, placed: Placed) -> int:
+    end = at + 4 * n_cells * shape.record_ints
+    records = state[at:end].view("<i4").reshape(n_cells, -1)
+    for place, piece in placed:
+        records[place] = piece.part.records[piece.cells]
+    records[:, -1] = 0
+    return end
+
+
+def _put_tensor_header(state: memoryview, at: int, tensor: Tensor) -> int:
+    if tensor.n_columns:
+        element_bytes = tensor.row_bytes // tensor.n_columns
+        COLUMNS.pack_into(state, at, tensor.type_id, element_bytes, tensor.n_columns)
+        return at + COLUMNS.size
+    ROWS.pack_into(state, at, tensor.type_id, tensor.row_bytes)
+    return at + ROWS.size
+
+
+def _by_cell(data: Bytes, tensor: Tensor, n_cells: int) -> Bytes:
+    """Give the data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
+
+    Rows that are not transposed have one column.
+    """
+    if tensor.n_columns:
+        return data.reshape(tensor.n_columns, n_cells, -1).transpose(1, 0, 2)
+    return data.reshape(n_cells, 1, -1)
+
+
+def stretch(state: State, shape: AttentionShape, start: int, end: int | None = None) -> Cells:
+    """Give the cells of positions `start` to `end`; the state must have them all.
+
+    Raises:
+        StateError: the state is damaged, or its positions are others.
+    """
+    (part,) = read_parts(state, (shape,))
+    positions = part.positions
+    first = int(positions.min())
+    n_held = len(positions)
+    last = first + n_held if end is None else end
+    if not first <= start < last <= first + n_held:
+        raise StateError(
+            f"the saved state holds tokens {first} to {first + n_held} and {start} to {last} "
+            "were asked"
+        )
+    expected = np.arange(first, first + n_held, dtype=np.int32)
+    low, high = start - first, last - first
+    if np.array_equal(positions, expected):
+        return Cells(state, part, slice(low, high), high - low)
+    order = np.argsort(positions, kind="stable")
+    if not np.array_equal(positions[order], expected):
+        raise StateError("the saved state has tokens twice, or lacks some")
+    return Cells(state, part, order[low:high], high - low)
+
+
+def first_position(state: State, shape: AttentionShape) -> int:
+    """Give the position of the first token that a state holds.
+
+    Raises:
+        StateError: the state is damaged.
+    """
+    (part,) = read_parts(state, (shape,))
+    return int(part.positions.min())
+
+
+def join(shape: AttentionShape, stretches: Sequence[Cells]) -> memoryview:
+    """Give one state with the cells of stretches that follow one another."""
+    n_cells = sum(piece.n_cells for piece in stretches)
+    state = np.empty(HEADER.size + attention_nbytes(shape, n_cells), np.uint8)
+    HEADER.pack_into(state.data, 0, MAGIC, 0)
+    put_attention(state, HEADER.size, shape, n_cells, follow_one_another(stretches))
+    return state.data.toreadonly()
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The cells of a sliding window's cache, used round and round by one sequence."""
+
+    n_cells: int
+
+    def is_broken(self, n_held: int, length: int) -> bool:
+        """Whether cutting back from `n_held` to `length` tokens leaves the order of plain decoding.
+
+        llama.cpp goes on at the first free cell of those that were cut off: behind the ring's end,
+        that is cell 0.
+        """
+        return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
+
+    def unroll(self, state: State, part: Part, shape: AttentionShape, n_tokens: int) -> memoryview:
+        """Give a state whose window, of `n_tokens` tokens so far, lies in its places.
+
+        From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing
+        it makes llama.cpp go on there.
+        """
+        n_cells = min(n_tokens, self.n_cells)
+        nbytes = attention_nbytes(shape, n_cells)
+        rest = len(state) - part.end
+        whole = np.zeros(part.start + nbytes + rest, np.uint8)
+        data = np.frombuffer(state, np.uint8)
+        whole[: part.start] = data[: part.start]
+        window = Cells(state, part, slice(None), len(part.records))
+        places = (part.positions % self.n_cells).astype(np.intp)
+        end = put_attention(whole, part.start, shape, n_cells, [(places, window)])
+        whole[end:] = data[part.end :]
+        self._put_positions(whole[part.start + 2 * COUNT.size :], shape, n_cells, n_tokens)
+        return whole.data.toreadonly()
+
+    def has_gap(self, n_tokens: int) -> bool:
+        """Whether a state of `unroll` holds a cell at position `n_tokens`, to be removed."""
+        return n_tokens >= self.n_cells
+
+    def _put_positions(
+        self, data: Bytes, shape: AttentionShape, n_cells: int, n_tokens: int
+    ) -> None:
+        records = data[: 4 * n_cells * shape.record_ints].view("<i4").reshape(n_cells, -1)
+        last = n_tokens - 1
+        records[:, 0] = last - (last - np.arange(n_cells)) % self.n_cells
+        records[:, 1] = 1
+        if self.has_gap(n_tokens):
+            records[n_tokens % self.n_cells, 0] = n_tokens
