@@ -11,10 +11,11 @@ import argparse
 import json
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from accuracy import built_stand_in, rows_of
 from accuracy_cases import drawn_cases
@@ -31,9 +32,11 @@ from accuracy_comparison import (
 from accuracy_llama_cpp import Truth, known_answers
 from accuracy_numbers import quantile
 from accuracy_report import Goal, goal_table
+from published_models import published_models
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy" / "shapes"
 N_CPU, N_GPU = 4, 2
+T = TypeVar("T")
 IN_RANGE_GOAL = 0.95
 EXACT = ("kv", "state", "weights")
 NEAR = {"memory": "cache and state", "weights": "weights"}
@@ -86,7 +89,10 @@ def goals(found: list[Comparison], placed: list[Comparison]) -> list[Goal]:
         *(_near_goal(places["GPUs"], *names) for names in NEAR.items()),
         *(_range_goal(group, where) for where, group in places.items()),
         *(_total_goal(group, where) for where, group in places.items()),
-        _total_goal([c for c in found if "-toy-" not in c.model], "CPU without toys"),
+        *(
+            _total_goal([c for c in places[where] if "-toy-" not in c.model], f"{where}, no toys")
+            for where in ("CPU", "GPUs")
+        ),
     ]
 
 
@@ -167,8 +173,10 @@ def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
     both, alone = refusals(rows)
     models = {c.model for c in (*found, *placed)}
     yield INTRODUCTION
+    n_published = len({name for name, _ in published_models()} & {_size(name) for name in models})
     yield (
-        f"- {len(models)} models of {len(_by_architecture([*found, *placed]))} architectures; "
+        f"- {len(models)} models of {len(_by_architecture([*found, *placed]))} architectures, "
+        f"{n_published} of them with the sizes of published ones; "
         f"{len(found)} cases on the CPU, {len(placed)} devices of cases on one and two GPUs"
     )
     yield f"- {both} further cases are refused by both sides, {len(alone)} by one"
@@ -190,6 +198,11 @@ def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
     yield from _left(rows, found, placed)
 
 
+def _size(model: str) -> str:
+    """Give the size or published name in a file's name: it stands before the number of the draw."""
+    return next((name for name, _ in published_models() if f"-{name}-" in model), "drawn")
+
+
 def _table_row(name: str, found: list[Comparison], placed: list[Comparison]) -> str:
     n_exact = sum(all(c.error(term) == 0 for term in EXACT) for c in found)
     cells = [
@@ -208,32 +221,37 @@ def _spread(found: list[Comparison]) -> str:
 
 
 def _left(rows: list[Row], found: list[Comparison], placed: list[Comparison]) -> Iterator[str]:
-    """Say what is left: cases outside the range and wrong bytes, the furthest of each kind."""
+    """Say what is left: wrong bytes by model, compute furthest off by architecture, refusals."""
     yield "## What is left"
     yield ""
-    wrong = [
-        (c, term)
-        for group, terms in ((found, EXACT), (placed, NEAR))
-        for c in group
-        for term in terms
-        if (c.error(term) if group is found else not c.meets(term))
-    ]
-    yield from (
-        f"- {c.model}, {c.case}: {term} {c.error(term) / MIB:+.3f} MiB" for c, term in wrong
-    )
-    furthest: dict[tuple[str, str], Comparison] = {}
-    for c in sorted((*found, *placed), key=lambda c: abs(c.error("compute"))):
-        if not c.is_in_range:
-            furthest[c.architecture, "GPUs" if c.device else "CPU"] = c
-    for (name, where), c in sorted(furthest.items()):
-        yield (
-            f"- {name}, {where}: compute of {c.model} {c.error('compute') / MIB:+.1f} MiB "
-            f"({100 * c.share('compute'):+.0f} %), {c.case}"
-        )
-    reasons = Counter(_reason(row) for row in refusals(rows)[1])
-    yield from (f"- {count} cases: {reason}" for reason, count in sorted(reasons.items()))
-    yield from (f"- not read: {row['model']}: {row['unreadable']}" for row in rows
-                if "unreadable" in row)  # fmt: skip
+    wrong = [(c, term) for c in found for term in EXACT if c.error(term)]
+    wrong += [(c, term) for c in placed for term in NEAR if not c.meets(term)]
+    for (model, term), pairs in _grouped(wrong, lambda pair: (pair[0].model, pair[1])):
+        furthest = max(abs(c.error(term)) for c, _ in pairs)
+        yield f"- {model}: {term} off by up to {furthest} bytes in {len(pairs)} cases"
+    for where, group in _places(found, placed).items():
+        off = [c for c in group if not c.is_in_range]
+        for (name,), cases in _grouped(off, lambda c: (c.architecture,)):
+            c = max(cases, key=lambda c: abs(c.error("compute")))
+            yield (
+                f"- {name}, {where}: {len(cases)} outside the range, furthest "
+                f"{c.error('compute') / MIB:+.1f} MiB ({100 * c.share('compute'):+.0f} %), "
+                f"{c.model} {c.case}"
+            )
+    for (reason,), refused in _grouped(refusals(rows)[1], lambda row: (_reason(row),)):
+        yield f"- {len(refused)} cases: {reason}"
+    for row in rows:
+        if "unreadable" in row:
+            yield f"- not read: {row['model']}: {row['unreadable']}"
+
+
+def _grouped(
+    items: Iterable[T], key: Callable[[T], tuple[str, ...]]
+) -> list[tuple[tuple[str, ...], list[T]]]:
+    groups: dict[tuple[str, ...], list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return sorted(groups.items(), key=lambda pair: pair[0])
 
 
 def _reason(row: Row) -> str:
