@@ -25,8 +25,8 @@ from textual.timer import Timer
 from app.chat.controller import ChatController
 from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
+from app.render.charts import GraphSymbols
 from app.render.console import console
-from app.render.gauges import GraphSymbols
 from app.render.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.services import Services

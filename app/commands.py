@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from app.live_keys import own_bindings, own_nodes
 from app.render.sanitize import visible
-from app.render.tint import TINT_MEANINGS, TINT_MODES
+from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat_actions import ChatActions
 from engine.configuration import ControllerName, PredictorName
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.chat.snapshot import PlannedBytes
-from app.render.tint import TintMode
+from app.render.transcript import TintMode
 from engine.configuration import Configuration
 from engine.model.library import ModelEntry
 

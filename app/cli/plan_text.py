@@ -8,11 +8,17 @@ from app.planning.knob import facts_of
 from app.planning.plan import Plan, Planner
 from app.planning.table import cost_table
 from app.planning.what_if import what_ifs
-from app.render.gauges import GraphSymbols
+from app.render.charts import GraphSymbols
 from app.render.lines import Line, Run
-from app.render.plan import command_lines, heading_line, plan_lines, table_section, warning_section
-from app.render.plan_effects import effect_lines
-from app.render.plan_table import n_columns
+from app.render.plan import (
+    command_lines,
+    heading_line,
+    n_columns,
+    plan_lines,
+    table_section,
+    warning_section,
+)
+from app.render.plan_changes import effect_lines
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 

@@ -143,3 +143,21 @@ def _without_trailing_space(runs: Line) -> Line:
         return runs
     last = Run(runs[-1].text.rstrip(), runs[-1].style)
     return (*runs[:-1], last) if last.text else _without_trailing_space(runs[:-1])
+
+
+def frame_top(title: str, width: int, frame: str = "frame") -> Line:
+    """The upper edge with a title."""
+    return _edge("╭", "╮", title, width, frame, "frame-title")
+
+
+def frame_bottom(hint: str, width: int, frame: str = "frame") -> Line:
+    """The lower edge with a hint, such as that there is more below."""
+    return _edge("╰", "╯", hint, width, frame, "frame-hint")
+
+
+def _edge(left: str, right: str, text: str, width: int, frame: str, style: str) -> Line:
+    if width < 2:
+        return (Run("─" * max(width, 0), frame),)
+    label = clipped((Run(f" {text} ", style),), max(width - 4, 0)) if text else ()
+    rest = width - 3 - width_of(label)
+    return (Run(f"{left}─", frame), *label, Run("─" * max(rest, 0) + right, frame))

@@ -1,19 +1,119 @@
-"""A plan as lines: verdict, largest context, devices, warnings, and the command to start it."""
+"""A plan as lines: verdict, every part of each device, largest context, warnings, the table."""
 
 import shlex
+from collections.abc import Mapping
+from itertools import groupby
 from textwrap import wrap
 
 from app.planning.loaded import LoadedBytes
 from app.planning.plan import Plan, warnings_of
-from app.planning.table import CostTable
+from app.planning.table import Cell, CostTable
 from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render import format as fmt
-from app.render.gauges import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, spread, wrapped
-from app.render.plan_table import table_lines
-from app.render.plan_terms import device_lines
+from app.render.charts import GraphSymbols
+from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
 from app.render.sanitize import visible
-from engine.memory.estimate import DeviceEstimate
+from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
+
+FREE = "free"
+SHARED = "shared"
+"""What GPUs hold of a main memory that theirs is a part of."""
+_MARKS: dict[str, tuple[str, str]] = {
+    TermKind.WEIGHTS: ("█", "W"),
+    TermKind.KV: ("▓", "K"),
+    TermKind.STATE: ("▒", "S"),
+    TermKind.COMPUTE: ("▚", "C"),
+    "draft": ("▞", "D"),
+    "projector": ("▤", "P"),
+    "adapters": ("▥", "A"),
+    TermKind.OVERHEAD: ("░", "O"),
+    SHARED: ("▧", "G"),
+    FREE: ("·", "."),
+}
+_NAMES = {TermKind.KV: "KV cache"}
+SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
+STYLES = tuple(f"mem-{kind}" for kind in (*TermKind, SHARED, FREE, "over"))
+"""Every style that bars and legends use."""
+
+
+def mark(kind: str, symbols: GraphSymbols) -> Run:
+    """The sign of a part, in its colour."""
+    return Run(_MARKS[kind][symbols == "ascii"], f"mem-{kind}")
+
+
+def part_name(kind: TermKind) -> str:
+    """The name of a part, at most nine letters."""
+    return _NAMES.get(kind, str(kind))
+
+
+_LIMITS: dict[GraphSymbols, str] = {"block": "┃", "braille": "┃", "ascii": "|"}
+
+
+def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols) -> Line:
+    """The parts of a device on the scale of what is free on it.
+
+    Where they need more than that, the bar is as long as they are, and a line through it marks the
+    end of the free memory.
+    """
+    free_bytes = device.device.free_bytes
+    scale = max(device.total_bytes + device.shared_bytes, free_bytes, 1)
+    cells: list[str] = []
+    filled = 0
+    sizes: list[tuple[str, int]] = [(kind, device.term(kind).nbytes) for kind in TermKind]
+    for kind, nbytes in (*sizes, (SHARED, device.shared_bytes)):
+        filled += nbytes
+        # A part that is there is seen, however small it is.
+        least = len(cells) + 1 if nbytes else 0
+        end = max(round(filled / scale * width), least)
+        cells += [kind] * (end - len(cells))
+    cells = [*cells[:width], *[FREE] * (width - len(cells))]
+    if device.left_bytes >= 0:
+        return _joined(cells, symbols)
+    limit = min(max(round(free_bytes / scale * width), 0), width - 1)
+    over = [Run(run.text, "mem-over") for run in _joined(cells[limit + 1 :], symbols)]
+    return (*_joined(cells[:limit], symbols), Run(_LIMITS[symbols], "bad"), *over)
+
+
+def _joined(cells: list[str], symbols: GraphSymbols) -> Line:
+    runs = []
+    for kind, group in groupby(cells):
+        sign = mark(kind, symbols)
+        runs.append(Run(sign.text * len(list(group)), sign.style))
+    return tuple(runs)
+
+
+CELL_WIDTH = 8
+LABEL_WIDTH = 10
+MAX_COLUMNS = 10
+LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
+
+
+def n_columns(width: int) -> int:
+    """How many contexts have room beside the widest label."""
+    return max(min((width - LABEL_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
+
+
+def table_lines(table: CostTable) -> list[Line]:
+    """A row of contexts, the totals, and what the signs say; brackets are round the plan's own."""
+    head = "".join(f"{fmt.context_size(n):>{CELL_WIDTH - 1}} " for n in table.contexts)
+    lines: list[Line] = [(Run(f"{'':<{LABEL_WIDTH}}"), Run(head.rstrip(), "muted"))]
+    for row in table.rows:
+        label = Run(f"{row.label:<{LABEL_WIDTH}}", "muted")
+        lines.append((label, *(cell_run(cell) for cell in row.cells)))
+    return [*lines, (Run(LEGEND, "muted"),)]
+
+
+def cell_run(cell: Cell) -> Run:
+    """A cell of eight characters."""
+    if cell.total_bytes is None or cell.verdict is None:
+        return Run(f"{fmt.NO_VALUE:>{CELL_WIDTH - 1}} ", "muted")
+    sign = VERDICT_SIGNS[cell.verdict]
+    text = f"{sign.text}{fmt.short_nbytes(cell.total_bytes)}"
+    if cell.is_current:
+        return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {sign.style}")
+    style = "" if cell.verdict is Verdict.FITS else sign.style
+    return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
+
 
 SOURCES = "= exact · * dry run · ~ estimated, from–to"  # noqa: RUF001  a range
 
@@ -141,3 +241,122 @@ def _flags(arguments: list[str]) -> list[str]:
             groups.append([])
         groups[-1].append(argument)
     return [shlex.join(group) for group in groups]
+
+
+NAME_WIDTH = 11
+SIZE_WIDTH = 9
+SOURCE_WIDTH = 19
+LOADED_WIDTH = 9
+WIDE = NAME_WIDTH + SIZE_WIDTH + 2 + SOURCE_WIDTH + LOADED_WIDTH
+"""From this width on, planned, source and loaded have room beside each other."""
+NARROW = 60
+"""Under this width a device's name needs the room of a word."""
+LEAST_NOTE = 20
+"""Cells that a note needs at least: less says nothing."""
+VERDICT_SIGNS: dict[Verdict, Run] = {
+    Verdict.FITS: Run("✓", "good"),
+    Verdict.TIGHT: Run("!", "warn"),
+    Verdict.NO: Run("✗", "bad"),
+}
+
+
+def device_lines(
+    plan: Plan,
+    device: DeviceEstimate,
+    width: int,
+    symbols: GraphSymbols,
+    loaded: LoadedBytes | None = None,
+) -> list[Line]:
+    """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
+    name = Run(device.device.name, "heading-minor")
+    if not device.total_bytes:
+        free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
+        return [spread((name,), (Run(free, "muted"),), width)]
+    sign = VERDICT_SIGNS[device_verdict(device, plan.setup.margin_bytes)]
+    held = device.total_bytes + device.shared_bytes
+    sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)}"
+    sums += " free " if width >= NARROW else " "
+    own = None if loaded is None else loaded.get(device.device.name)
+    rows = [
+        _term_line(kind, device.term(kind), width, symbols, own)
+        for kind in TermKind
+        if device.term(kind).nbytes or (own and own.get(kind))
+    ]
+    return [
+        spread((name,), (Run(sums), sign), width),
+        memory_bar(device, width, symbols),
+        *([_headings(width)] if own is not None else []),
+        *rows,
+        *_shared_lines(device, symbols),
+        _left_line(device, symbols),
+    ]
+
+
+def source_text(term: Term) -> str:
+    """The sign of the source and, of an estimate, the least and the most it may be."""
+    sign = SIGNS[term.source]
+    if term.low_bytes is None or term.high_bytes is None:
+        return f"{sign} {term.source}"
+    return f"{sign} {size_range(term.low_bytes, term.high_bytes)}"
+
+
+def size_range(low: int, high: int) -> str:
+    """Two sizes, the unit said once where it is the same: `120-180 MiB`."""
+    first, last = fmt.nbytes(low), fmt.nbytes(high)
+    number, unit = first.split(" ")
+    return f"{number if last.endswith(f' {unit}') else first}\N{EN DASH}{last}"
+
+
+def _term_line(
+    kind: TermKind,
+    term: Term,
+    width: int,
+    symbols: GraphSymbols,
+    own: Mapping[TermKind, int] | None,
+) -> Line:
+    is_estimate = term.source is Source.ESTIMATED
+    parts = [
+        mark(kind, symbols),
+        Run(f" {part_name(kind):<{NAME_WIDTH - 2}}"),
+        Run(f"{fmt.nbytes(term.nbytes):>{SIZE_WIDTH}}  ", "strong"),
+        Run(_source_cell(term, width, own), "warn" if is_estimate else "muted"),
+    ]
+    if own is not None:
+        there = own.get(kind)
+        text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
+        parts.append(Run(f"{text:>{LOADED_WIDTH}}"))
+    note = Run(f"{' ' if own is None else '  '}{term.note}", "muted")
+    room = width - width_of(tuple(parts))
+    has_room = term.note and room >= min(len(note.text), LEAST_NOTE)
+    return (*parts, note) if has_room else tuple(parts)
+
+
+def _source_cell(term: Term, width: int, own: Mapping[TermKind, int] | None) -> str:
+    if own is not None and width < WIDE:
+        return f"{SIGNS[term.source]} "
+    return f"{source_text(term):<{SOURCE_WIDTH}}"
+
+
+def _headings(width: int) -> Line:
+    source = 2 if width < WIDE else SOURCE_WIDTH
+    text = f"{'planned':>{NAME_WIDTH + SIZE_WIDTH}}  {'':<{source}}{'loaded':>{LOADED_WIDTH}}"
+    return (Run(text, "muted"),)
+
+
+def _shared_lines(device: DeviceEstimate, symbols: GraphSymbols) -> list[Line]:
+    """What lies on the GPUs that have no memory of their own."""
+    if not device.shared_bytes:
+        return []
+    size = f"{fmt.nbytes(device.shared_bytes):>{SIZE_WIDTH}}  "
+    name = Run(f" {'on GPU':<{NAME_WIDTH - 2}}")
+    return [(mark(SHARED, symbols), name, Run(size, "strong"), Run("one memory for both", "muted"))]
+
+
+def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
+    left = device.left_bytes
+    name, style = ("left", "muted") if left >= 0 else ("lacking", "bad")
+    return (
+        mark(FREE, symbols),
+        Run(f" {name:<{NAME_WIDTH - 2}}", style),
+        Run(f"{fmt.nbytes(abs(left)):>{SIZE_WIDTH}}", style),
+    )

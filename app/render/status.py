@@ -1,11 +1,45 @@
-"""The status line: model and predictor on the left, context and speed on the right."""
+"""The status bar, and the panels of throughput and memory."""
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 
-from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.render import format as fmt
+from app.render.cache import longest
+from app.render.charts import GraphSymbols, bar, history
 from app.render.lines import Line, Run, clipped, spread, width_of
 from app.render.sanitize import visible
+from engine.events import BufferSize
+
+LABEL_WIDTH = 13
+"""Cells of the label column."""
+VALUE_WIDTH = 9
+"""Cells of a right-aligned value."""
+
+
+def row(label: str, *values: str | Run) -> Line:
+    """A dimmed label and its value."""
+    return (
+        Run(f"{label:<{LABEL_WIDTH}}", "muted"),
+        *(Run(value) if isinstance(value, str) else value for value in values),
+    )
+
+
+def columns(label: str, *values: str, first: str = "", rest: str = "") -> Line:
+    """A row of right-aligned values; the first of them may have a style of its own."""
+    styles = (first, *[rest] * (len(values) - 1))
+    cells = [
+        Run(f"{value:>{VALUE_WIDTH}}", style) for value, style in zip(values, styles, strict=False)
+    ]
+    return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *cells)
+
+
+def labelled(label: str, values: list[Line]) -> list[Line]:
+    """A dimmed label and a value of several lines, which stand below one another."""
+    first, *others = values or [()]
+    return [row(label, *first), *(row("", *other) for other in others)]
+
 
 MAX_TITLE = 20
 """Characters of the title of a chat that is answered in the background."""
@@ -115,3 +149,104 @@ def _joined(runs: list[Run]) -> Line:
             line.append(_SEPARATOR)
         line.append(run)
     return tuple(line)
+
+
+def throughput_lines(
+    snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols = "block"
+) -> list[Line]:
+    """The rows of the panel.
+
+    Args:
+        snapshot: What to show.
+        width: Cells inside the frame.
+        symbols: Which characters to draw with.
+    """
+    speed = row("decode", *_speed(snapshot))
+    room = max(width - width_of(speed) - 2, 0)
+    lines = [
+        spread(speed, history(snapshot.tps_history, room, symbols), width),
+        row("first token", fmt.seconds(snapshot.first_token_s)),
+        _prefill_bar(snapshot, width, symbols),
+    ]
+    return [clipped(runs, width) for runs in lines]
+
+
+def _speed(snapshot: CockpitSnapshot) -> list[Run]:
+    """Tokens a second, and how far plain steps differ where the machine is noisy."""
+    if not snapshot.decode_tps:
+        return [Run(fmt.NO_VALUE)]
+    runs = [Run(f"{fmt.rate(snapshot.decode_tps)} tok/s", "strong")]
+    if snapshot.plain_spread is not None and fmt.is_noisy(snapshot.plain_spread):
+        runs.append(Run(f" noisy {fmt.plus_minus(snapshot.plain_spread)}", "warn"))
+    return runs
+
+
+def _prefill_bar(snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols) -> Line:
+    progress = snapshot.prefill
+    if progress is not None and progress.n_total:
+        text = f"  {fmt.count(progress.n_done)}/{fmt.count(progress.n_total)}"
+        room = max(width - LABEL_WIDTH - len(text), 4)
+        return row("prefill", *bar(progress.n_done / progress.n_total, room, symbols), Run(text))
+    if snapshot.phase is Phase.PREFILL:
+        return row("prefill", Run("…", "muted"))
+    return row("prefill", fmt.seconds(snapshot.prefill_s))
+
+
+def memory_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
+    """The rows of the panel.
+
+    Args:
+        snapshot: What to show.
+        width: Cells inside the frame.
+    """
+    measured = sum(buffer.nbytes for buffer in snapshot.buffers) if snapshot.buffers else None
+    lines = [
+        row("planned", *_planned(snapshot.planned)),
+        row("measured", _size(measured), *_difference(snapshot.planned, measured)),
+        row("process", _size(snapshot.process_bytes)),
+        _by_kind(snapshot.buffers, width),
+    ]
+    return [clipped(runs, width) for runs in lines]
+
+
+def _size(nbytes: int | None) -> str:
+    return fmt.NO_VALUE if nbytes is None else fmt.nbytes(nbytes)
+
+
+def _planned(planned: PlannedBytes | None) -> list[Run]:
+    """Both parts of the planner's sum: what is compared below, and what comes beside it."""
+    if planned is None:
+        return [Run(fmt.NO_VALUE)]
+    return [
+        Run(fmt.nbytes(planned.buffers)),
+        Run(f"  + {fmt.nbytes(planned.overhead)} overhead", "muted"),
+    ]
+
+
+def _difference(planned: PlannedBytes | None, measured: int | None) -> list[Run]:
+    if planned is None or not measured:
+        return []
+    off = (planned.buffers - measured) / measured
+    if abs(off) < 0.0005:
+        return [Run("  as planned", "good")]
+    return [Run(f"  plan {off:+.1%}", "muted" if abs(off) < 0.05 else "warn")]
+
+
+def _by_kind(buffers: tuple[BufferSize, ...], width: int) -> Line:
+    """Sizes by kind, largest first; those of a draft model as one. The longest that fits."""
+    named = sorted((b.kind if b.owner == "target" else b.owner, b.nbytes) for b in buffers)
+    sums = [(name, sum(n for _, n in group)) for name, group in groupby(named, lambda b: b[0])]
+    ordered = sorted(sums, key=lambda item: -item[1])
+    told = [(name, nbytes) for name, nbytes in ordered if nbytes]
+    long = " · ".join(f"{name} {fmt.nbytes(nbytes)}" for name, nbytes in told)
+    if len(long) <= width - LABEL_WIDTH:
+        return row("", Run(long, "muted"))
+    shorter = (_largest(told, n) for n in range(len(told), 0, -1))
+    return (Run(longest((long, *shorter), width), "muted"),)
+
+
+def _largest(told: Sequence[tuple[str, int]], n: int) -> str:
+    """The first `n` sizes in short, and behind them the sum of the others: `KV 180M +205K`."""
+    named = " · ".join(f"{name} {fmt.short_nbytes(nbytes)}" for name, nbytes in told[:n])
+    others = sum(nbytes for _, nbytes in told[n:])
+    return f"{named} +{fmt.short_nbytes(others)}" if others else named

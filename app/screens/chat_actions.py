@@ -12,7 +12,7 @@ from app.chat_keys import CHAT_KEYS
 from app.clipboard import copy
 from app.render.markdown.document import code_blocks
 from app.render.reply_stats import reply_stats_text
-from app.render.tint import TINT_MEANINGS, TINT_MODES, TintMode
+from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_asking import ChatAsking
 from app.services import Services
 from app.widgets.tab_strip import TabStrip

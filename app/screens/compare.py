@@ -17,7 +17,7 @@ from app.compare.side import Side, plain_side, speculative_side
 from app.render.compare import figure_lines, question_line, report, verdict_lines
 from app.render.format import counted
 from app.render.lines import indented
-from app.render.tint import TINT_MODES, TintMode
+from app.render.transcript import TINT_MODES, TintMode
 from app.store.errors import StoreError
 from app.widgets.answer_pane import AnswerPane
 from app.widgets.composer import Composer

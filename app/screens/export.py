@@ -14,9 +14,9 @@ from textual.widgets import Static
 from app.clipboard import copy
 from app.planning.exporting import export_request
 from app.planning.plan import Plan
-from app.render.export import export_lines, place_line
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
+from app.render.plan_lists import export_lines, place_line
 from app.screens.ask import AskLine, AskYes
 from app.widgets.key_bar import KeyBar
 from app.widgets.plan_list import PlanList

@@ -6,7 +6,7 @@ from typing import ClassVar
 from app.planning.plan import Setup
 from app.planning.what_if import Effect
 from app.render.lines import Line
-from app.render.plan_effects import effect_line
+from app.render.plan_changes import effect_line
 from app.screens.plan_pick import PickScreen, Row
 
 

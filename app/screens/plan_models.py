@@ -19,7 +19,7 @@ from app.planning.offers import (
 )
 from app.render import format as fmt
 from app.render.lines import Line, Run
-from app.render.plan_offers import LEGEND, offer_line
+from app.render.plan_lists import LEGEND, offer_line
 from app.screens.hand_back import hand_back
 from app.screens.plan_pick import PickScreen, Row
 from app.widgets.tab_strip import TabStrip

@@ -17,7 +17,7 @@ from app.planning.plan import Plan, Setup
 from app.planning.table import cost_table
 from app.planning.verdict import verdict_of
 from app.planning.what_if import arrows, effects, ranked
-from app.render.gauges import GraphSymbols
+from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
     command_lines,
@@ -26,9 +26,8 @@ from app.render.plan import (
     refusal_lines,
     warning_section,
 )
-from app.render.plan_compare import comparison_lines
-from app.render.plan_effects import advice_line, effect_lines
-from app.render.plan_goal import goal_lines
+from app.render.plan_changes import advice_line, comparison_lines, effect_lines
+from app.render.plan_lists import goal_lines
 from app.screens.hand_back import hand_back, is_open
 from app.screens.plan_actions import PlanActions
 from app.screens.plan_choices import LeftPlan

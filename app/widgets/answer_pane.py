@@ -7,7 +7,7 @@ from textual.strip import Strip
 
 from app.compare.answer import Answer
 from app.render.lines import Line, wrapped
-from app.render.tint import TINT_STYLES, TintedText, TintMode
+from app.render.transcript import TINT_STYLES, TintedText, TintMode
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
 
 

@@ -1,7 +1,7 @@
 """The KV-cache panel."""
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render.cache_panel import cache_lines
+from app.render.cache import cache_lines
 from app.render.lines import Line
 from app.widgets.panel import Panel
 

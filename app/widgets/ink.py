@@ -13,10 +13,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.render.frame import frame_bottom, frame_top
-from app.render.gauges import GraphSymbols
-from app.render.lines import Line, clipped, width_of
-from app.render.tint import SOURCE_STYLES
+from app.render.charts import GraphSymbols
+from app.render.lines import Line, clipped, frame_bottom, frame_top, width_of
+from app.render.transcript import SOURCE_STYLES
 
 FRAME_INKS = ("frame", "frame-focus", "frame-title", "frame-hint")
 PANEL_INKS = (

@@ -2,7 +2,7 @@
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.lines import Line
-from app.render.memory_panel import memory_lines
+from app.render.status import memory_lines
 from app.widgets.panel import Panel
 
 

@@ -11,7 +11,7 @@ from app.planning.knob import Facts, Knob
 from app.planning.knobs import KNOBS
 from app.planning.plan import Setup
 from app.planning.what_if import Arrows
-from app.render.plan_knobs import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
+from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
 
 FIRST_KEYS = "0123456789"

@@ -9,7 +9,7 @@ from textual.strip import Strip
 
 from app.render import format as fmt
 from app.render.lines import Line
-from app.render.plan_marks import STYLES
+from app.render.plan import STYLES
 from app.widgets.ink import PANEL_INKS, Ink, ink_classes
 
 

@@ -9,7 +9,7 @@ from textual.message import Message
 
 from app.planning.plan import Setup
 from app.planning.table import CostTable
-from app.render.plan_table import CELL_WIDTH, LABEL_WIDTH, n_columns, table_lines
+from app.render.plan import CELL_WIDTH, LABEL_WIDTH, n_columns, table_lines
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
 
 

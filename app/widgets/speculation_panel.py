@@ -2,7 +2,7 @@
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.lines import Line
-from app.render.speculation_panel import speculation_lines, speculation_title
+from app.render.speculation import speculation_lines, speculation_title
 from app.widgets.panel import Panel
 
 

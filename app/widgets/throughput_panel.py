@@ -2,7 +2,7 @@
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.lines import Line
-from app.render.throughput_panel import throughput_lines
+from app.render.status import throughput_lines
 from app.widgets.panel import Panel
 
 

@@ -23,8 +23,7 @@ from app.chat.pieces import Piece
 from app.chat_keys import MESSAGE_KEYS
 from app.render.format import counted
 from app.render.lines import Line, Run, plain
-from app.render.tint import TINT_STYLES, TintMode
-from app.render.transcript import GUTTER, EntryLines, gutter
+from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
 from app.widgets.highlight import highlighted
 from app.widgets.ink import FRAME_INKS, Ink, ink_classes
 

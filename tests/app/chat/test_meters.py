@@ -4,10 +4,10 @@ import pytest
 
 from app.chat.meters import BIN_S, N_NOTES, Meters
 from app.chat.snapshot import Phase
-from app.render.cache_panel import cache_lines
+from app.render.cache import cache_lines
 from app.render.format import NO_VALUE, share
 from app.render.lines import plain
-from app.render.memory_panel import memory_lines
+from app.render.status import memory_lines
 from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from app.planning.comparison import compare
 from app.planning.verdict import Verdict
 from app.render.lines import plain, width_of
-from app.render.plan_compare import comparison_lines
+from app.render.plan_changes import comparison_lines
 from engine.memory.estimate import TermKind
 from tests.app.planning.models import DENSE, EXPERTS, planned
 

@@ -10,8 +10,7 @@ from app.planning.offers import Offer, bench_of, catalog_offers, judged, library
 from app.planning.plan import Planner
 from app.planning.verdict import Verdict
 from app.render.lines import plain, width_of
-from app.render.plan_goal import goal_lines
-from app.render.plan_offers import offer_line
+from app.render.plan_lists import goal_lines, offer_line
 from engine.errors import PresetError
 from engine.memory.search import Goal
 from engine.model.catalog import find_entry

@@ -3,7 +3,7 @@
 from app.planning.table import cost_table
 from app.planning.verdict import Verdict
 from app.render.lines import plain
-from app.render.plan_table import cell_run, table_lines
+from app.render.plan import cell_run, table_lines
 from tests.app.planning.models import DENSE, planned
 
 

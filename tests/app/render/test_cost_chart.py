@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.render.cost_chart import cost_chart
+from app.render.charts import cost_chart
 from app.render.lines import plain, width_of
 from engine.events import CostsMeasured
 

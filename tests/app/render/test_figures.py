@@ -12,15 +12,13 @@ from app.chat.entries import reply_note
 from app.chat.meters import Meters
 from app.cli.run import summary
 from app.compare.comparison import Comparison, Pair
-from app.render.cache_panel import cache_lines
+from app.render.cache import cache_lines
 from app.render.compare import figure_lines, verdict_lines
 from app.render.format import NO_VALUE
 from app.render.lines import plain
-from app.render.memory_panel import memory_lines
 from app.render.reply_stats import reply_stats_text
-from app.render.speculation_panel import speculation_lines
-from app.render.status import status_line
-from app.render.throughput_panel import throughput_lines
+from app.render.speculation import speculation_lines
+from app.render.status import memory_lines, status_line, throughput_lines
 from app.store.records import StoredMessage
 from engine.cache.report import CacheCounts, CacheReport
 from engine.events import (

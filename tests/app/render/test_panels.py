@@ -4,13 +4,11 @@ import pytest
 
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.chat.tally import Tally
-from app.render.cache_panel import cache_lines
+from app.render.cache import cache_lines
 from app.render.format import NO_VALUE
 from app.render.lines import plain, width_of
-from app.render.memory_panel import memory_lines
-from app.render.speculation_panel import speculation_lines, speculation_title
-from app.render.status import status_line
-from app.render.throughput_panel import throughput_lines
+from app.render.speculation import speculation_lines, speculation_title
+from app.render.status import memory_lines, status_line, throughput_lines
 from engine.cache.report import CacheReport, TierUse
 from engine.events import (
     BufferSize,

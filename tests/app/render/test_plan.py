@@ -11,11 +11,17 @@ from app.planning.loaded import loaded_bytes
 from app.planning.plan import Plan, Planner, Setup
 from app.planning.table import cost_table
 from app.render.lines import plain, width_of
-from app.render.plan import command_lines, plan_lines, refusal_lines, table_section, verdict_line
-from app.render.plan_bar import memory_bar
-from app.render.plan_knobs import KnobState, knob_sheet
-from app.render.plan_preset import preset_lines
-from app.render.plan_table import n_columns
+from app.render.plan import (
+    command_lines,
+    memory_bar,
+    n_columns,
+    plan_lines,
+    refusal_lines,
+    table_section,
+    verdict_line,
+)
+from app.render.plan_changes import KnobState, knob_sheet
+from app.render.plan_lists import preset_lines
 from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.units import GIB, MIB

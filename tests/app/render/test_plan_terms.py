@@ -9,11 +9,16 @@ from app.planning.knobs import KNOBS
 from app.planning.verdict import Verdict
 from app.planning.what_if import Arrows, Effect, what_ifs
 from app.render.lines import plain, width_of
-from app.render.plan_bar import memory_bar
-from app.render.plan_effects import advice_line, arrow_lines, delta_text, effect_lines, gain_text
-from app.render.plan_knobs import KnobState, knob_sheet
-from app.render.plan_marks import STYLES, mark
-from app.render.plan_terms import device_lines, size_range, source_text
+from app.render.plan import STYLES, device_lines, mark, memory_bar, size_range, source_text
+from app.render.plan_changes import (
+    KnobState,
+    advice_line,
+    arrow_lines,
+    delta_text,
+    effect_lines,
+    gain_text,
+    knob_sheet,
+)
 from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from app.chat.pieces import Piece
 from app.render.lines import Run, plain, wrapped
 from app.render.sanitize import visible
-from app.render.tint import TintedText, source_style
+from app.render.transcript import TintedText, source_style
 from engine.events import TokenKind
 
 PIECES = [

@@ -3,9 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render.cache_bars import tier_line, tiers_of
-from app.render.cache_counts import note_line, prefix_line, reuse_line
-from app.render.cache_panel import cache_lines
+from app.render.cache import cache_lines, note_line, prefix_line, reuse_line, tier_line, tiers_of
 from app.render.format import NO_VALUE
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierName, TierUse

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.render.gauges import bar, history, ribbon
+from app.render.charts import bar, history, ribbon
 from app.render.lines import plain, width_of
 
 

@@ -4,11 +4,13 @@ import pytest
 
 from app.chat.kept_chats import NOBODY, kept_chats
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render.cache_detail import chat_detail, log_lines, state_detail
-from app.render.cache_screen import (
+from app.render.cache_list import (
+    chat_detail,
     chat_line,
     empty_text,
+    log_lines,
     owners_text,
+    state_detail,
     state_line,
     table_head,
     title_line,

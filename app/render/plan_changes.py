@@ -1,0 +1,283 @@
+"""What may be changed in a plan, what each change brings, and two plans beside each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from app.planning.comparison import ComparedDevice, ComparedTerm, Comparison
+from app.planning.knob import Facts, Knob
+from app.planning.plan import Setup
+from app.planning.verdict import Verdict
+from app.planning.what_if import Arrows, Effect
+from app.render import format as fmt
+from app.render.charts import GraphSymbols
+from app.render.lines import EMPTY, Line, Run, clipped, width_of
+from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
+from app.render.sanitize import visible
+
+LABEL_WIDTH = 14
+CURSOR = "▏"
+N_ARROWS = 2
+MAX_HELP = 3
+LEAST_ROWS = 6
+"""Rows that the knobs keep, whatever stands under them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnobState:
+    """Which knob is chosen, what is being typed into it, and the first row in sight."""
+
+    selected: int = 0
+    typed: str | None = None
+    problem: str = ""
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnobLine:
+    """A line and the knob that it belongs to, None under the rows."""
+
+    line: Line
+    place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnobSheet:
+    """The lines of the panel, where the rows were scrolled to, and how many are out of sight."""
+
+    lines: list[KnobLine]
+    first: int
+    n_above: int
+    n_below: int
+
+
+def knob_sheet(
+    knobs: Sequence[Knob],
+    setup: Setup,
+    facts: Facts,
+    state: KnobState,
+    width: int,
+    height: int,
+    arrows: Arrows | None = None,
+) -> KnobSheet:
+    """Lay the panel out: rows that scroll, a problem under its row, and at the bottom the help."""
+    foot = _foot(knobs[state.selected], setup, facts, arrows, width)
+    problem = _problem(state.problem, width) if state.problem else []
+    room = max(height - len(foot) - len(problem), min(LEAST_ROWS, height))
+    n_rows = min(len(knobs), room)
+    first = min(state.first, len(knobs) - n_rows)
+    first = min(max(first, state.selected - n_rows + 1), state.selected)
+    lines: list[KnobLine] = []
+    for place in range(first, first + n_rows):
+        row = _row(knobs[place], setup, facts, state, width, is_selected=place == state.selected)
+        lines.append(KnobLine(row, place))
+        if place == state.selected:
+            lines += [KnobLine(part, place) for part in problem]
+    gap = max(height - len(lines) - len(foot), 0)
+    lines += [KnobLine(line, None) for line in (*[EMPTY] * gap, *foot)]
+    return KnobSheet(lines[:height], first, first, len(knobs) - first - n_rows)
+
+
+def _row(
+    knob: Knob, setup: Setup, facts: Facts, state: KnobState, width: int, *, is_selected: bool
+) -> Line:
+    is_idle = bool(knob.idle(setup, facts))
+    room = width - LABEL_WIDTH
+    if is_selected and state.typed is not None:
+        value: Line = (Run(visible(state.typed)[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
+    else:
+        style = "muted" if is_idle else "strong"
+        value = clipped((Run(visible(knob.shown(setup)), style),), room - 4)
+        arrow = "accent" if is_selected else "muted"
+        ends = ("◂ ", " ▸") if is_selected and not is_idle else ("  ", "  ")
+        value = (Run(ends[0], arrow), *value, Run(ends[1], arrow))
+    label = Run(f"{'▸' if is_selected else ' '} {knob.label:<{LABEL_WIDTH - 2}}",
+                "accent" if is_selected else "muted" if is_idle else "")  # fmt: skip
+    return (label, Run(" " * max(room - width_of(value), 0)), *value)
+
+
+def _problem(text: str, width: int) -> list[Line]:
+    parts = wrap(visible(text), max(width - 4, 10))
+    return [(Run(f"  {'✗' if i == 0 else ' '} {part}", "bad"),) for i, part in enumerate(parts)]
+
+
+def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: int) -> list[Line]:
+    """What the chosen knob means, and what a step would change or why it changes nothing."""
+    parts = wrap(knob.help, width)[:MAX_HELP]
+    help_lines: list[Line] = [(Run(part, "muted"),) for part in parts]
+    gap: list[Line] = [EMPTY] * (MAX_HELP - len(help_lines))
+    reason = knob.idle(setup, facts)
+    if reason:
+        parts = wrap(f"\N{EN DASH} idle: {reason}", max(width, 10))[:N_ARROWS]
+        below: list[Line] = [(Run(part, "warn"),) for part in parts]
+    elif knob.chooser is not None:
+        below = [(Run("▸ lists what there is", "muted"),)] if knob.chooser != "device" else []
+    else:
+        below = arrow_lines(arrows, width)
+    return [*gap, *help_lines, *below, *[EMPTY] * (N_ARROWS - len(below))]
+
+
+DELTA_WIDTH = 9
+GAIN_WIDTH = 6
+EFFECT_WIDTH = 8
+MINUS = "\N{MINUS SIGN}"
+
+
+def delta_text(nbytes: int) -> str:
+    """A difference of memory with its sign."""
+    if nbytes == 0:
+        return "\N{PLUS-MINUS SIGN}0"
+    return f"{'+' if nbytes > 0 else MINUS}{fmt.nbytes(abs(nbytes))}"
+
+
+def gain_text(n_ctx: int) -> str:
+    """A difference of the largest context with its sign, empty where there is none."""
+    if n_ctx == 0:
+        return ""
+    n = abs(n_ctx)
+    digits = 1 if n < 10 * 1024 else 0
+    size = str(n) if n < 1000 else f"{n / 1024:.{digits}f}k"
+    return f"{'+' if n_ctx > 0 else MINUS}{size}"
+
+
+def arrow_lines(arrows: Arrows | None, width: int) -> list[Line]:
+    """What a step back and a step on of the chosen knob change; always two lines."""
+    if arrows is None:
+        return [(), ()]
+    return [
+        _arrow_line("◂", arrows.less, width),
+        _arrow_line("▸", arrows.more, width),
+    ]
+
+
+def _arrow_line(sign: str, effect: Effect | None, width: int) -> Line:
+    if effect is None:
+        return (Run(f"{sign} ", "accent"), Run("no further", "muted"))
+    label = clipped((Run(effect.label),), EFFECT_WIDTH)[0].text
+    gain = gain_text(effect.delta_n_ctx)
+    return clipped(
+        (
+            Run(f"{sign} ", "accent"),
+            Run(f"{label:<{EFFECT_WIDTH}}"),
+            Run(f"{delta_text(effect.delta_bytes):>{DELTA_WIDTH + 1}}", _style(effect.delta_bytes)),
+            Run(f"{gain:>{GAIN_WIDTH + 1}} ", "muted"),
+            VERDICT_SIGNS[effect.verdict],
+        ),
+        width,
+    )
+
+
+def effect_lines(effects: tuple[Effect, ...], width: int, hint: str = "") -> list[Line]:
+    """The changes worth a thought, one a line under their heading, which says what a key does."""
+    if not effects:
+        return []
+    heading: Line = (
+        Run("what if", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
+    )  # fmt: skip
+    return [clipped(line, width) for line in (heading, *map(effect_line, effects))]
+
+
+def advice_line(effects: tuple[Effect, ...], verdict: Verdict) -> Line:
+    """The first change that makes a plan fit; empty where it fits, or where none does."""
+    first = next(iter(effects), None)
+    if first is None or verdict is Verdict.FITS or first.verdict is not Verdict.FITS:
+        return ()
+    freed = f"  {delta_text(first.delta_bytes)} · a takes it"
+    return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
+
+
+def effect_line(effect: Effect) -> Line:
+    """One change: whether it fits then, the memory, the largest context, and what is done."""
+    return (
+        VERDICT_SIGNS[effect.verdict],
+        Run(f"{delta_text(effect.delta_bytes):>{DELTA_WIDTH + 1}}", _style(effect.delta_bytes)),
+        Run(f"{gain_text(effect.delta_n_ctx):>{GAIN_WIDTH + 1}}  "),
+        Run(effect.label, "strong"),
+    )
+
+
+def _style(delta_bytes: int) -> str:
+    return "good" if delta_bytes < 0 else "warn" if delta_bytes > 0 else "muted"
+
+
+NAME_WIDTH = 11
+COLUMN = 10
+"""Cells of a size; at 42 cells all four columns have room."""
+
+
+def comparison_lines(comparison: Comparison, width: int, symbols: GraphSymbols) -> list[Line]:
+    """The pinned plan A beside plan B."""
+    lines: list[Line] = [_compared("", "A", "B", "change", "muted")]
+    lines += [_verdicts(comparison), _contexts(comparison)]
+    lines += [EMPTY, *_differences(comparison, width)]
+    for device in comparison.devices:
+        if device.terms:
+            lines += [EMPTY, *_device(device, width, symbols)]
+    return [clipped(line, width) for line in lines]
+
+
+def _compared(name: str, a: str, b: str, change: str, style: str = "") -> Line:
+    return (
+        Run(f"{name:<{NAME_WIDTH}}{a:>{COLUMN}}{b:>{COLUMN}}", style),
+        Run(f"{change:>{COLUMN + 1}}", style),
+    )
+
+
+def _verdicts(comparison: Comparison) -> Line:
+    a, b = comparison.verdicts
+    words = (f"{VERDICT_SIGNS[v].text} {v}" for v in (a, b))
+    cells = [
+        Run(f"{text:>{COLUMN}}", VERDICT_SIGNS[verdict].style)
+        for text, verdict in zip(words, (a, b), strict=True)
+    ]
+    return (Run(f"{'verdict':<{NAME_WIDTH}}"), *cells)
+
+
+def _contexts(comparison: Comparison) -> Line:
+    a, b = comparison.max_n_ctx
+    change = gain_text((b or 0) - (a or 0)) or "="
+    before, after = ("none" if n is None else fmt.count(n) for n in (a, b))
+    return _compared("largest ctx", before, after, change)
+
+
+def _differences(comparison: Comparison, width: int) -> list[Line]:
+    if not comparison.differences:
+        return [(Run("The plans are the same: turn the knobs.", "muted"),)]
+    return [
+        clipped(
+            (
+                Run(f"{difference.label:<{NAME_WIDTH + 2}} ", "muted"),
+                Run(visible(difference.a)),
+                Run(" → ", "accent"),
+                Run(visible(difference.b), "strong"),
+            ),
+            width,
+        )
+        for difference in comparison.differences
+    ]
+
+
+def _device(device: ComparedDevice, width: int, symbols: GraphSymbols) -> list[Line]:
+    lines: list[Line] = [(Run(visible(device.name), "heading-minor"),)]
+    for name, found in (("A", device.a), ("B", device.b)):
+        if found is not None and found.total_bytes:
+            lines.append((Run(f"{name} ", "strong"), *memory_bar(found, width - 2, symbols)))
+    lines += [_term(term, symbols) for term in device.terms]
+    return [*lines, _term(device.total, symbols)]
+
+
+def _term(term: ComparedTerm, symbols: GraphSymbols) -> Line:
+    if term.kind is None:
+        head: Line = (Run(f"{'total':<{NAME_WIDTH}}", "strong"),)
+    else:
+        name = part_name(term.kind)
+        head = (mark(term.kind, symbols), Run(f" {name:<{NAME_WIDTH - 2}}"))
+    delta = term.delta_bytes
+    style = "good" if delta < 0 else "warn" if delta > 0 else "muted"
+    change = "=" if delta == 0 else delta_text(delta)
+    return (
+        *head,
+        Run(f"{fmt.nbytes(term.a_bytes):>{COLUMN}}"),
+        Run(f"{fmt.nbytes(term.b_bytes):>{COLUMN}}", "strong"),
+        Run(f"{change:>{COLUMN + 1}}", style),
+    )

@@ -1,0 +1,172 @@
+"""What the planner lets choose from: models, goals, presets, exports."""
+
+from collections.abc import Iterable
+from textwrap import wrap
+
+from app.planning.offers import Offer
+from app.planning.plan import Plan
+from app.planning.verdict import Verdict
+from app.render import format as fmt
+from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
+from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
+from app.render.sanitize import visible
+from engine.memory.search import Found
+from engine.presets.export.formats import ExportFormat
+from engine.presets.export.request import Exported, ExportRequest
+from engine.presets.library import PresetEntry
+
+WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
+LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no"
+SPILLS = "partly"
+"""The word where main memory must help."""
+NEED_WIDTH = 28
+NAME_WIDTH = 26
+
+
+def offer_line(offer: Offer, width: int, *, is_now: bool) -> Line:
+    """One model: `✓ fits   needs 4.9 GiB of 12 GiB`, or what is wrong with it."""
+    marker = Run("• " if is_now else "  ", "accent")
+    name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
+    if offer.problem:
+        return clipped((marker, name, Run(f"  {visible(offer.problem)}", "bad")), width)
+    need = () if offer.verdict is None else _need(offer)
+    left = padded((marker, name), NAME_WIDTH)
+    room = width - NEED_WIDTH - width_of(left) - 3
+    return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), need, width)
+
+
+def _facts(offer: Offer, room: int) -> str:
+    """As many facts as have room."""
+    text = ""
+    for fact in filter(None, map(visible, offer.facts)):
+        longer = f"{text} · {fact}" if text else fact
+        if len(longer) > room:
+            break
+        text = longer
+    return text
+
+
+def _need(offer: Offer) -> Line:
+    verdict = offer.verdict
+    assert verdict is not None
+    sign = VERDICT_SIGNS[verdict]
+    word = SPILLS if offer.spills else WORDS[verdict]
+    size = f"{fmt.nbytes(offer.needed_bytes)} of {fmt.nbytes(offer.free_bytes)}"
+    style = "warn" if offer.spills else sign.style
+    shape = "◐" if offer.spills else sign.text
+    return padded((Run(f"{shape} {word:<7}", style), Run(f"{size:>20}")), NEED_WIDTH)
+
+
+def goal_lines(found: Found, width: int) -> list[Line]:
+    """The reasons of a found configuration, and its alternatives."""
+    lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
+    for step in found.steps:
+        lines += _item("›", step.text, width)  # noqa: RUF001  a sign of its own
+    if found.alternatives:
+        lines.append((Run("or", "muted"),))
+    for alternative in found.alternatives:
+        lines += _item("·", alternative.label, width, "muted")
+    return lines
+
+
+def _item(sign: str, text: str, width: int, style: str = "") -> list[Line]:
+    parts = wrap(visible(text), max(width - 2, 10)) or [""]
+    return [
+        (Run(f"{sign if place == 0 else ' '} ", "accent"), Run(part, style))
+        for place, part in enumerate(parts)
+    ]
+
+
+def preset_lines(
+    entry: PresetEntry,
+    text: str,
+    width: int,
+    *,
+    outcome: Plan | None = None,
+    problem: str = "",
+    hint: str = "",
+) -> list[Line]:
+    """The preview of a preset.
+
+    Args:
+        entry: The file in the list.
+        text: What stands in it.
+        width: Cells of a line.
+        outcome: What it comes to with a model; None while that is not known.
+        problem: Why it comes to nothing.
+        hint: What it still needs.
+    """
+    kind = "comes with kvchat" if entry.is_builtin else "yours"
+    lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]
+    lines += [(Run(part),) for part in wrap(visible(entry.description), width)]
+    lines += [EMPTY, *_problem(entry.problem, width)] if entry.problem else [EMPTY]
+    lines += _outcome(outcome)
+    lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
+    lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
+    lines.append((Run(visible(str(entry.path)), "muted"),))
+    return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
+
+
+def _outcome(plan: Plan | None) -> list[Line]:
+    if plan is None:
+        return []
+    configuration = plan.setup.configuration
+    facts = (
+        f"context {fmt.count(configuration.n_ctx)} · K {configuration.type_k} · "
+        f"V {configuration.type_v} · {fmt.nbytes(plan.estimate.total_bytes)}"
+    )
+    name = visible(plan.model.file.path.stem)
+    return [(Run(f"with {name}", "heading-minor"),), (Run(facts),), verdict_line(plan), EMPTY]
+
+
+def _problem(text: str, width: int) -> list[Line]:
+    rows = [
+        part
+        for row in visible(text).splitlines()
+        for part in (wrap(row.strip(), width - 2, subsequent_indent="  ") or [""])
+    ]
+    return [(Run(f"{'✗' if i == 0 else ' '} {row}", "bad"),) for i, row in enumerate(rows)]
+
+
+def _toml_line(row: str) -> Line:
+    """A line of the file: headings, comments and keys apart."""
+    if row.lstrip().startswith("#"):
+        return (Run(row, "muted"),)
+    if row.startswith("["):
+        return (Run(row, "heading-minor"),)
+    key, separator, value = row.partition("=")
+    return (Run(key, "muted"), Run(separator + value)) if separator else (Run(row),)
+
+
+COMMENT_MARKS = ("#", ";")
+
+
+def export_lines(
+    format_: ExportFormat, request: ExportRequest, exported: Exported, width: int
+) -> list[Line]:
+    """Give the text, wrapped, and behind it companions and what stands in no comment."""
+    lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
+    for companion in exported.companions:
+        lines += [EMPTY, (Run(companion.file_name, "heading-minor"),)]
+        lines += _text_lines(companion.text, width, has_comments=False)
+    notes = () if format_.has_comments else (*exported.remarks, *request.warnings)
+    if notes:
+        lines.append(EMPTY)
+    for note in notes:
+        lines += warning_lines(note, width)
+    return lines
+
+
+def place_line(format_: ExportFormat, request: ExportRequest, exported: Exported) -> Line:
+    """Say what the file is called and where it would be installed."""
+    name = Run(format_.file_name(request), "strong")
+    if exported.install_path is None:
+        return (name,)
+    return (name, Run(f"  goes to {visible(str(exported.install_path))}", "muted"))
+
+
+def _text_lines(text: str, width: int, *, has_comments: bool) -> Iterable[Line]:
+    for row in text.splitlines():
+        is_comment = has_comments and row.startswith(COMMENT_MARKS)
+        runs: Line = (Run(visible(row), "muted" if is_comment else ""),)
+        yield from wrapped(runs, width) if row else [EMPTY]
