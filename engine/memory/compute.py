@@ -10,7 +10,11 @@ there, in tensors of one micro-batch; they were fitted to dry runs of llama.cpp 
 from engine.memory.flash_attention import cast_bytes
 from engine.memory.kv_cache import CacheShape
 from engine.memory.kv_types import is_quantized
-from engine.memory.sparse_attention import choices_bytes, sparse_attention_bytes
+from engine.memory.sparse_attention import (
+    choices_bytes,
+    sparse_attention_bytes,
+    transposed_values_bytes,
+)
 from engine.model.architecture import Architecture
 
 FLOAT_BYTES = 4
@@ -18,6 +22,8 @@ HALF_BYTES = 2
 RWKV7 = frozenset({"arwkv7", "rwkv7"})
 UNROTATED = frozenset({"bloom", "gpt2", "jais", "mpt", "refact", "starcoder"})
 """Architectures that know positions by other means than rotation."""
+TURNED_ELEMENTS = 64
+"""Heads of multiples of so many elements are turned for a quantised cache."""
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
@@ -42,6 +48,7 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
     widths = [
         feed_forward_width(architecture),
         experts_width(architecture),
+        4 * architecture.layer_embedding_width - architecture.side_width,
     ]
     widest = shape.n_graph_tokens * max(widths) * FLOAT_BYTES
     widest = max(widest, recurrent_bytes(architecture, shape), streams_bytes(architecture, shape))
@@ -83,7 +90,28 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     width = attention_width(architecture, shape) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
     activations = sparse_attention_bytes(architecture, shape, activations)
-    return activations + mask_bytes(architecture, shape) + cast_bytes(architecture, shape)
+    if cast := cast_bytes(architecture, shape):
+        activations = max(activations, cast + kernel_bytes(architecture, shape))
+    if architecture.name == "t5":
+        activations += encoded_bytes(architecture, shape)
+        activations += transposed_values_bytes(architecture, shape)
+    return activations + mask_bytes(architecture, shape)
+
+
+def encoded_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give what T5's encoder hands to the decoder: as many tokens as the header's context has.
+
+    Without flash attention keys, values and transposed values of all of them are there too.
+    """
+    n_copies = 1 if shape.flash_attention else 4
+    return n_copies * architecture.n_ctx_train * architecture.d_hidden * FLOAT_BYTES
+
+
+def kernel_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give what is there while a kernel attends: queries, results, and hidden states."""
+    layers = architecture.distinct_layers
+    heads = max((layer.n_heads * layer.k_head_dim for layer in layers), default=0)
+    return shape.n_graph_tokens * (2 * heads + 2 * architecture.d_hidden) * FLOAT_BYTES
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:
@@ -96,7 +124,8 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
     if architecture.attends_in_batch:
         width = architecture.n_heads * shape.n_graph_tokens
     if architecture.has_position_bias:
-        return 3 * width + 2 * _mask_span(architecture, shape)
+        crossed = 0 if shape.flash_attention else architecture.n_heads * architecture.n_ctx_train
+        return max(3 * width + 2 * _mask_span(architecture, shape), crossed)
     return 0 if shape.flash_attention else width
 
 
@@ -104,7 +133,7 @@ def feed_forward_width(architecture: Architecture) -> int:
     """Give the elements of one token in a dense block: inner activations and hidden states."""
     widths = architecture.widths
     if widths.is_gated:
-        n_inner, n_beside = 3, 8 if widths.token_mix else 4
+        n_inner, n_beside = 3, 8 if widths.token_mix else 3 if widths.is_normed_behind else 4
     else:
         n_inner, n_beside = 1, 4
     return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
@@ -154,8 +183,11 @@ def _split_width(architecture: Architecture, shape: CacheShape) -> int:
     cache queries and values are turned by a Hadamard matrix.
     """
     is_packed = is_quantized(shape.type_k) or is_quantized(shape.type_v)
+    is_packed = is_packed and not max(architecture.k_head_dims) % TURNED_ELEMENTS
     query = max(layer.n_heads * layer.k_head_dim for layer in architecture.distinct_layers)
     keys = max(layer.k_width for layer in architecture.distinct_layers)
+    if architecture.widths.gated_delta_net:  # queries have gates beside them, and are copied
+        return 3 * query + 2 * keys
     if architecture.name in UNROTATED:
         return query + 2 * keys if is_packed else architecture.d_hidden
     return query + max(keys, is_packed * (query + architecture.d_hidden))

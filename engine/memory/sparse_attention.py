@@ -35,6 +35,8 @@ def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attend
         case "deepseek4":
             return attending + _compressed_bytes(architecture, shape)
         case _:
+            queries = 2 * indexer.n_heads * indexer.head_dim * FLOAT_BYTES
+            attending = max(attending, shape.n_graph_tokens * queries)
             return attending + _chosen_cells_bytes(architecture, shape)
 
 
@@ -68,8 +70,10 @@ def _chosen_cells_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 def transposed_values_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """Give the f16 copy of a layer's latent values: attention without kernels needs rows."""
+    layers = architecture.distinct_layers
     v_dim = max(architecture.v_head_dims, default=0)
-    cells = max(map(shape.attended_cells, architecture.distinct_layers), default=0)
+    v_dim = max(v_dim, *(layer.v_width for layer in layers))
+    cells = max(map(shape.attended_cells, layers), default=0)
     return cells * shape.n_streams * v_dim * HALF_BYTES
 
 

@@ -234,7 +234,8 @@ def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
     n_connections = keys.optional("hyper_connection.count", 0)
     if n_connections:
         return n_connections * d_hidden
-    n_streams = max(0, keys.optional("altup.num_inputs", 1) - 1)
+    n_altup = keys.optional("altup.num_inputs", 4 if keys.name == "gemma3n" else 1)
+    n_streams = max(0, n_altup - 1)
     n_streams += keys.optional("n_deepstack_layers", 0)
     return _layer_embedding_width(keys, n_blocks) + 2 * n_streams * d_hidden
 
@@ -242,7 +243,8 @@ def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
     if keys.name not in ("gemma3n", "gemma4"):
         return 0
-    return n_blocks * keys.optional("embedding_length_per_layer_input", 0)
+    default = 256 if keys.name == "gemma3n" else 0
+    return n_blocks * keys.optional("embedding_length_per_layer_input", default)
 
 
 def _cached_layers(

@@ -176,7 +176,9 @@ def indexer_of(keys: HeaderKeys) -> Indexer | None:
     pool = keys.optional("attention.indexer.kpool", 1)
     if keys.name == "qwen4exp":
         key = "attention.compress_ratios"
-        pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 1),))
+        pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 0),))
+        if pool < 1:
+            return None
     return Indexer(
         n_heads=keys.optional("attention.indexer.head_count", 0),
         head_dim=head_dim,

@@ -1,6 +1,7 @@
 """How wide the activations of a model's layers are, read off its tensor table."""
 
 from dataclasses import dataclass
+from math import prod
 
 from engine.model.gguf import TensorInfo
 
@@ -15,6 +16,8 @@ class Widths:
     """Whether the block multiplies two such activations (SwiGLU and its kin)."""
     is_parallel: bool = False
     """Whether the block runs beside attention, whose result then waits for it."""
+    is_normed_behind: bool = False
+    """Whether the block's result is normed, and not what it takes."""
     expert: int = 0
     """Inner elements of one expert."""
     expert_output: int = 0
@@ -55,7 +58,8 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
         is_parallel=not (table.has("ffn_norm") or table.has("post_attention_norm")),
-        expert=table.inputs("ffn_down_exps"),
+        is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
+        expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
@@ -63,9 +67,9 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         is_fused=not query,
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),
-        gated_delta_net=fused if table.has("ssm_conv1d") and table.has("attn_gate") else 0,
+        gated_delta_net=table.outputs("ssm_conv1d") if table.has("attn_gate") else 0,
         short_convolution=table.outputs("shortconv.in_proj"),
-        delta_net=table.outputs("ssm_f_b"),
+        delta_net=table.rows("ssm_conv1d_q"),
         linear_attention=fused if table.has("attn_norm_2") and table.has("attn_gate") else 0,
         token_mix=max(table.outputs("time_mix_key"), table.outputs("time_mix_receptance")),
         n_mixed=table.last("time_mix_lerp_fused"),
@@ -79,12 +83,14 @@ class _Table:
         self._inputs: dict[str, int] = {}
         self._outputs: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         for tensor in tensors:
             if not tensor.name.startswith("blk.") or not tensor.name.endswith(".weight"):
                 continue
             name = tensor.name.split(".", 2)[2].removesuffix(".weight")
             self._inputs[name] = max(self._inputs.get(name, 0), tensor.shape[0])
             self._last[name] = tensor.shape[-1]
+            self._rows[name] = prod(tensor.shape[1:])
             if len(tensor.shape) > 1:
                 self._outputs[name] = max(self._outputs.get(name, 0), tensor.shape[1])
 
@@ -93,6 +99,9 @@ class _Table:
 
     def last(self, name: str) -> int:
         return self._last.get(name, 0)
+
+    def rows(self, name: str) -> int:
+        return self._rows.get(name, 0)
 
     def inputs(self, name: str) -> int:
         return self._inputs.get(name, 0)
