@@ -119,8 +119,8 @@ class Loader:
 
 
 def write_shape(
-    architecture: str, size: str, seed: int, folder: Path, loader: Loader, quantizer: Quantizer
-) -> Path:
+    path: Path, architecture: str, size: str, seed: int, loader: Loader, quantizer: Quantizer
+) -> None:
     """Write the header of one drawn model.
 
     Raises:
@@ -132,14 +132,12 @@ def write_shape(
     assert isinstance(n_vocab, int)
     share = random.choice((100, 70, 30)) if seed % N_TRIES < N_TRIES // 2 else 100
     mix = random.choice(MIXES)
-    path = folder / f"{architecture}-{size}-{seed}.gguf"
     values = _values(architecture, keys)
     read = loader.keys_of(path, values)
     values = {name: value for name, value in values.items() if name in read}
     write_file(path, values, (), n_vocab)
     asked = loader.ask(path, seed, share)
     if asked.error:
-        path.unlink()
         raise ValueError(asked.error)
     values |= {"general.name": path.stem, "general.file_type": _file_type(mix)}
     base = mix.lower() if mix in PLAIN_MIXES else "f16"
@@ -148,7 +146,6 @@ def write_shape(
     if mix not in PLAIN_MIXES:
         types |= quantizer.types(path, mix, **_choices(random))
         write_file(path, values, tuple(_table(asked, types)), n_vocab)
-    return path
 
 
 def _values(architecture: str, keys: Keys) -> dict[str, Value]:
@@ -240,16 +237,15 @@ def written(
         return True
     reason = ""
     for number in numbers:
+        path = folder / f"{architecture}-{size}-{number}.gguf"
         try:
-            path = write_shape(architecture, size, number, folder, loader, quantizer)
+            write_shape(path, architecture, size, number, loader, quantizer)
+            reason = check(path, dry_run)
         except (ValueError, click.ClickException) as error:
-            reason = str(error)
-            continue
-        answer = check(path, dry_run)
-        if not answer.startswith("REFUSED"):
+            reason = f"REFUSED {error}"
+        if not reason.startswith("REFUSED"):
             return True
         path.unlink()
-        reason = answer
     click.echo(f"{architecture} {size}: {reason}")
     return False
 
