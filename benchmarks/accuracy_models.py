@@ -31,27 +31,40 @@ SPECIAL = ("<s>", "</s>", "<unk>", "<|endoftext|>")
 """Tokens that llama.cpp looks for by their text in some models."""
 
 
-def write_header(entry: CatalogEntry, quantization: str, folder: Path) -> Path:
+def write_header(
+    entry: CatalogEntry, quantization: str, folder: Path, *, with_vocabulary: bool = True
+) -> Path:
     """Write a model's header and a hole in place of its data; give the file's path.
+
+    Without vocabulary it names the length alone, and is written and read in a moment.
 
     Raises:
         ModelFileError: a quantisation that is not known.
     """
     file = entry.header(quantization)
     path = folder / file.path.name
-    write_file(path, file.values, file.tensors, entry.n_vocab)
+    write_file(path, file.values, file.tensors, entry.n_vocab, with_vocabulary=with_vocabulary)
     return path
 
 
 def write_file(
-    path: Path, values: Mapping[str, Value], tensors: Sequence[TensorInfo], n_vocab: int
+    path: Path,
+    values: Mapping[str, Value],
+    tensors: Sequence[TensorInfo],
+    n_vocab: int,
+    *,
+    with_vocabulary: bool = True,
 ) -> None:
     """Write keys, a vocabulary of that length, the tensor table, and a hole in place of data."""
-    values = {**values, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
+    if with_vocabulary:
+        values = {**values, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "default"}
+    else:
+        length = f"{values['general.architecture']}.vocab_size"
+        values = {**values, "tokenizer.ggml.model": "none", length: n_vocab}
     pairs = [
         _text(key) + _typed(value, is_wide=key.endswith(WIDE_KEYS)) for key, value in values.items()
     ]
-    pairs += _vocabulary(n_vocab)
+    pairs += _vocabulary(n_vocab) if with_vocabulary else ()
     data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
     data += b"".join(_tensor(tensor) for tensor in tensors)
     start = -(-len(data) // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
