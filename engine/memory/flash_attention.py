@@ -24,6 +24,8 @@ GROUP_MULTIPLES = {(192, 128): 8, (320, 256): 32}
 """Kernels that want so many query heads for each key head, or a multiple."""
 GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
 """Kernels that want more than one query head for each key head."""
+UNSCANNED = frozenset({"plamo2"})
+"""Architectures whose scans CUDA has no kernel for (states of 64 elements)."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 HALF_BYTES = 2
 
@@ -63,7 +65,17 @@ def falls_off_flash_attention(
     on_gpu = configuration.n_gpu_layers != 0 and any(device.kind == "gpu" for device in devices)
     is_probed = configuration.flash_attention == "auto" and not is_quantized(configuration.type_v)
     types = (configuration.type_k, configuration.type_v)
-    return on_gpu and is_probed and not _can_run(architecture, types)
+    can_run = _can_run(architecture, types) and not strays(architecture, configuration)
+    return on_gpu and is_probed and not can_run
+
+
+def strays(architecture: Architecture, configuration: Configuration) -> bool:
+    """Whether attention of layers in main memory is assigned to a GPU, which ends `auto`, too.
+
+    It follows the scan of a GPU's layer that the CPU runs.
+    """
+    is_whole = not 0 <= configuration.n_gpu_layers <= architecture.n_blocks
+    return architecture.name in UNSCANNED and not is_whole
 
 
 def leaves_gpus(architecture: Architecture, shape: CacheShape) -> bool:

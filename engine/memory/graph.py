@@ -15,7 +15,7 @@ from engine.memory.compute import (
     output_bytes,
     relative_spread,
 )
-from engine.memory.flash_attention import cuda_copy_bytes, leaves_gpus
+from engine.memory.flash_attention import cuda_copy_bytes, leaves_gpus, strays
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layers_kv_bytes
 from engine.memory.ledger import Ledger
@@ -44,7 +44,8 @@ def add_graph(
     architecture = model.architecture
     spread = spread_of(architecture, configuration, where)
     is_copied = is_pipelined(configuration, where)
-    for device in dict.fromkeys((*where.distinct_devices, where.output_device)):
+    visited = where.gpus[:1] if is_offloaded(shape, where) else ()
+    for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
         layers, note = 0, "formula"
         if device.kind == "gpu":
             layers = gpu_layers_bytes(model, configuration, shape, where, device)
@@ -73,7 +74,7 @@ def spread_of(architecture: Architecture, configuration: Configuration, where: P
 
     The scatter of 95 % of shapes of all architectures against dry runs (`docs/accuracy.md`).
     """
-    if not _uses_gpus(where):
+    if not where.gpus:
         return relative_spread(architecture)
     if _is_whole(configuration, where):
         return 0.35 if architecture.states else 0.25
@@ -145,8 +146,11 @@ def _has_last_layer_alone(where: Placement, device: Device) -> bool:
 
 
 def is_offloaded(shape: CacheShape, where: Placement) -> bool:
-    """Whether layers of main memory are computed on the first GPU when a batch is large."""
-    return shape.n_graph_tokens >= LEAST_TOKENS and _uses_gpus(where)
+    """Whether layers of main memory are computed on the first GPU when a batch is large.
+
+    So it is with no layer on a GPU, too, as long as llama.cpp finds one.
+    """
+    return bool(where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS
 
 
 def attention_over_copies_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -177,10 +181,6 @@ def shared_cache_bytes(
 def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
     layers = dict(enumerate(architecture.distinct_layers))
     return max(layers_kv_bytes(architecture, layers, shape).values(), default=0)
-
-
-def _uses_gpus(where: Placement) -> bool:
-    return any(device.kind == "gpu" for device in (*where.distinct_devices, where.output_device))
 
 
 def _has_layers_on_cpu(where: Placement) -> bool:
@@ -216,7 +216,7 @@ def _add_host_buffers(
     where: Placement,
 ) -> None:
     """Add what the CPU keeps for GPUs: inputs of the graph, and what it computes for them."""
-    is_alone = not _uses_gpus(where)
+    is_alone = not where.gpus
     if is_alone or (not is_offloaded(shape, where) and _has_layers_on_cpu(where)):
         return
     architecture = model.architecture
@@ -231,6 +231,8 @@ def _add_host_buffers(
         for i, device in enumerate(where.layer_devices)
     ):
         inputs += shape.n_graph_tokens * architecture.widths.state_input * FLOAT_BYTES
+    if strays(architecture, configuration):
+        inputs += attention_bytes(architecture, shape)
     note = "inputs of the graph"
     spread = 0.25 if _is_whole(configuration, where) else 0.5
     ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread)

@@ -108,7 +108,7 @@ def test_7_the_offload_mode_moves_bytes_arguments_and_exports() -> None:
     for mode in ("none", "full"):
         own.update_config(offload=mode)
         by_mode[mode] = (
-            own.estimate().gpu_bytes > 0,
+            own.estimate().whole.devices[0].term(TermKind.WEIGHTS).nbytes > 0,
             options(own.llama_cpp_arguments())["--n-gpu-layers"],
             lm_studio(own)["llm.load.llama.acceleration.offloadRatio"],
         )

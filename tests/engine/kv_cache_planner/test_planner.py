@@ -5,6 +5,7 @@ import pytest
 
 from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
 from engine.kv_cache_planner import ConfigurationChanged, KVCachePlanner
+from engine.memory.estimate import TermKind
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.search import Goal, Limits, Offload
@@ -97,7 +98,7 @@ def test_offload_none_partial_and_full_lie_where_they_say() -> None:
     assert own.estimate().fits
     own.update_config(offload="full")
     assert own.configuration.n_gpu_layers == 0
-    assert own.estimate().gpu_bytes == 0
+    assert set(own.estimate().whole.devices[0].terms) == {TermKind.COMPUTE, TermKind.OVERHEAD}
     own.update_config(n_gpu_layers=7)
     assert own.offload is None
     own.update_config(n_ctx=4096)

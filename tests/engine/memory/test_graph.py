@@ -199,3 +199,20 @@ def test_attention_without_a_kernel_has_a_copy_of_the_cache_in_main_memory() -> 
     gone = planned("llama-3.1-8b", GPU, n_ctx=131072, type_k="iq4_nl", type_v="iq4_nl")
     queries = 512 * 4096 * 4
     assert compute(gone, CPU) - compute(there, CPU) == 131072 * 2 * 1024 * 18 // 32 + queries
+
+
+def test_a_gpu_without_layers_computes_large_batches_all_the_same() -> None:
+    found = planned("gemma-3-12b", GPU, n_ctx=32768, n_gpu_layers=0)
+    assert 319 * MIB < compute(found, GPU) < 400 * MIB, "llama.cpp's dry run says 319 MiB"
+    small = planned("gemma-3-12b", GPU, n_ctx=32768, n_gpu_layers=0, n_batch=16, n_ubatch=16)
+    assert compute(small, GPU) == 0
+
+
+def test_a_scan_without_a_kernel_ends_flash_attention_where_layers_lie_apart() -> None:
+    def scores(n_gpu_layers: int) -> bool:
+        found = planned(
+            "plamo-2-8b", GPU, n_ctx=32768, n_gpu_layers=n_gpu_layers, flash_attention="auto"
+        )
+        return compute(found, GPU) > GIB
+
+    assert [scores(n) for n in (-1, 33, 7, 0)] == [False, False, True, False]
