@@ -25,7 +25,7 @@ from engine.presets.library import (
     save_preset,
 )
 from engine.presets.preset import Preset, parse_preset
-from engine.presets.resolve import Machine, resolve
+from engine.presets.resolve import DoesNotFitError, Machine, resolve
 from tests.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
