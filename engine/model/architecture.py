@@ -263,8 +263,8 @@ def _cached_layers(
     for index in sorted(kinds.attending):
         if index >= n_owning:
             continue
-        k_width, v_width = indexer_widths(keys, index, n_layers)
         layer = dims.layer(kv_heads[index], heads[index], spans[index])
+        k_width, v_width = indexer_widths(keys, index, n_layers, layer.v_head_dim)
         layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
         found[index] = with_compression(keys, index, layer)
     return found

@@ -151,7 +151,7 @@ def _slides(index: int, period: int, *, dense_first: bool) -> bool:
     return index % period < period - 1
 
 
-def indexer_widths(keys: HeaderKeys, index: int, n_layers: int) -> tuple[int, int]:
+def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int) -> tuple[int, int]:
     """Give the key and value elements that a layer's indexer keeps of a token."""
     k_dim = keys.optional("attention.indexer.key_length", 0)
     if keys.name not in INDEXED or not k_dim or index >= n_layers:
@@ -159,8 +159,7 @@ def indexer_widths(keys: HeaderKeys, index: int, n_layers: int) -> tuple[int, in
     match keys.name:
         case "minimax-m3":
             is_dense = index < keys.optional("leading_dense_block_count", 0)
-            v_dim = keys.optional("attention.value_length", 0)
-            return (0, 0) if is_dense else (k_dim, v_dim)
+            return (0, 0) if is_dense else (k_dim, v_head_dim)
         case "hy_v4" if not keys.optional("attention.indexer.top_k", 0):
             return 0, 0
         case "glm5-next":

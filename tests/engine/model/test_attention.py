@@ -50,6 +50,11 @@ def test_minimax_indexes_behind_its_dense_layers_and_keeps_values_too(tmp_path: 
     assert (found.layers[1].indexer_k_width, found.layers[1].indexer_v_width) == (64, 96)
 
 
+def test_minimax_without_a_size_of_values_indexes_those_of_its_width(tmp_path: Path) -> None:
+    found = architecture(tmp_path, "minimax-m3", **{"llama.attention.indexer.key_length": 64})
+    assert found.layers[0].indexer_v_width == 128 // 4
+
+
 def test_pooled_indexers_keep_key_gate_and_pool(tmp_path: Path) -> None:
     keys = {**LATENT, "llama.attention.indexer.kpool": 16}
     assert architecture(tmp_path, "glm5-next", **keys).layers[0].indexer_k_width == 3 * 128
