@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from engine.model.header_bytes import HeaderBytes
 from engine.model.remote_address import RemoteAddress, parse_address
 from engine.model.remote_cache import CachedHeader, RemoteCache
 from engine.model.remote_ranges import (
+    LIMIT_S,
     TIMEOUT_S,
     Piece,
     Progress,
@@ -31,6 +33,7 @@ def read_remote(
     cache_folder: Path | None = None,
     progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
+    limit_s: float = LIMIT_S,
 ) -> GgufFile:
     """Read the header of a remote model, of every part where it is split.
 
@@ -41,6 +44,7 @@ def read_remote(
             and one of a server that cannot be reached is used, which `origin` then says.
         progress: Told the file's name and the bytes that have come.
         timeout_s: How long the server may say nothing.
+        limit_s: How long all may take.
 
     Returns:
         The header; `path` is the bare file name, `origin` says where it comes from.
@@ -50,7 +54,7 @@ def read_remote(
         ModelFileError: no address, or no usable GGUF file behind it.
     """
     address = parse_address(name)
-    reader = _Reader(RemoteCache(cache_folder), progress, timeout_s)
+    reader = _Reader(RemoteCache(cache_folder), progress, timeout_s, time.monotonic() + limit_s)
     asked = reader.part(address, CHUNK_BYTES)
     file = read_parts(
         asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES)
@@ -65,6 +69,7 @@ class _Reader:
     cache: RemoteCache
     progress: Progress | None
     timeout_s: float
+    ends_at: float
     kept: str | None = None
     """Of which day the header is where the server could not be asked."""
 
@@ -96,6 +101,7 @@ class _Reader:
             known=cached.version if cached else None,
             progress=self.progress,
             timeout_s=self.timeout_s,
+            ends_at=self.ends_at,
         )
 
     def _rest(self, address: RemoteAddress, first: Piece, chunk_bytes: int) -> Part:
@@ -109,6 +115,7 @@ class _Reader:
                 url=first.url,
                 progress=self.progress,
                 timeout_s=self.timeout_s,
+                ends_at=self.ends_at,
             )
             if piece is None or not piece.version.is_same(first.version):
                 raise RemoteFileError(

