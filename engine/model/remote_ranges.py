@@ -164,7 +164,7 @@ class _Http(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         self, kind: type[http.client.HTTPConnection], host: str, *, timeout: float
     ) -> http.client.HTTPConnection:
         made = kind(host, timeout=timeout)
-        made.response_class = self._answer  # type: ignore[assignment]  it is only called
+        made.response_class = self._answer  # type: ignore[assignment]  # only called
         return made
 
     def _answer(

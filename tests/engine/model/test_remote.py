@@ -186,9 +186,10 @@ def test_a_silent_server_is_not_waited_for(server: Server) -> None:
         read_remote(f"{server.url}/m.gguf", timeout_s=0.1)
 
 
-@pytest.mark.parametrize(
-    "start", [b"", b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-999/1000\r\n\r\n"]
-)
+HEADERS = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-999/1000\r\n\r\n"
+
+
+@pytest.mark.parametrize("start", [b"", HEADERS], ids=["headers", "body"])
 def test_a_dripping_server_is_left_in_its_headers_and_in_its_body(start: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_drip, args=(server, start))
