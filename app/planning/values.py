@@ -82,7 +82,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 def split_list(text: str) -> list[str]:
     """Cut what is joined by commas, semicolons, plus signs or `and`."""
-    return [part.strip() for part in re.split(r"[;,+]|\s+and\s+", text)]
+    return [part.strip() for part in re.split(r"[;,+]|\sand\s", text)]
 
 
 def counted(text: str) -> tuple[int, str]:

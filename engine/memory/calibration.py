@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from engine.errors import EngineError
+from engine.errors import EngineError, shown
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
@@ -171,8 +171,11 @@ def read_calibrations(path: Path) -> dict[str, Calibration]:
 
 def _calibration(row: dict[str, object]) -> Calibration:
     nbytes, factor = row["overhead_bytes"], row["compute_factor"]
-    if not isinstance(nbytes, int) or not isinstance(factor, float | None):
-        raise ValueError(f"{row!r} is no calibration")
+    low, high = FACTOR_LIMITS
+    if not isinstance(nbytes, int) or not 0 < nbytes <= OVERHEAD_LIMIT_BYTES:
+        raise ValueError(f"{shown(row)} is no calibration")
+    if factor is not None and not (isinstance(factor, float) and low <= factor <= high):
+        raise ValueError(f"{shown(row)} is no calibration")
     return Calibration(nbytes, factor)
 
 

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from engine.errors import ModelFileError
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.folders import Candidate
@@ -34,6 +36,9 @@ class HeaderFacts:
     """None where there is a problem."""
     reads: TokenReads | None = None
     """None where there is a problem."""
+
+
+_FACTS = TypeAdapter(HeaderFacts)
 
 
 class HeaderCache:
@@ -113,23 +118,10 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     facts = entry.get("facts")
     if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(HeaderFacts)}:
         return None
-    if facts["kind"] not in list(ModelKind):
+    try:
+        return _FACTS.validate_python(facts)
+    except ValidationError:
         return None
-    known = {**facts, "kind": ModelKind(facts["kind"])}
-    for name, kind in (("vocabulary", VocabularyFacts), ("reads", TokenReads)):
-        if known[name] is not None:
-            known[name] = _value(kind, known[name])
-            if known[name] is None:
-                return None
-    return HeaderFacts(**known)
-
-
-def _value(
-    kind: type[VocabularyFacts] | type[TokenReads], known: object
-) -> VocabularyFacts | TokenReads | None:
-    if not isinstance(known, dict) or set(known) != {field.name for field in fields(kind)}:
-        return None
-    return kind(**known)
 
 
 def _load(path: Path | None) -> dict[str, object]:

@@ -44,12 +44,10 @@ class RemoteCache:
             return None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             return None
-        version = found.get("version")
-        if found.get("digest") != _digest(data) or not isinstance(version, dict):
+        version = _version(found.get("version"))
+        if version is None or found.get("digest") != _digest(data):
             return None
-        if set(version) != set(Version.__slots__):
-            return None
-        return CachedHeader(data, Version(**version), str(found.get("saved")))
+        return CachedHeader(data, version, str(found.get("saved")))
 
     def save(self, url: str, header: CachedHeader) -> None:
         """Keep a header. What cannot be written is asked for again, nothing is lost."""
@@ -66,6 +64,14 @@ class RemoteCache:
             replace_file(body, [header.data], is_durable=False)
             replace_file(about, [json.dumps(content).encode()], is_durable=False)
             _prune(self._folder, keep={about, body})
+
+
+def _version(kept: object) -> Version | None:
+    match kept:
+        case {"etag": str() | None as etag, "modified": str() | None as modified, "nbytes": int(n)}:
+            return Version(etag, modified, n)
+        case _:
+            return None
 
 
 def _paths(folder: Path, url: str) -> tuple[Path, Path]:

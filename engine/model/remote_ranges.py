@@ -197,6 +197,7 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
                 f"{old.hostname} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that is "
                 "not followed; download the file and name its path"
             )
+        fp.close()  # or urllib would read a body of any length
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
         is_same_host = _root(req.full_url) == _root(newurl)
         if made is not None and is_same_host and req.has_header("Authorization"):

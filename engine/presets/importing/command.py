@@ -69,6 +69,8 @@ def _starts_server(words: Sequence[str]) -> bool:
 def _server_place(words: Sequence[str]) -> int | None:
     """Give the place of the server's name: the program, its subcommand, or a container's image."""
     for place, word in enumerate(words):
+        if "llama" not in word:
+            continue
         name = PurePath(word).name.removesuffix(".exe")
         if name == "llama" and words[place + 1 : place + 2] and words[place + 1] in SUBCOMMANDS:
             return place + 1

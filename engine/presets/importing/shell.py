@@ -13,6 +13,8 @@ from engine.presets.importing.imported import ImportedFileError
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_PLAIN = re.compile(r"""[^\s;&|<>()'"\\$#]+""")
+_QUOTED = re.compile(r"""[^"\\$]+""")
 _REST = ('"$@"', '"$*"', "$@", "$*")
 _ENDS = ";&|\n<>()"
 MAX_EXPANDED = 1 << 20
@@ -41,7 +43,7 @@ class _Reader:
         words: list[str] = []
         while self.place < len(self.text):
             character = self.text[self.place]
-            if self._skips_rest():
+            if character in '"$' and self._skips_rest():
                 continue
             if character in _ENDS or character in " \t\r":
                 self._end_word(words)
@@ -92,8 +94,14 @@ class _Reader:
             case "$":
                 self._take_variable()
             case _:
-                self._add(character)
-                self.place += 1
+                self._take_run(_PLAIN)
+
+    def _take_run(self, characters: re.Pattern[str]) -> None:
+        """Take what means itself, one character at least."""
+        run = characters.match(self.text, self.place)
+        end = run.end() if run else self.place + 1
+        self._add(self.text[self.place : end])
+        self.place = end
 
     def _take_quoted_plainly(self) -> None:
         end = self.text.find("'", self.place + 1)
@@ -113,8 +121,7 @@ class _Reader:
             elif character == "$":
                 self._take_variable()
             else:
-                self._add(character)
-                self.place += 1
+                self._take_run(_QUOTED)
         self.place += 1
 
     def _take_escaped(self) -> None:

@@ -1,4 +1,4 @@
-"""A small part of `benchmarks/fuzz_headers.py`, the same cases every time."""
+"""Damaged headers, beside what ggml makes of them."""
 
 import ctypes
 import importlib.util
@@ -10,15 +10,6 @@ from pathlib import Path
 from engine.errors import ModelFileError
 from engine.model.gguf import read_gguf
 from tests.fuzzed_headers import Case, damaged, outcome, small_seeds
-
-
-def test_a_damaged_header_is_refused_or_estimated_and_nothing_else() -> None:
-    seeds = small_seeds()
-    counts: Counter[str] = Counter()
-    for case in damaged(seeds, 2000, random_seed=1):
-        counts[outcome(case)] += 1
-    assert counts["refused"] > 1000
-    assert counts["estimated"] > 200, "most of what can be read can be estimated"
 
 
 def test_undamaged_headers_are_all_estimated() -> None:

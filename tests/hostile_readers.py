@@ -1,0 +1,530 @@
+"""Every reader of what others write, and what it is given."""
+
+import shlex
+import socket
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+
+import click
+
+from app.bench.jsonl import read_jsonl as read_prompts
+from app.bench.results_file import read_results, write_results
+from app.cli.amounts import Age
+from app.history_files.files import read_history
+from app.history_files.jsonl import jsonl_of
+from app.history_files.markdown import markdown_of
+from app.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
+from app.settings import load_settings
+from app.store.chats import ChatStore
+from app.store.opening import connect
+from app.store.records import Chat, ChatTree, StoredMessage
+from app.store.reply_stats import stats_of
+from app.store.schema import upgrade
+from app.store.trees import insert_tree
+from app.themes import builtin_themes_dir, read_theme
+from engine.build_memory import BuildMemory
+from engine.cache.disk_index import ColdIndex
+from engine.cache.namespace import FileHashes
+from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
+from engine.configuration import Configuration, SamplingSettings
+from engine.errors import EngineError
+from engine.memory.calibration import (
+    Calibration,
+    calibrated,
+    read_calibrations,
+    write_calibrations,
+)
+from engine.memory.estimate import Estimate, estimate
+from engine.memory.log_comparison import compare_log, settings_that_differ
+from engine.memory.server_log import read_server_log
+from engine.memory.units import parse_bytes
+from engine.model.architecture import Model, architecture_of
+from engine.model.catalog import find_entry
+from engine.model.folders import Candidate
+from engine.model.header_cache import HeaderCache
+from engine.model.remote import read_remote
+from engine.model.remote_address import parse_address
+from engine.model.remote_cache import CachedHeader, RemoteCache
+from engine.model.remote_ranges import Version
+from engine.presets.export.lm_studio import merge
+from engine.presets.importing.command import read_words
+from engine.presets.importing.text import read_text as read_import
+from engine.presets.library import builtin_dir, preset_toml
+from engine.presets.preset import read_preset
+from engine.presets.resolve import Machine, resolve
+from engine.speculation.profile import CostMemory, CostProfile
+from tests.app.bench import made_results
+from tests.engine.cache.making import NAMESPACE, payload_of, state_of
+from tests.engine.presets.importing import test_files as imports
+from tests.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
+from tests.gguf_files import header, llama_values, write
+from tests.hostile_texts import damaged_texts
+from tests.measured_reader import Reader
+
+LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
+KEY = "0123"
+MOST_OF_A_LINE = 131_072
+"""Bytes of an argument that Linux takes (`MAX_ARG_STRLEN`)."""
+URL = "https://example.org/m.gguf"
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="kvchat-hostile-"))
+
+
+def _file(data: bytes, name: str = "given") -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+# --- what is planned with ---
+
+
+@cache
+def _model() -> Model:
+    file = find_entry("smollm2-135m").header("Q4_K_M")
+    return Model(file, architecture_of(file))
+
+
+@cache
+def _planned() -> Estimate:
+    return estimate(_model(), Configuration(Path("m.gguf"), 4096), DEVICES)
+
+
+def _preset(data: bytes) -> Iterator[str]:
+    preset = read_preset(_file(data, "p.toml"))
+    yield preset_toml(preset)
+    if preset.goal is None:
+        yield str(resolve(preset, _model(), Machine(DEVICES)))
+
+
+def _settings(data: bytes) -> Iterator[str]:
+    yield load_settings(_file(data, "config.toml")).problem or ""
+
+
+def _theme(data: bytes) -> Iterator[str]:
+    try:
+        yield read_theme(_file(data, "theme.toml")).name
+    except ValueError as error:
+        yield str(error)
+
+
+def _import(data: bytes) -> Iterator[str]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    found = read_import(text, model="m.gguf", n_layers=30)
+    yield preset_toml(found.preset)
+    yield from (*found.left_out, *found.notes, found.source)
+
+
+def _words(data: bytes) -> Iterator[str]:
+    try:
+        words = shlex.split(data[:MOST_OF_A_LINE].decode("utf-8", "surrogateescape"))
+    except ValueError:
+        return
+    found = read_words(words, None)
+    yield preset_toml(found.preset)
+    yield from (*found.left_out, *found.notes)
+
+
+def _log(data: bytes) -> Iterator[str]:
+    log = read_server_log(_file(data, "server.log"))
+    yield from (f"{row.device} {row.kind}" for row in compare_log(_planned(), log))
+    yield from settings_that_differ(_planned(), log)
+
+
+def _merged(data: bytes) -> Iterator[str]:
+    yield merge(data.decode("utf-8", "replace"), LM_STUDIO)
+
+
+def _amounts(data: bytes) -> Iterator[str]:
+    text = data.decode("utf-8", "replace")
+    readers: Sequence[Callable[[str], object]] = (
+        parse_bytes, parse_layers, parse_shares, parse_sizes,
+        partial(parse_count, low=1, high=2**31), parse_address,
+        partial(Age().convert, param=None, ctx=None),
+    )  # fmt: skip
+    for read in readers:
+        try:
+            yield str(read(text))
+        except (EngineError, click.UsageError) as error:
+            yield str(error)
+
+
+# --- chats, benchmarks ---
+
+MESSAGES = tuple(
+    StoredMessage(
+        id=n, chat_id=1, parent_id=n - 1 or None, role="user" if n % 2 else "assistant",
+        content=f"text {n}", token_ids=(1, 2), vocabulary_id="v", model_name="m", seed=7,
+        finish_reason="stop", created_at=1.5,
+        stats={
+            **dict.fromkeys(("n_prompt", "n_reused", "n_rounds", "n_drafted", "n_verified"), 1),
+            **dict.fromkeys(("n_examined", "n_accepted", "n_emitted"), 1), "decode_s": 0.5,
+            "by_source": {"lookup": {"n_drafted": 1}}, "by_position": [{"n_drafted": 1}],
+        },
+    )
+    for n in (1, 2, 3)
+)  # fmt: skip
+TREE = ChatTree(Chat(1, "t", False, 1.0, 1.0, "/m.gguf", "s", SamplingSettings(), 3), MESSAGES)
+
+
+@cache
+def _database() -> sqlite3.Connection:
+    connection = connect(Path(":memory:"))
+    upgrade(connection, Path("chats.db"))
+    return connection
+
+
+def _history(data: bytes) -> Iterator[str]:
+    for tree in read_history(data):
+        yield tree.chat.title
+        yield from (str(stats_of(message)) for message in tree.messages)
+        _database().execute("BEGIN")
+        insert_tree(_database(), tree)
+        _database().execute("ROLLBACK")
+
+
+def _store(data: bytes) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir=_folder()) as folder:
+        path = Path(folder) / "chats.db"
+        path.write_bytes(data)
+        store = ChatStore(path)
+        try:
+            yield from store.notices
+            for chat in store.list_chats():
+                yield chat.title
+                yield from (message.content for message in store.tree(chat.id).messages)
+        finally:
+            store.close()
+
+
+def _store_seed() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chats.db"
+        store = ChatStore(path)
+        store.add_trees([TREE])
+        store.close()
+        return path.read_bytes()
+
+
+def _prompts(data: bytes) -> Iterator[str]:
+    yield from (text for pair in read_prompts(_file(data)) for text in pair)
+
+
+def _results(data: bytes) -> Iterator[str]:
+    yield read_results(_file(data)).subject.model
+
+
+def _results_seed() -> bytes:
+    path = _file(b"", "results.json")
+    write_results(path, made_results.results(made_results.record({"a": [1.1]}), policies=["a"]))
+    return path.read_bytes()
+
+
+# --- what kvchat keeps ---
+
+
+@cache
+def _candidate() -> Candidate:
+    path = write(
+        _folder() / "m.gguf", header(llama_values(), [("t", (64, 3), 0, 0)]), data_bytes=768
+    )
+    return Candidate(path, "m", path.stat().st_size)
+
+
+def _headers(data: bytes) -> Iterator[str]:
+    facts = HeaderCache(_file(data, "headers.json")).facts(_candidate())
+    texts = (facts.architecture, facts.file_type, facts.problem, facts.identity)
+    yield from filter(None, texts)
+    assert facts.n_ctx_train is None or facts.n_ctx_train + 1
+    assert facts.vocabulary is None or facts.vocabulary.n_tokens + 1
+    assert facts.reads is None or facts.reads.nbytes(2) + 1
+
+
+def _headers_seed() -> bytes:
+    path = _file(b"", "headers.json")
+    kept = HeaderCache(path)
+    kept.facts(_candidate())
+    kept.save()
+    return path.read_bytes()
+
+
+def _costs(data: bytes) -> Iterator[str]:
+    yield str(CostMemory(_file(data, "costs.json")).read(KEY))
+
+
+def _costs_seed() -> bytes:
+    CostMemory(_file(b"", "costs.json")).write(KEY, CostProfile(0.1, ((1, 1.0), (4, 1.5))))
+    return (_folder() / "costs.json").read_bytes()
+
+
+def _calibrations(data: bytes) -> Iterator[str]:
+    known = read_calibrations(_file(data, "calibrations.json"))
+    yield from known
+    yield str(calibrated(_planned(), known).devices[0].total_bytes)
+
+
+def _calibrations_seed() -> bytes:
+    path = _folder() / "calibrations.json"
+    path.unlink(missing_ok=True)
+    write_calibrations(path, {"GPU 0": Calibration(300 << 20, 1.2)})
+    return path.read_bytes()
+
+
+def _small_files(data: bytes) -> Iterator[str]:
+    yield str(BuildMemory(_file(data, "build.json")).extra_buffers_crash)
+    yield FileHashes(_file(data, "digests.json")).digest(_candidate().path)
+
+
+def _remote(data: bytes) -> Iterator[str]:
+    """A description of a kept header beside the right header."""
+    about = next(path for path in _remote_folder().iterdir() if path.suffix == ".json")
+    about.write_bytes(data)
+    found = RemoteCache(_remote_folder()).load(URL)
+    if found is not None:
+        yield f"{found.saved}{found.version.etag or ''}{found.version.nbytes + 1}"
+        yield from found.version.conditions.values()
+
+
+@cache
+def _remote_folder() -> Path:
+    RemoteCache(_folder() / "remote").save(
+        URL, CachedHeader(b"GGUF", Version("tag", "today", 9), "today")
+    )
+    return _folder() / "remote"
+
+
+def _remote_seed() -> bytes:
+    return next(path for path in _remote_folder().iterdir() if path.suffix == ".json").read_bytes()
+
+
+@cache
+def _snapshot() -> tuple[bytes, bytes, bytes]:
+    """A file's description, what stands behind it, and its payload."""
+    state = state_of([5, 6, 7], 1)
+    head = head_of(NAMESPACE, state, payload_of(state))
+    at = len(head) - len(state.packed)
+    return head[PRELUDE.size : at], head[at:], payload_of(state)
+
+
+def _snapshots(data: bytes) -> Iterator[str]:
+    """A description under the right checksum."""
+    _, tokens, payload = _snapshot()
+    counts = (len(data), len(tokens) // 4, len(payload))
+    sizes = PRELUDE.pack(b"KVCHATST", 1, *counts, sha256(payload).digest(), bytes(32))[:DIGEST_AT]
+    digest = sha256(sizes + data + tokens).digest()
+    yield str(read_facts(_file(sizes + digest + data + tokens + payload, "state.kv")).state)
+
+
+def _index(data: bytes) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir=_folder()) as folder:
+        (Path(folder) / "index.db").write_bytes(data)
+        index = ColdIndex(Path(folder))
+        try:
+            for namespace in index.namespaces():
+                yield f"{namespace.model} {index.entries(namespace.key)}"
+        except sqlite3.Error as error:
+            yield str(error)
+        finally:
+            index.close()
+
+
+def _index_seed() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        index = ColdIndex(Path(folder))
+        index.know(NAMESPACE)
+        index.close()
+        return (Path(folder) / "index.db").read_bytes()
+
+
+# --- a server ---
+
+
+@cache
+def _server() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def _answered(data: bytes) -> Iterator[str]:
+    """A whole answer, from its first line on."""
+    port = _server().getsockname()[1]
+    thread = threading.Thread(target=_answer, args=(data,), daemon=True)
+    thread.start()
+    try:
+        yield read_remote(f"http://127.0.0.1:{port}/m.gguf", timeout_s=0.5, limit_s=1).name
+    finally:
+        thread.join()
+
+
+def _answer(data: bytes) -> None:
+    connection, _ = _server().accept()
+    with connection:
+        connection.recv(1 << 16)
+        with suppress(OSError):
+            connection.sendall(data)
+
+
+ANSWER = (
+    b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-999/1000\r\nContent-Length: 1000\r\n"
+    b'ETag: "a"\r\nLast-Modified: today\r\n\r\n' + header(llama_values(), []) + bytes(1000)
+)
+REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"
+CHUNKED = b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nGGUF\r\n0\r\n\r\n"
+
+COMMAND = b"""#!/bin/sh
+export MODEL="/models/a b.gguf" LLAMA_ARG_N_PARALLEL=2
+exec llama-server -m "$MODEL" -c 4096 -ngl 12 -ts 3,1 -ctk q8_0 --temp 0.5 \\
+  --spec-type draft:n_max=3,p_min=0.5 -md d.gguf --lora a.gguf,"b c.gguf" \\
+  -ot 'blk\\.[0-9]+=CPU,x=CUDA0' -ncmoe 3 --draft-max 8 --unheard 1 # end
+"""
+ENVIRONMENT = (
+    b"LLAMA_ARG_MODEL=/m.gguf\nLLAMA_ARG_CTX_SIZE=4096\nLLAMA_ARG_FLASH_ATTN=on\nLLAMA_ODD=1\n"
+)
+LM_STUDIO = """{"preset": "", "operation": {"fields": [
+{"key": "llm.prediction.temperature", "value": 0.7}, {"key": "llm.prediction.topPSampling",
+"value": {"checked": true, "value": 0.9}}]}, "load": {"fields": [{"key": "llm.load.contextLength",
+"value": 8192}, {"key": "llm.load.llama.acceleration.offloadRatio", "value": 0.5},
+{"key": "llm.load.llama.kCacheQuantizationType", "value": {"checked": true, "value": "q8_0"}},
+{"key": "load.gpuSplitConfig", "value": {"strategy": "custom", "customRatio": [1, 2]}},
+{"key": "llm.load.llama.speculativeDecoding.draftModel", "value": "d"}]}}"""
+KOBOLD = b"""{"model_param": "/m.gguf", "contextsize": 8192, "gpulayers": 20, "quantkv": 1,
+"threads": 4, "flashattention": true, "usecuda": ["normal", "0"], "tensor_split": [1.0, 2.0],
+"draftmodel": "d.gguf",
+"draftamount": 4, "lora": ["a.gguf"], "moecpu": 2, "overridetensors": "ffn=CPU", "batchsize": 512,
+"gendefaults": "{\\"temperature\\": 0.5, \\"top_k\\": 10}"}"""
+PRESETS = tuple(path.read_bytes() for path in sorted(builtin_dir().glob("*.toml")))
+PRESET = b"""name = "mine"
+n_ctx = 8192
+n_gpu_layers = 12
+tensor_split = [3.0, 1.0]
+n_cpu_moe = 2
+vram_gib = 8.5
+margin_gib = 0.25
+lora = ["a.gguf"]
+[[tensor_overrides]]
+pattern = "ffn_(up|down)"
+device = "GPU 0"
+[speculation]
+n_draft = 4
+[sampling]
+temperature = 0.5
+"""
+SETTINGS = b"""[ui]
+theme = "kvchat-dark"
+[chat]
+temperature = 0.7
+max_tokens = 100
+[cache]
+warm = "1GiB"
+slots = 2
+[models]
+folders = ["/models"]
+[keys]
+reply-stop = "f8"
+"""
+PROMPTS = b"""{"id": 1, "prompt": "one"}
+{"turns": ["two"], "question_id": 2}
+{"conversations": [{"from": "human", "value": "three"}]}
+{"messages": [{"role": "user", "content": [{"type": "text", "text": "four"}]}]}
+"""
+AMOUNTS = (
+    b"8GiB",
+    b"7.5 GB",
+    b"2x24GiB, 8GiB",
+    b"32k",
+    b"3:1",
+    b"30d",
+    b"hf:a/b/c.gguf@main",
+    URL.encode(),
+)
+
+
+ENTRIES = (
+    "llama-3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "gemma-3-1b", "gemma-3n-e4b",
+    "gemma-4-e4b", "deepseek-v2-lite", "granite-4.0-h-tiny", "lfm2-1.2b", "mamba-2.8b",
+    "jamba-mini", "falcon-h1-7b", "plamo-2-8b", "rwkv-7-world-2.9b", "kimi-linear-48b-a3b",
+    "qwen3-next-80b-a3b", "llama-4-scout", "deepseek-v3.2", "glm-4.5-air", "exaone-4.0-32b",
+)  # fmt: skip
+N_VOCAB = 152_064
+
+
+def _headers_of_many(n: int, random_seed: int) -> Iterator[Case]:
+    return damaged(small_seeds(ENTRIES), n, random_seed)
+
+
+def _headers_of_words(n: int, random_seed: int) -> Iterator[Case]:
+    return damaged([large_seed(N_VOCAB)], n, random_seed)
+
+
+def _texts(
+    name: str,
+    read: Callable[[bytes], Iterable[str]],
+    *seeds: bytes | Callable[[], bytes],
+    share: float = 1.0,
+) -> Reader:
+    """A reader of texts; seeds that have to be made are made when they are needed."""
+
+    def inputs(n: int, random_seed: int) -> Iterator[bytes]:
+        made = [seed if isinstance(seed, bytes) else seed() for seed in seeds]
+        return damaged_texts(made, n, random_seed)
+
+    return Reader(name, inputs, read, share)
+
+
+def _jsonl() -> bytes:
+    return "".join(jsonl_of([TREE])).encode()
+
+
+def _markdown() -> bytes:
+    return "".join(markdown_of([TREE], all_branches=True)).encode()
+
+
+def _header(case: Case) -> Iterator[str]:
+    yield outcome(case)
+
+
+THEMES = [path.read_bytes() for path in sorted(builtin_themes_dir().glob("*.toml"))]
+LOG_TEXTS = [path.read_bytes()[:20_000] for path in sorted(LOGS.iterdir())]
+READERS = [
+    Reader("GGUF header, with its estimate", _headers_of_many, _header, 3),
+    Reader("GGUF header of a large vocabulary", _headers_of_words, _header, 0.03),
+    _texts("preset, resolved for a machine", _preset, PRESET, *PRESETS),
+    _texts("settings", _settings, SETTINGS),
+    _texts("theme", _theme, *THEMES),
+    _texts("import: script, environment file", _import, COMMAND, ENVIRONMENT),
+    _texts("import: words of a command", _words, COMMAND),
+    _texts("import: models preset (INI)", _import, imports.INI.encode()),
+    _texts("import: llama-swap", _import, imports.SWAP.encode(), imports.ANCHORS.encode()),
+    _texts("import: compose", _import, imports.COMPOSE.encode(), imports.BOMB.encode()),
+    _texts("import: systemd unit", _import, imports.UNIT.encode()),
+    _texts("import: LM Studio", _import, LM_STUDIO.encode()),
+    _texts("import: Modelfile of Ollama", _import, imports.MODELFILE.encode()),
+    _texts("import: koboldcpp", _import, KOBOLD),
+    _texts("LM Studio's file that an export joins", _merged, LM_STUDIO.encode()),
+    _texts("log of a server, compared", _log, *LOG_TEXTS),
+    _texts("amounts, addresses", _amounts, *AMOUNTS),
+    _texts("chats: JSON lines, kept", _history, _jsonl),
+    _texts("chats: Markdown, kept", _history, _markdown),
+    _texts("database of chats", _store, _store_seed, share=0.1),
+    _texts("prompts of a benchmark", _prompts, PROMPTS),
+    _texts("results of a benchmark", _results, _results_seed),
+    _texts("cache of headers", _headers, _headers_seed),
+    _texts("measured costs", _costs, _costs_seed),
+    _texts("calibrations", _calibrations, _calibrations_seed),
+    _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
+    _texts("kept header of a remote model", _remote, _remote_seed),
+    _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),
+    _texts("index of kept states", _index, _index_seed, share=0.1),
+    _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),
+]

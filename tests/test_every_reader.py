@@ -1,0 +1,33 @@
+"""A small part of `benchmarks/hostile_inputs.py`, the same inputs every time."""
+
+import pytest
+
+from tests.hostile_readers import READERS
+from tests.hostile_texts import BOMBS
+from tests.measured_reader import LIMIT_BYTES, LIMIT_S, Reader, measured
+
+MOST = 60_000
+"""Bytes of an input here: larger ones take a second each."""
+BY_NAME = {reader.name: reader for reader in READERS}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_nothing_that_a_file_says_hurts_its_reader(name: str) -> None:
+    check(BY_NAME[name], n_inputs=len(BOMBS) + 150, most=MOST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_NAME)
+def test_nothing_large_that_a_file_says_hurts_its_reader(name: str) -> None:
+    check(BY_NAME[name], n_inputs=len(BOMBS), most=10 * MOST)
+
+
+def check(reader: Reader, n_inputs: int, most: int) -> None:
+    for given in reader.inputs(n_inputs, 1):
+        if isinstance(given, bytes) and len(given) > most:
+            continue
+        outcome = measured(reader, given)
+        assert outcome.failure is None, f"{outcome.failure} of {given!r:.1000}"
+        assert outcome.elapsed_s < LIMIT_S, f"{given!r:.1000}"
+        assert outcome.grown_bytes < LIMIT_BYTES, f"{given!r:.1000}"
+        assert not outcome.n_controls, f"{given!r:.1000}"
