@@ -8,6 +8,7 @@ that do are written to the current folder.
 """
 
 import argparse
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -23,6 +25,7 @@ from tests.fuzzed_headers import Case
 from tests.hostile_readers import READERS
 from tests.measured_reader import LIMIT_BYTES, LIMIT_S, Outcome, measured
 
+GIVEN_UP_S = 20
 START, END = "<!-- table -->\n", "<!-- end of the table -->\n"
 HEADER = (
     "| reader | inputs | tracebacks | over 2 s | over 200 MiB | control characters | slowest (ms) "
@@ -87,8 +90,11 @@ def _row(number_of_reader: int, options: argparse.Namespace) -> Row:
     reader = READERS[number_of_reader]
     n_inputs = round(options.inputs / sum(each.share for each in READERS) * reader.share)
     row = Row(reader.name)
+    signal.signal(signal.SIGALRM, _give_up)
     for number, given in enumerate(reader.inputs(n_inputs, options.seed)):
+        signal.alarm(GIVEN_UP_S)
         outcome = measured(reader, given)
+        signal.alarm(0)
         faults = row.add(outcome)
         if faults and row.counts["written"] < 20:
             row.counts["written"] += 1
@@ -100,6 +106,10 @@ def _row(number_of_reader: int, options: argparse.Namespace) -> Row:
             print(outcome.failure or f"{outcome.grown_bytes >> 20} MiB", flush=True)
     print(row.line().rstrip(), flush=True)
     return row
+
+
+def _give_up(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"it took longer than {GIVEN_UP_S} s")
 
 
 def faults_of(outcome: Outcome) -> list[str]:

@@ -1,5 +1,6 @@
 """Logs of llama-server: real ones of 0c1e57098, and lines of older builds."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,27 @@ def test_a_log_without_memory_says_how_to_get_one(tmp_path: Path) -> None:
         read_server_log(quiet)
     with pytest.raises(LogError, match="cannot be read"):
         read_server_log(tmp_path / "none.log")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("f: D model buffer size = " + "9" * 400 + " MiB\n", "says nothing about memory"),
+        ("GGUF\0\0\0 context", "no text"),
+        (
+            "".join(f"f: D{n} model buffer size = 1.00 MiB\n" for n in range(5000)),
+            "more than 4,096",
+        ),
+    ],
+)
+def test_a_log_that_no_server_wrote_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(line)
+    with pytest.raises(LogError, match=reason):
+        read_server_log(path)
+
+
+def test_a_pipe_is_no_log_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "server.log")
+    with pytest.raises(LogError, match="a pipe or a device"):
+        read_server_log(tmp_path / "server.log")

@@ -1,3 +1,4 @@
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -249,3 +250,20 @@ def test_a_part_under_another_name_is_no_whole_model(tmp_path: Path, name: str) 
     data = header(llama_values(**{"split.count": 40_000_000}))
     with pytest.raises(ModelFileError, match="split in 40000000"):
         read_gguf(write(tmp_path / name, data))
+
+
+def test_an_array_of_strings_is_no_array_of_integers(tmp_path: Path) -> None:
+    values = llama_values(**{"llama.attention.head_count_kv": ["a", "b"]})
+    path = write(tmp_path / "m.gguf", header(values, [("t", (64, 3), 0, 0)]), data_bytes=768)
+    assert read_gguf(path).integers("llama.attention.head_count_kv") is None
+
+
+def test_a_tensor_of_no_dimensions_is_one_number_as_in_ggml(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", header(llama_values(), [("t", (), 0, 0)]), data_bytes=32)
+    assert [(tensor.shape, tensor.nbytes) for tensor in read_gguf(path).tensors] == [((1,), 4)]
+
+
+def test_a_pipe_is_no_model_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(ModelFileError, match="a pipe or a device is no file"):
+        read_gguf(tmp_path / "m.gguf")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.model import header_cache
-from engine.model.folders import MAX_DEPTH
+from engine.model.folders import MAX_DEPTH, _gguf_files, find_candidates
 from engine.model.gguf import read_gguf
 from engine.model.kinds import ModelKind
 from engine.model.library import (
@@ -376,3 +376,8 @@ def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
         find_model("starter", [folder])
     path = tiny_gguf(folder / STARTER.file_name)
     assert find_model("Starter", [folder]) == path
+
+
+def test_what_the_kernel_shows_of_itself_is_not_looked_through() -> None:
+    assert find_candidates([Path("/proc"), Path("/sys")]) == []
+    assert all(not list(_gguf_files(Path(name), set())) for name in ("/proc", "/proc/self"))

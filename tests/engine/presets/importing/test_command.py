@@ -212,3 +212,8 @@ def test_several_types_give_the_head_and_one_predictor() -> None:
     assert found.left_out == ("--spec-type ngram-mod",)
     stages = given("-m a.gguf --spec-type mtp:n_max=3 --spec-type ngram-simple:ngram_size_n=4")
     assert (stages.preset.n_mtp_draft, stages.preset.speculation.lookup_pattern_min) == (3, 4)
+
+
+def test_a_quote_without_its_end_does_not_hide_the_settings_before_it() -> None:
+    found = read_text('LLAMA_ARG_MODEL=/m.gguf\nLLAMA_ARG_CTX_SIZE="4096')
+    assert (found.preset.model, found.preset.n_ctx) == ("/m.gguf", 4096)

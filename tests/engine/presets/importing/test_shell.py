@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.presets.importing.imported import ImportedFileError
 from engine.presets.importing.shell import commands
 
 WORDS = st.lists(
@@ -60,3 +61,16 @@ def test_operators_end_a_command() -> None:
 @given(st.text(max_size=60))
 def test_any_text_ends(text: str) -> None:
     assert all(isinstance(word, str) for each in commands(text) for word in each.words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A0=aa\n" + "".join(f'A{n + 1}="$A{n}$A{n}"\n' for n in range(40)),
+        "A=aaaaaaaa\n" + "$A" * 200_000,
+    ],
+    ids=["doubled", "repeated"],
+)
+def test_variables_come_to_so_much_and_no_more(text: str) -> None:
+    with pytest.raises(ImportedFileError, match="come to more than"):
+        words(text)
