@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import click
+from engine.build_memory import BuildMemory
 
 from app.bench.jsonl import read_jsonl as read_prompts
 from app.bench.results_file import read_results, write_results
@@ -28,7 +29,6 @@ from app.store.reply_stats import stats_of
 from app.store.schema import upgrade
 from app.store.trees import insert_tree
 from app.themes import builtin_themes_dir, read_theme
-from engine.build_memory import BuildMemory
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts

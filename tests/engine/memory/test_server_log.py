@@ -149,7 +149,7 @@ def test_a_log_without_memory_says_how_to_get_one(tmp_path: Path) -> None:
         ("f: D model buffer size = " + "9" * 400 + " MiB\n", "says nothing about memory"),
         ("GGUF\0\0\0 context", "no text"),
         (
-            "".join(f"f: D{n} model buffer size = 1.00 MiB\n" for n in range(5000)),
+            "".join(f"f: D{n} buffer size = 1.00 MiB\n" for n in range(5000)),
             "more than 4,096",
         ),
     ],
