@@ -22,6 +22,7 @@ HALF_BYTES = 2
 RWKV7 = frozenset({"arwkv7", "rwkv7"})
 UNROTATED = frozenset({"bloom", "gpt2", "jais", "mpt", "refact", "starcoder"})
 """Architectures that know positions by other means than rotation."""
+HIDDEN_STATES = 2
 TURNED_ELEMENTS = 64
 """Heads of multiples of so many elements are turned for a quantised cache."""
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
@@ -40,7 +41,9 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     n_rows = shape.n_graph_tokens
     if not architecture.gives_all_logits:
         n_rows = min(n_rows, n_outputs)
-    return n_rows * (architecture.n_vocab + 2 * architecture.d_hidden) * FLOAT_BYTES
+    n_copies = 3 if architecture.name == "chameleon" else 1  # logits of images are taken out
+    width = n_copies * architecture.n_vocab + 2 * architecture.d_hidden
+    return n_rows * width * FLOAT_BYTES
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -133,7 +136,9 @@ def feed_forward_width(architecture: Architecture) -> int:
     """Give the elements of one token in a dense block: inner activations and hidden states."""
     widths = architecture.widths
     if widths.is_gated:
-        n_inner, n_beside = 3, 8 if widths.token_mix else 3 if widths.is_normed_behind else 4
+        n_inner, n_beside = 3, 3 if widths.is_normed_behind else 4
+        if widths.token_mix or widths.is_parallel:
+            n_beside = 8 if widths.token_mix else 5
     else:
         n_inner, n_beside = 1, 4
     return n_inner * widths.feed_forward + n_beside * architecture.d_hidden
@@ -173,7 +178,8 @@ def attention_width(architecture: Architecture, shape: CacheShape) -> int:
         return 5 * widths.query // 2 + widths.key_value + n_streams * architecture.d_hidden
     if widths.is_fused and architecture.layers:
         return widths.query + _split_width(architecture, shape) + 2 * architecture.d_hidden
-    return 2 * widths.query + widths.key_value + 3 * architecture.d_hidden
+    n_key_values = 2 if widths.is_decompressed and is_quantized(shape.type_k) else 1
+    return 2 * widths.query + n_key_values * widths.key_value + 3 * architecture.d_hidden
 
 
 def _split_width(architecture: Architecture, shape: CacheShape) -> int:
@@ -233,9 +239,15 @@ def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
     return shape.n_graph_tokens * _mask_span(architecture, shape) * size
 
 
-def relative_spread(architecture: Architecture) -> float:
-    """Give how far the formula may be off, as a part of its number."""
-    return 0.25 if architecture.is_moe or architecture.is_recurrent else 0.15
+def relative_spread(architecture: Architecture, shape: CacheShape, nbytes: int) -> float:
+    """Give how far the formula may be off, as a part of its number.
+
+    The scatter of 95 % of shapes against dry runs, or two hidden states of each token where that is
+    more: whether they lie in holes that others left depends on the order of the graph.
+    """
+    scatter = 0.25 if architecture.is_moe or architecture.is_recurrent else 0.15
+    states = HIDDEN_STATES * shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
+    return max(scatter, min(states / max(1, nbytes), 0.5))
 
 
 def output_bytes(architecture: Architecture, n_outputs: int) -> int:

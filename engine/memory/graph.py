@@ -42,7 +42,6 @@ def add_graph(
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
     architecture = model.architecture
-    spread = spread_of(architecture, configuration, where)
     is_copied = is_pipelined(configuration, where)
     visited = where.gpus[:1] if is_offloaded(shape, where) else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
@@ -63,19 +62,23 @@ def add_graph(
             logits = logits_bytes(architecture, shape, n_outputs) + PIPELINE_COPIES * crossing
         nbytes = max(layers, logits)
         if nbytes:
+            spread = relative_spread(architecture, shape, nbytes)
+            spread = max(spread, visiting_spread(architecture, configuration, where))
             ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
     _add_host_buffers(ledger, model, configuration, shape, where)
     rows = output_bytes(architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
-def spread_of(architecture: Architecture, configuration: Configuration, where: Placement) -> float:
+def visiting_spread(
+    architecture: Architecture, configuration: Configuration, where: Placement
+) -> float:
     """Give how far a buffer may be off, as a part of it: more where layers or caches visit GPUs.
 
     The scatter of 95 % of shapes of all architectures against dry runs (`docs/accuracy.md`).
     """
     if not where.gpus:
-        return relative_spread(architecture)
+        return 0.0
     if _is_whole(configuration, where):
         return 0.35 if architecture.states else 0.25
     return 0.5

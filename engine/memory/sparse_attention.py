@@ -69,12 +69,12 @@ def _chosen_cells_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def transposed_values_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the f16 copy of a layer's latent values: attention without kernels needs rows."""
+    """Give the copy of a layer's latent values: attention without kernels needs rows."""
     layers = architecture.distinct_layers
     v_dim = max(architecture.v_head_dims, default=0)
     v_dim = max(v_dim, *(layer.v_width for layer in layers))
     cells = max(map(shape.attended_cells, layers), default=0)
-    return cells * shape.n_streams * v_dim * HALF_BYTES
+    return cells * shape.n_streams * kv_type(shape.type_v).row_bytes(v_dim)
 
 
 def _blocks_bytes(architecture: Architecture, indexer: Indexer, shape: CacheShape) -> int:

@@ -27,6 +27,8 @@ class Widths:
     """Inner elements of the experts that every token passes through, beside the routed ones."""
     query: int = 0
     """Elements of all query heads; of keys and values too where one matrix gives all three."""
+    is_decompressed: bool = False
+    """Whether keys and values are made of a latent row, and kept whole (older DeepSeek files)."""
     is_fused: bool = False
     """Whether one matrix gives queries, keys and values."""
     key_value: int = 0
@@ -57,13 +59,15 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
     return Widths(
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
-        is_parallel=not (table.has("ffn_norm") or table.has("post_attention_norm")),
+        is_parallel=table.has("attn_norm")
+        and not (table.has("ffn_norm") or table.has("post_attention_norm")),
         is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
+        is_decompressed=table.has("attn_kv_b"),
         is_fused=not query,
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),

@@ -1,5 +1,7 @@
 """Printed ranges against what llama.cpp's dry run said about shapes that no model has.
 
+What lay in its range when it was recorded stays there; `docs/accuracy.md` has the share.
+
 Each is a model of the catalogue with other keys, written by `benchmarks/accuracy_models.py` and
 asked through `benchmarks/accuracy_truth.py`; GPUs are `benchmarks/stand_in_gpu.cpp`.
 """
