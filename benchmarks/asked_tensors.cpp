@@ -29,7 +29,8 @@ ggml_context * shapes = nullptr;
 bool is_there(const std::string & name, int flags) {
     using loader = llama_model_loader;
     if (!(flags & (loader::TENSOR_NOT_REQUIRED | loader::TENSOR_SKIP_IF_VIRTUAL))) return true;
-    static const std::regex layer("^blk\\.[0-9]+\\."), part("(_[a-z]+)?\\.bias$");
+    if ((flags & loader::TENSOR_SKIP) && (flags & loader::TENSOR_SKIP_IF_VIRTUAL)) return false;  // fused, of a head
+    static const std::regex layer("blk\\.[0-9]+\\."), part("(_[a-z]+)?\\.bias$");
     std::string kind = std::regex_replace(name, layer, "");
     if (kind.find("scale") != std::string::npos && kind.find(".weight") == std::string::npos) return false;
     kind = std::regex_replace(kind, part, ".bias");  // biases of one block come together

@@ -34,8 +34,13 @@ OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 """Architectures whose tied output is made before the embeddings: the CPU holds both, too."""
 EMBEDDING_IS_OUTPUT = frozenset({"bitnet"})
 """Architectures whose embeddings give the logits where they are: no GPU gets a copy."""
-LOADED_OF_NEXTN = {"hy_v3": re.compile(r"\.(ffn_|exp_probs)")}
+LOADED_OF_NEXTN = {
+    "glm-dsa": re.compile(r"\.exp_probs_b"),
+    "hy_v3": re.compile(r"\.(ffn_|exp_probs|nextn\.(embed_tokens|shared_head_head))"),
+}
 """Tensors of a next-token head that llama.cpp loads although it does not use them."""
+UNUSED = "cross_attn_rel_b"
+"""Part of the name of tensors that llama.cpp passes over (T5's decoder)."""
 HEADLESS = frozenset(
     {
         "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
@@ -101,10 +106,13 @@ def weights_of(
     layers = [0] * n_blocks
     moved: dict[str, int] = defaultdict(int)
     inputs = outputs = 0
+    embedding_output = _output_as_embeddings(file)
     for tensor in file.tensors:
         index = layer_of(tensor.name, n_blocks)
         is_head = index is not None and index >= n_trunk
         if is_head and not with_head and not (loaded and loaded.search(tensor.name)):
+            continue
+        if UNUSED in tensor.name:
             continue
         nbytes = _padded(tensor)
         device = overridden(tensor.name, rules)
@@ -114,6 +122,7 @@ def weights_of(
             layers[index] += nbytes
         elif tensor.name.startswith(OUTPUT_PREFIXES):
             outputs += nbytes
+            inputs += nbytes * (tensor is embedding_output)
         else:
             inputs += nbytes
     embeddings = _tied_embeddings(file)
@@ -198,6 +207,14 @@ def _tied_embeddings(file: GgufFile) -> TensorInfo | None:
         return None
     tensors = {tensor.name: tensor for tensor in file.tensors}
     return None if "output.weight" in tensors else tensors.get("token_embd.weight")
+
+
+def _output_as_embeddings(file: GgufFile) -> TensorInfo | None:
+    """Give the output layer of which CodeShell makes its embeddings where a file has none."""
+    tensors = {tensor.name: tensor for tensor in file.tensors}
+    if file.architecture != "codeshell" or "token_embd.weight" in tensors:
+        return None
+    return tensors.get("output.weight")
 
 
 def _padded(tensor: TensorInfo) -> int:
