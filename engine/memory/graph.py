@@ -102,7 +102,8 @@ def crossing_bytes(
     first = next((first for first, _, other in where.spans if other == device), None)
     if first in architecture.states:
         width += architecture.widths.state_input // (2 if is_first else 1)
-    return shape.n_graph_tokens * width * FLOAT_BYTES + mask_bytes(architecture, shape)
+    inputs = _cell_bytes(architecture, shape) + mask_bytes(architecture, shape)
+    return shape.n_graph_tokens * width * FLOAT_BYTES + inputs
 
 
 def returning_bytes(
@@ -131,6 +132,7 @@ def gpu_layers_bytes(
     if device in where.distinct_devices:
         attention = attention_bytes(architecture, shape) + cuda_copy_bytes(architecture, shape)
         layers = max(whole, attention)
+        layers -= mask_bytes(architecture, shape) * leaves_gpus(architecture, shape)
     visits = is_first and is_offloaded(shape, where)
     if visits:
         visiting = offloaded_tensor_bytes(model, configuration, where)
@@ -205,10 +207,15 @@ def is_pipelined(configuration: Configuration, where: Placement) -> bool:
 def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """Give the inputs of the graph: embedded tokens, masks, and where transposed values go."""
     embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
-    cells = 0
-    if not shape.flash_attention:
-        cells = shape.n_graph_tokens * architecture.v_width_max * CELL_BYTES
-    return embedded + cells + mask_bytes(architecture, shape)
+    return embedded + _cell_bytes(architecture, shape) + mask_bytes(architecture, shape)
+
+
+def _cell_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give the cells that values go to one by one: transposed, in each of a model's caches."""
+    if shape.flash_attention:
+        return 0
+    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
+    return n_caches * shape.n_graph_tokens * architecture.v_width_max * CELL_BYTES
 
 
 def _add_host_buffers(
@@ -227,6 +234,8 @@ def _add_host_buffers(
     embedded = architecture.d_hidden + architecture.layer_embedding_width
     inputs = n_copies * input_bytes(architecture, shape)
     inputs += shape.n_graph_tokens * embedded * FLOAT_BYTES
+    if not configuration.offload_kqv:
+        inputs += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
     if leaves_gpus(architecture, shape) and configuration.offload_kqv:
         inputs += _visiting_attention_bytes(architecture, shape, n_copies)
     if any(
