@@ -1,0 +1,96 @@
+"""Real texts and values that hostile inputs are made of."""
+
+from app.store.records import Chat, ChatTree, StoredMessage
+from engine.configuration import SamplingSettings
+from engine.presets.library import builtin_dir
+from tests.gguf_files import header, llama_values
+
+URL = "https://example.org/m.gguf"
+MESSAGES = tuple(
+    StoredMessage(
+        id=n, chat_id=1, parent_id=n - 1 or None, role="user" if n % 2 else "assistant",
+        content=f"text {n}", token_ids=(1, 2), vocabulary_id="v", model_name="m", seed=7,
+        finish_reason="stop", created_at=1.5,
+        stats={
+            **dict.fromkeys(("n_prompt", "n_reused", "n_rounds", "n_drafted", "n_verified"), 1),
+            **dict.fromkeys(("n_examined", "n_accepted", "n_emitted"), 1), "decode_s": 0.5,
+            "by_source": {"lookup": {"n_drafted": 1}}, "by_position": [{"n_drafted": 1}],
+        },
+    )
+    for n in (1, 2, 3)
+)  # fmt: skip
+TREE = ChatTree(Chat(1, "t", False, 1.0, 1.0, "/m.gguf", "s", SamplingSettings(), 3), MESSAGES)
+
+ANSWER = (
+    b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-999/1000\r\nContent-Length: 1000\r\n"
+    b'ETag: "a"\r\nLast-Modified: today\r\n\r\n' + header(llama_values(), []) + bytes(1000)
+)
+REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"
+CHUNKED = b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nGGUF\r\n0\r\n\r\n"
+
+COMMAND = b"""#!/bin/sh
+export MODEL="/models/a b.gguf" LLAMA_ARG_N_PARALLEL=2
+exec llama-server -m "$MODEL" -c 4096 -ngl 12 -ts 3,1 -ctk q8_0 --temp 0.5 \\
+  --spec-type draft:n_max=3,p_min=0.5 -md d.gguf --lora a.gguf,"b c.gguf" \\
+  -ot 'blk\\.[0-9]+=CPU,x=CUDA0' -ncmoe 3 --draft-max 8 --unheard 1 # end
+"""
+ENVIRONMENT = (
+    b"LLAMA_ARG_MODEL=/m.gguf\nLLAMA_ARG_CTX_SIZE=4096\nLLAMA_ARG_FLASH_ATTN=on\nLLAMA_ODD=1\n"
+)
+LM_STUDIO = """{"preset": "", "operation": {"fields": [
+{"key": "llm.prediction.temperature", "value": 0.7}, {"key": "llm.prediction.topPSampling",
+"value": {"checked": true, "value": 0.9}}]}, "load": {"fields": [{"key": "llm.load.contextLength",
+"value": 8192}, {"key": "llm.load.llama.acceleration.offloadRatio", "value": 0.5},
+{"key": "llm.load.llama.kCacheQuantizationType", "value": {"checked": true, "value": "q8_0"}},
+{"key": "load.gpuSplitConfig", "value": {"strategy": "custom", "customRatio": [1, 2]}},
+{"key": "llm.load.llama.speculativeDecoding.draftModel", "value": "d"}]}}"""
+KOBOLD = b"""{"model_param": "/m.gguf", "contextsize": 8192, "gpulayers": 20, "quantkv": 1,
+"threads": 4, "flashattention": true, "usecuda": ["normal", "0"], "tensor_split": [1.0, 2.0],
+"draftmodel": "d.gguf",
+"draftamount": 4, "lora": ["a.gguf"], "moecpu": 2, "overridetensors": "ffn=CPU", "batchsize": 512,
+"gendefaults": "{\\"temperature\\": 0.5, \\"top_k\\": 10}"}"""
+PRESETS = tuple(path.read_bytes() for path in sorted(builtin_dir().glob("*.toml")))
+PRESET = b"""name = "mine"
+n_ctx = 8192
+n_gpu_layers = 12
+tensor_split = [3.0, 1.0]
+n_cpu_moe = 2
+vram_gib = 8.5
+margin_gib = 0.25
+lora = ["a.gguf"]
+[[tensor_overrides]]
+pattern = "ffn_(up|down)"
+device = "GPU 0"
+[speculation]
+n_draft = 4
+[sampling]
+temperature = 0.5
+"""
+SETTINGS = b"""[ui]
+theme = "kvchat-dark"
+[chat]
+temperature = 0.7
+max_tokens = 100
+[cache]
+warm = "1GiB"
+slots = 2
+[models]
+folders = ["/models"]
+[keys]
+reply-stop = "f8"
+"""
+PROMPTS = b"""{"id": 1, "prompt": "one"}
+{"turns": ["two"], "question_id": 2}
+{"conversations": [{"from": "human", "value": "three"}]}
+{"messages": [{"role": "user", "content": [{"type": "text", "text": "four"}]}]}
+"""
+AMOUNTS = (
+    b"8GiB",
+    b"7.5 GB",
+    b"2x24GiB, 8GiB",
+    b"32k",
+    b"3:1",
+    b"30d",
+    b"hf:a/b/c.gguf@main",
+    URL.encode(),
+)
