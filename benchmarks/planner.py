@@ -25,7 +25,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from app.screens.planner import PlannerScreen
-from app.widgets.plan_report import PlanReport
+from app.widgets.panes import PlanReport
 from app.widgets.plan_table import PlanTable
 from engine.memory.units import GIB
 from tests.app.screens.plan_host import Host, SilentDryRun

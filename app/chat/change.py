@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from engine.events import Loaded
 
 Severity = Literal["information", "warning", "error"]

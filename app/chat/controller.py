@@ -6,12 +6,11 @@ What becomes of the engine's events is in `app.chat.replies`.
 from dataclasses import replace
 
 from app.chat.change import Notice
-from app.chat.continuing import is_out_of_room, known_tokens
-from app.chat.entries import CUT_BY_CLOSE
+from app.chat.entries import CUT_BY_CLOSE, is_out_of_room, known_tokens
 from app.chat.replies import ChatReplies, owner_of
 from app.chat.reply import RunningReply
 from app.chat.snapshot import Phase
-from app.chat.summary import Summariser
+from app.chat.trimming import Summariser
 from app.store.errors import StoreError
 from engine.configuration import (
     Configuration,

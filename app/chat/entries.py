@@ -1,12 +1,115 @@
-"""Messages as the transcript shows them."""
+"""The messages of a chat as they are shown, asked about and gone on with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.render import format as fmt
 from app.store.records import StoredMessage
+from engine.errors import EngineError
 from engine.events import FinishReason
+from engine.requests import Message
+
+SUMMARY_BEGINS = "Summary of the conversation before this point:"
+
+
+def conversation(
+    system_prompt: str,
+    path: Sequence[StoredMessage],
+    *,
+    kept_from: int | None = None,
+    summary: str | None = None,
+) -> tuple[Message, ...]:
+    """Give the messages of a request.
+
+    Args:
+        system_prompt: Instruction at the start; blanks alone are none.
+        path: The stored messages from the root on; those without text are left out.
+        kept_from: First message that the model sees; all are seen where it is not on the path.
+        summary: What stands for the messages before that one.
+    """
+    place = place_of(kept_from, path)
+    note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if place and summary else ""
+    prompt = system_prompt.strip()
+    # Without a system prompt the summary goes before the first question: some templates know no
+    # system message.
+    head = "\n\n".join(filter(None, (prompt, note))) if prompt else ""
+    messages = [Message("system", head)] if head else []
+    pending = "" if prompt else note
+    for stored in path[place:]:
+        if not stored.content:
+            continue
+        message = Message(stored.role, stored.content, stored.token_ids, stored.vocabulary_id)
+        if pending:
+            message = Message(message.role, f"{pending}\n\n{message.content}")
+            pending = ""
+        if messages and messages[-1].role == message.role:
+            # Many templates refuse two turns of one speaker: a reply between was never begun.
+            message = Message(message.role, f"{messages.pop().content}\n\n{message.content}")
+        messages.append(message)
+    return tuple(messages)
+
+
+def place_of(kept_from: int | None, path: Sequence[StoredMessage]) -> int:
+    """Give how many messages at the start of a path the model does not see."""
+    if kept_from is None:
+        return 0
+    return next((i for i, message in enumerate(path) if message.id == kept_from), 0)
+
+
+WHOLE = (FinishReason.END, FinishReason.STOP_STRING)
+"""How replies end that have nothing to go on with."""
+
+
+class CannotContinueError(EngineError):
+    """A reply that was cut cannot go on with the loaded model."""
+
+    title = "The reply cannot go on"
+
+
+def is_cut(message: StoredMessage) -> bool:
+    """Whether this is a reply that ended before the model was done."""
+    return message.role == "assistant" and message.finish_reason not in WHOLE
+
+
+def is_out_of_room(message: StoredMessage) -> bool:
+    """Whether this is a reply that ended, or never began, because the context was full."""
+    return message.role == "assistant" and message.finish_reason == FinishReason.CONTEXT
+
+
+def can_go_on(message: StoredMessage, vocabulary_id: str | None) -> bool:
+    """Whether a reply that was cut can go on with a model of this vocabulary; None is any."""
+    if not message.content:
+        return True
+    is_known = bool(message.token_ids) and message.vocabulary_id is not None
+    return is_known and vocabulary_id in (None, message.vocabulary_id)
+
+
+def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
+    """Give the tokens that a reply goes on behind; none where it holds no text yet.
+
+    Args:
+        message: The reply.
+        vocabulary_id: The vocabulary of the loaded model.
+
+    Raises:
+        CannotContinueError: If its tokens are not known, or are those of another vocabulary.
+    """
+    if not message.content:
+        return ()
+    if not message.token_ids or message.vocabulary_id is None:
+        raise CannotContinueError(
+            "which tokens this reply has was not kept, only its text: ctrl+g answers once more"
+        )
+    if message.vocabulary_id != vocabulary_id:
+        by = f" by {message.model_name}" if message.model_name else ""
+        raise CannotContinueError(
+            f"it was written{by} in another vocabulary than the loaded model has: load that model "
+            "(ctrl+o), or answer once more (ctrl+g)"
+        )
+    return message.token_ids
+
 
 CUT_BY_CRASH = "engine stopped"
 """Finish reason of a reply that the engine's end cut off."""

@@ -3,12 +3,20 @@
 from collections import defaultdict
 from dataclasses import replace
 
-from app.chat.continuing import can_go_on, is_cut, is_out_of_room
-from app.chat.entries import Entry, Speaker, divider, entry_of
-from app.chat.prompting import conversation, place_of
-from app.chat.room import Room, room
+from app.chat.entries import (
+    Entry,
+    Speaker,
+    can_go_on,
+    conversation,
+    divider,
+    entry_of,
+    is_cut,
+    is_out_of_room,
+    place_of,
+)
+from app.chat.trimming import Room, room
 from app.store.chats import ChatStore
-from app.store.locks import ChatLock
+from app.store.database import ChatLock
 from app.store.records import Chat, StoredMessage
 from app.store.statements import NewTurn
 from engine.configuration import SamplingSettings

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.chat.change import Notice
-from app.chat.continuing import is_out_of_room
 from app.chat.controller import ChatController
-from app.chat.entries import Speaker
+from app.chat.entries import Speaker, is_out_of_room
 from app.chat.replies import owner_of
-from app.chat.room import MAX_KEPT, Room, n_tokens
-from app.chat.summary import Summariser, summary_request
+from app.chat.trimming import MAX_KEPT, Room, Summariser, n_tokens, summary_request
 from engine.errors import EngineError
 
 

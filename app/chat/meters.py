@@ -5,9 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.chat.judging import judging
-from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
-from app.chat.tally import Tally, tally_of
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally, judging, tally_of
 from app.render.format import share
 from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings

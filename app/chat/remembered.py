@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.chat.entries import Entry
-from app.chat.pieces import Piece, cut, joined
+from app.chat.reply import Piece, cut, joined
 
 N_REPLIES = 64
 

@@ -9,16 +9,14 @@ from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 
 from app.chat.change import Change, Notice, Severity
-from app.chat.entries import CUT_BY_CRASH, FAILED, Entry, Speaker
+from app.chat.entries import CUT_BY_CRASH, FAILED, Entry, Speaker, conversation
 from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
-from app.chat.pieces import Piece
-from app.chat.prompting import conversation
 from app.chat.remembered import RememberedPieces
-from app.chat.reply import RunningReply
-from app.chat.room import is_surely_longer
+from app.chat.reply import Piece, RunningReply
 from app.chat.snapshot import CockpitSnapshot, Phase
+from app.chat.trimming import is_surely_longer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import StoredMessage

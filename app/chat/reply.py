@@ -1,13 +1,110 @@
-"""A reply while it streams: its text so far and when it was last handed to the store."""
+"""One reply as it comes: its pieces, the line of text that they make, its figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
-from app.chat.joined_stats import joined_stats
-from app.chat.pieces import Piece, pieces_of
-from app.store.locks import ChatLock
-from app.store.records import StoredMessage
-from app.store.reply_stats import stats_of
-from engine.events import GenerationStats, TokensCommitted
+from app.chat.snapshot import added_savings
+from app.store.database import ChatLock
+from app.store.records import StoredMessage, stats_of
+from engine.events import GenerationStats, TokenKind, TokensCommitted
+from engine.speculation.stats import added_positions, added_sources, speedup_of
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a reply whose tokens came in the same way."""
+
+    text: str
+    kind: TokenKind | None = None
+    """None where it is not known, as in a reply that was read from the database."""
+    source: str | None = None
+    """Who drafted it."""
+
+
+def pieces_of(event: TokensCommitted) -> Iterator[Piece]:
+    """Give the text of one round by its tokens; text that was held back belongs to the last."""
+    start = 0
+    for token, length in zip_longest(event.tokens, event.lengths):
+        if token is None or length is None:
+            break
+        if length:
+            yield Piece(event.text[start : start + length], token.kind, token.source)
+        start += length
+    if start < len(event.text):
+        last = event.tokens[-1] if event.tokens else None
+        kind, source = (last.kind, last.source) if last is not None else (None, None)
+        yield Piece(event.text[start:], kind, source)
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Give the same text with neighbours of one kind and source as one piece."""
+    merged: list[Piece] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is not None and (last.kind, last.source) == (piece.kind, piece.source):
+            merged[-1] = Piece(last.text + piece.text, piece.kind, piece.source)
+        else:
+            merged.append(piece)
+    return merged
+
+
+def cut(pieces: Iterable[Piece], text: str) -> tuple[Piece, ...] | None:
+    """Give the pieces up to the length of `text`, None where they do not spell it.
+
+    A finished reply may be shorter than what was shown of it: a stop string is taken away.
+    """
+    kept: list[Piece] = []
+    left = text
+    for piece in pieces:
+        part = piece.text[: len(left)]
+        if not left.startswith(part):
+            return None
+        if part:
+            kept.append(Piece(part, piece.kind, piece.source))
+        left = left[len(part) :]
+    return None if left else tuple(kept)
+
+
+def joined_stats(before: GenerationStats, after: GenerationStats) -> GenerationStats:
+    """Give the statistics of a whole reply from those of its first and its second part.
+
+    Counts and times are sums, speeds are those of the sums. What stands for one moment is the
+    second part's: its prompt, which held the first part, the plain step, and who drafted at the
+    end. The wait for the first token is the first part's.
+    """
+    decode_s = before.decode_s + after.decode_s
+    n_emitted = before.n_emitted + after.n_emitted
+    saved_s, saved_error_s = added_savings(before, after)
+    return replace(
+        after,
+        n_rounds=before.n_rounds + after.n_rounds,
+        n_drafted=before.n_drafted + after.n_drafted,
+        n_verified=before.n_verified + after.n_verified,
+        n_examined=before.n_examined + after.n_examined,
+        n_accepted=before.n_accepted + after.n_accepted,
+        n_emitted=n_emitted,
+        by_source=added_sources(before.by_source, after.by_source),
+        by_position=added_positions(before.by_position, after.by_position),
+        n_near_ties=before.n_near_ties + after.n_near_ties,
+        n_redecoded=before.n_redecoded + after.n_redecoded,
+        prefill_s=before.prefill_s + after.prefill_s,
+        first_token_s=before.first_token_s,
+        decode_s=decode_s,
+        decode_tps=n_emitted / decode_s if decode_s > 0 else None,
+        saved_s=saved_s,
+        saved_error_s=saved_error_s,
+        tokens_per_round=_tokens_per_round(before, after),
+        speedup=None if saved_s is None else speedup_of(saved_s, decode_s),
+    )
+
+
+def _tokens_per_round(before: GenerationStats, after: GenerationStats) -> float | None:
+    if not before.tokens_per_round or not after.tokens_per_round:
+        return after.tokens_per_round or before.tokens_per_round
+    n_passes = before.n_emitted / before.tokens_per_round + after.n_emitted / after.tokens_per_round
+    return (before.n_emitted + after.n_emitted) / n_passes if n_passes else None
+
 
 SAVE_EVERY_S = 0.4
 """Time between two partial saves; with the store's own half second less than one is lost."""

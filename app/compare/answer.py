@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from app.chat.pieces import Piece, pieces_of
-from app.chat.tally import Tally, tally_of
+from app.chat.reply import Piece, pieces_of
+from app.chat.snapshot import Tally, tally_of
 from app.compare.side import Side
 from engine.events import (
     Event,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
-from app.chat.tally import Tally
+from app.chat.snapshot import Tally
 from app.compare.comparison import Pair
 from engine.events import Finished
 from engine.speculation.divergence import first_divergence

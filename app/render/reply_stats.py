@@ -1,8 +1,7 @@
 """What is kept of a reply, spelled out: the whole statistics of one message."""
 
 from app.render import format as fmt
-from app.store.records import StoredMessage
-from app.store.reply_stats import stats_of
+from app.store.records import StoredMessage, stats_of
 from engine.events import GenerationStats
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
-from app.chat.snapshot import CockpitSnapshot
-from app.chat.tally import Tally
+from app.chat.snapshot import CockpitSnapshot, Tally
 from app.render import format as fmt
 from app.render.charts import MAX_HEIGHT, MIN_HEIGHT, GraphSymbols, cost_chart, history, ribbon
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 from app.chat.entries import Entry, Speaker
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.render import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown.document import MarkdownDocument

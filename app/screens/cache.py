@@ -30,10 +30,9 @@ from app.render.cache_list import (
 from app.render.lines import Line, Run, wrapped
 from app.screens.ask import AskYes
 from app.store.errors import StoreError
-from app.widgets.cache_panel import CachePanel
 from app.widgets.key_bar import KeyBar
-from app.widgets.plan_report import PlanReport
-from app.widgets.plan_title import PlanTitle
+from app.widgets.panels import CachePanel, PlanTitle
+from app.widgets.panes import PlanReport
 from app.widgets.row_list import RowList
 from engine.cache.report import CacheEntry, CacheReport
 

@@ -11,20 +11,22 @@ from textual.widgets import Static
 from app.chat.change import Change
 from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.chat.snapshot import Phase
 from app.render.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from app.services import Services
-from app.widgets.cache_panel import CachePanel
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.key_bar import KeyBar
-from app.widgets.memory_panel import MemoryPanel
-from app.widgets.panel import Panel
-from app.widgets.speculation_panel import SpeculationPanel
-from app.widgets.status_bar import StatusBar
+from app.widgets.panels import (
+    CachePanel,
+    MemoryPanel,
+    Panel,
+    SpeculationPanel,
+    StatusBar,
+    ThroughputPanel,
+)
 from app.widgets.tab_strip import TabStrip
-from app.widgets.throughput_panel import ThroughputPanel
 from app.widgets.transcript import Transcript
 
 FRAME_S = 0.08

@@ -26,8 +26,8 @@ from app.screens.hand_back import hand_back
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
+from app.widgets.composer import SearchBox
 from app.widgets.key_bar import KeyBar
-from app.widgets.search_box import SearchBox
 from engine.errors import EngineError
 
 SEARCH_AFTER_S = 0.12

@@ -19,10 +19,10 @@ from app.render.format import counted
 from app.render.lines import indented
 from app.render.transcript import TINT_MODES, TintMode
 from app.store.errors import StoreError
-from app.widgets.answer_pane import AnswerPane
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines
 from app.widgets.key_bar import KeyBar
+from app.widgets.panes import AnswerPane
 from engine.configuration import ControllerName, PredictorName
 from engine.requests import GenerationRequest
 

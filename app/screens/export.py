@@ -19,9 +19,9 @@ from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
 from app.screens.ask import AskLine, AskYes
 from app.widgets.key_bar import KeyBar
+from app.widgets.panels import PlanTitle
+from app.widgets.panes import PlanReport
 from app.widgets.plan_list import PlanList
-from app.widgets.plan_report import PlanReport
-from app.widgets.plan_title import PlanTitle
 from engine.errors import EngineError
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSetName
 from engine.presets.export.formats import FORMATS, ExportFormat

@@ -7,7 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from app.render.help import KeySection, help_lines
-from app.widgets.pager import Pager
+from app.widgets.panes import Pager
 
 
 class HelpScreen(ModalScreen[None]):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.chat.room import MIN_BYTES_PER_TOKEN, is_surely_longer
+from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render import format as fmt
 from app.render.sanitize import visible
 from app.store.records import Draft

@@ -9,8 +9,8 @@ from app.planning.plan import Plan, Setup
 from app.planning.what_if import Effect
 from app.screens.ask import AskLine, AskYes
 from app.screens.plan_choices import LeftPlan, PlanChoices
+from app.widgets.panes import PlanReport
 from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_report import PlanReport
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.cards import find_card

@@ -32,10 +32,10 @@ from app.screens.hand_back import hand_back, is_open
 from app.screens.plan_actions import PlanActions
 from app.screens.plan_choices import LeftPlan
 from app.widgets.key_bar import KeyBar
+from app.widgets.panels import PlanTitle
+from app.widgets.panes import PlanReport
 from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_report import PlanReport
 from app.widgets.plan_table import PlanTable
-from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize

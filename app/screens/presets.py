@@ -21,9 +21,9 @@ from app.render.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.hand_back import hand_back
 from app.widgets.key_bar import KeyBar
+from app.widgets.panels import PlanTitle
+from app.widgets.panes import PlanReport
 from app.widgets.plan_list import MARKER_WIDTH, PlanList
-from app.widgets.plan_report import PlanReport
-from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize

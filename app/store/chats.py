@@ -11,9 +11,15 @@ from pathlib import Path
 from types import TracebackType
 
 from app.store import search, statements, trees
+from app.store.database import (
+    ChatLock,
+    connect,
+    hold_database,
+    open_database,
+    release_database,
+    take_lock,
+)
 from app.store.errors import StoreError, is_damage, is_damaged_index, store_error
-from app.store.locks import ChatLock, take_lock
-from app.store.opening import connect, hold_database, open_database, release_database
 from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,

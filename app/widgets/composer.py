@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
 
 from app.chat_keys import COMPOSER_KEYS
@@ -106,3 +106,12 @@ class Composer(TextArea):
         """Show another text, which undo does not lead back from: it belongs to another chat."""
         self.load_text(text)
         self.move_cursor(self.document.end)
+
+
+class SearchBox(Input):
+    """Where the user writes what is searched."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.to_list", "To the list", id="search-to-list",
+                tooltip="From the search to what was found"),
+    ]  # fmt: skip

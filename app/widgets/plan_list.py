@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from app.render.lines import Line, Run
-from app.widgets.plan_report import PlanReport
+from app.widgets.panes import PlanReport
 
 MARKER_WIDTH = 2
 

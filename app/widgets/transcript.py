@@ -19,13 +19,12 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from app.chat.entries import Entry, Speaker
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.chat_keys import MESSAGE_KEYS
 from app.render.format import counted
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
-from app.widgets.highlight import highlighted
-from app.widgets.ink import FRAME_INKS, Ink, ink_classes
+from app.widgets.ink import FRAME_INKS, Ink, highlighted, ink_classes
 
 AGAIN = "ctrl+g again · tab selects: r again, e edit, y copy"
 """Said behind the last reply: these keys have no other place where they could be found."""

@@ -4,8 +4,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from app.chat.continuing import CannotContinueError
 from app.chat.controller import ChatController
+from app.chat.entries import CannotContinueError
 from app.chat.replies import owner_of
 from app.chat.snapshot import Phase
 from app.store.errors import StoreError

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.continuing import CannotContinueError
 from app.chat.controller import ChatController
-from app.chat.entries import Speaker
+from app.chat.entries import CannotContinueError, Speaker
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason

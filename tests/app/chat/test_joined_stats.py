@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.joined_stats import joined_stats
+from app.chat.reply import joined_stats
 from engine.events import GenerationStats, PositionCounts, SourceCounts
 
 FIRST = GenerationStats(

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from app.chat.controller import ChatController
-from app.chat.entries import DIVIDER_KEY, Speaker
+from app.chat.entries import DIVIDER_KEY, SUMMARY_BEGINS, Speaker
 from app.chat.making_room import RoomMaker
-from app.chat.prompting import SUMMARY_BEGINS
-from app.chat.summary import INSTRUCTION, Summariser
+from app.chat.trimming import INSTRUCTION, Summariser
 from app.compare.comparison import Comparison
 from app.compare.side import plain_side, speculative_side
 from engine.cache.report import CacheNote, CacheReport

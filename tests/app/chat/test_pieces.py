@@ -1,6 +1,6 @@
 """Text that remembers where its tokens came from."""
 
-from app.chat.pieces import Piece, cut, joined, pieces_of
+from app.chat.reply import Piece, cut, joined, pieces_of
 from engine.events import CommittedToken, TokenKind, TokensCommitted
 
 DRAFTED = CommittedToken(1, TokenKind.DRAFT, "lookup")

@@ -1,8 +1,8 @@
 """What is known of the tokens of earlier replies."""
 
 from app.chat.entries import Entry, Speaker
-from app.chat.pieces import Piece
 from app.chat.remembered import N_REPLIES, RememberedPieces
+from app.chat.reply import Piece
 from engine.events import TokenKind
 
 DRAFTED = Piece("fox", TokenKind.DRAFT, "lookup")

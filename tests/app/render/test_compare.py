@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.tally import Tally
+from app.chat.snapshot import Tally
 from app.compare.answer import Answer
 from app.compare.comparison import Comparison
 from app.compare.side import Side

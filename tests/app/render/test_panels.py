@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
-from app.chat.tally import Tally
+from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally
 from app.render.cache import cache_lines
 from app.render.format import NO_VALUE
 from app.render.lines import plain, width_of

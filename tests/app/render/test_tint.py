@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.render.lines import Run, plain, wrapped
 from app.render.sanitize import visible
 from app.render.transcript import TintedText, source_style

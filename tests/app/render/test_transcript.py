@@ -1,5 +1,5 @@
 from app.chat.entries import Entry, Speaker
-from app.chat.pieces import Piece
+from app.chat.reply import Piece
 from app.render.lines import plain
 from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
 from engine.events import TokenKind

@@ -12,9 +12,9 @@ import app as kvchat
 from app.planning.knobs import KNOBS
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
+from app.widgets.panes import PlanReport
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_list import PlanList
-from app.widgets.plan_report import PlanReport
 from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration
 from engine.errors import WorkerError

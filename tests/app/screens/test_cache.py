@@ -12,9 +12,8 @@ from app.screens.ask import AskYes
 from app.screens.cache import CacheScreen
 from app.screens.help import HelpScreen
 from app.store.chats import ChatStore
-from app.widgets.cache_panel import CachePanel
-from app.widgets.plan_report import PlanReport
-from app.widgets.plan_title import PlanTitle
+from app.widgets.panels import CachePanel, PlanTitle
+from app.widgets.panes import PlanReport
 from app.widgets.row_list import RowList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
 from engine.configuration import SamplingSettings

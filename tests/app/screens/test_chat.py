@@ -8,9 +8,7 @@ from textual.widgets._toast import ToastRack
 from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.widgets.panel import Panel
-from app.widgets.speculation_panel import SpeculationPanel
-from app.widgets.status_bar import StatusBar
+from app.widgets.panels import Panel, SpeculationPanel, StatusBar
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script

@@ -9,8 +9,8 @@ from app.compare.from_chat import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
 from app.screens.compare_sides import SidesScreen
-from app.widgets.answer_pane import AnswerPane
 from app.widgets.ink import InkLines
+from app.widgets.panes import AnswerPane
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.fakes_client import Script
@@ -156,7 +156,7 @@ async def test_r_adds_pairs_and_the_verdict_takes_their_median(tmp_path: Path) -
 
 
 async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(tps=5.0))
+    app, client = make_app(tmp_path, Script(tps=0.1))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         chat.composer.put(QUESTION)

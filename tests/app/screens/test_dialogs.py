@@ -13,7 +13,7 @@ from app.screens.chats import ChatsScreen
 from app.screens.first_run import FirstRunScreen
 from app.screens.help import HelpScreen
 from app.screens.models import ModelsScreen
-from app.widgets.pager import Pager
+from app.widgets.panes import Pager
 from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
 from engine.model.library import ModelEntry

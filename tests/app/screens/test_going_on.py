@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.widgets.status_bar import StatusBar
+from app.widgets.panels import StatusBar
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason, WorkerStopped
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
@@ -16,7 +16,7 @@ LONG = "word " * 200
 
 
 async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "theend."), tps=60))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "theend."), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "go")
@@ -26,6 +26,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
         await pilot.pause()
         assert screen.controller.entries()[-1].note.endswith("enter goes on")
         await pilot.press("enter")
+        client.hurry()
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         assert len(screen.controller.entries()) == 2
@@ -36,7 +37,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
 
 
 async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=80))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await ask(pilot, screen, "first")
@@ -49,6 +50,7 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         assert "“second”" in str(screen.composer.border_title)
         assert screen.composer.text == ""
         assert len(client.requests) == 1
+        client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 2)
         await wait_until(pilot, lambda: "secondreply" in screen.transcript.text)
         assert screen.composer.text == ""
@@ -188,13 +190,14 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
 
 
 async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 20, "more"), tps=80))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "more"), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
         first = screen.controller.history.chat
         assert first is not None
         await pilot.press("ctrl+n")
         assert screen.composer.border_title == ""
+        client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 2)
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         assert screen.controller.history.chat is None, "the new chat is still the shown one"
@@ -206,7 +209,7 @@ async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -
 async def test_a_question_of_a_new_chat_that_was_left_begins_it_when_its_turn_comes(
     tmp_path: Path,
 ) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 20, "one", "two"), tps=80))
+    app, client = make_app(tmp_path, Script(replies=(LONG, "one", "two"), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first")
         first = screen.controller.history.chat
@@ -215,6 +218,7 @@ async def test_a_question_of_a_new_chat_that_was_left_begins_it_when_its_turn_co
         for text in ("second", "third"):
             await ask(pilot, screen, text)
         screen.open_chat(first.id)
+        client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
         assert asked_last == ["second", "one", "third"]
@@ -245,7 +249,7 @@ async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) ->
 
 
 async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=60))
+    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=10))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "old")

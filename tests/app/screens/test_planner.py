@@ -11,9 +11,9 @@ from app.screens.export import ExportScreen
 from app.screens.plan_files import FilesScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
+from app.widgets.panes import PlanReport
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_list import PlanList
-from app.widgets.plan_report import PlanReport
 from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize

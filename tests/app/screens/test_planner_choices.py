@@ -18,10 +18,10 @@ from app.screens.plan_effects import EffectsScreen
 from app.screens.plan_goal import GoalScreen
 from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
+from app.widgets.panels import PlanTitle
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_list import PlanList
 from app.widgets.plan_table import PlanTable
-from app.widgets.plan_title import PlanTitle
 from app.widgets.tab_strip import TabStrip
 from engine.configuration import Configuration
 from engine.memory.cards import all_cards

@@ -10,8 +10,8 @@ from app.screens.ask import AskLine, AskYes
 from app.screens.export import ExportScreen
 from app.screens.plan_files import FilesScreen
 from app.screens.presets import PresetsScreen
+from app.widgets.panels import PlanTitle
 from app.widgets.plan_list import PlanList
-from app.widgets.plan_title import PlanTitle
 from engine.configuration import Configuration
 from engine.presets.library import builtin_dir
 from tests.app.screens.plan_host import Host, report_of, shows

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from app.store import chats, opening, writer
+from app.store import chats, database, writer
 from app.store.chats import ChatStore
+from app.store.database import connect
 from app.store.errors import StoreError
-from app.store.opening import connect
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -178,7 +178,7 @@ def statements_of_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         return connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "connect", traced)
+        patch.setattr(database, "connect", traced)
         ChatStore(path).close()
     return "\n".join(asked)
 

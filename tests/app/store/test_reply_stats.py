@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import ChatStore
-from app.store.records import StoredMessage
-from app.store.reply_stats import stats_of
+from app.store.records import StoredMessage, stats_of
 from app.store.schema import STEPS, version_of
 from engine.events import GenerationStats, PositionCounts, SourceCounts
 from tests.app.store.conftest import ask, new_chat, reply

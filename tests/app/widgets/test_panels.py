@@ -2,11 +2,8 @@ from textual.app import ComposeResult
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.lines import plain
-from app.widgets.cache_panel import CachePanel
-from app.widgets.memory_panel import MemoryPanel
-from app.widgets.speculation_panel import SpeculationPanel
+from app.widgets.panels import CachePanel, MemoryPanel, SpeculationPanel, ThroughputPanel
 from app.widgets.tab_strip import TabStrip
-from app.widgets.throughput_panel import ThroughputPanel
 from tests.app.widgets.host import Host
 
 PANELS = (SpeculationPanel, ThroughputPanel, CachePanel, MemoryPanel)

@@ -1,5 +1,5 @@
-from app.chat.prompting import SUMMARY_BEGINS, conversation, place_of
-from app.chat.room import n_tokens, room
+from app.chat.entries import SUMMARY_BEGINS, conversation, place_of
+from app.chat.trimming import n_tokens, room
 from app.store.records import StoredMessage
 from engine.requests import Role
 
