@@ -15,9 +15,9 @@ from engine.memory.compute import (
     output_bytes,
     relative_spread,
 )
-from engine.memory.flash_attention import cuda_copy_bytes, leaves_gpus, strays
+from engine.memory.flash_attention import UNSCANNED, cuda_copy_bytes, leaves_gpus, strays
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layers_kv_bytes
+from engine.memory.kv_cache import CacheShape, layer_state_bytes, layers_kv_bytes
 from engine.memory.ledger import Ledger
 from engine.memory.offload import LEAST_TOKENS, offloaded_tensor_bytes
 from engine.memory.placement import Placement
@@ -109,12 +109,15 @@ def crossing_bytes(
 def returning_bytes(
     architecture: Architecture, shape: CacheShape, where: Placement, device: Device
 ) -> int:
-    """Give the results of attention that the CPU ran, for each layer of a GPU."""
-    if not leaves_gpus(architecture, shape):
-        return 0
+    """Give the results of attention and scans that the CPU ran, for each layer of a GPU."""
     on_device = [i for i, other in enumerate(where.layer_devices) if other == device]
-    heads = [architecture.layers[i].n_heads for i in on_device if i in architecture.layers]
-    return shape.n_graph_tokens * sum(heads) * max(architecture.v_head_dims) * FLOAT_BYTES
+    width = 0
+    if architecture.name in UNSCANNED:
+        width = len(architecture.states.keys() & on_device) * architecture.widths.state_input // 2
+    if leaves_gpus(architecture, shape):
+        heads = [architecture.layers[i].n_heads for i in on_device if i in architecture.layers]
+        width += sum(heads) * max(architecture.v_head_dims)
+    return shape.n_graph_tokens * width * FLOAT_BYTES
 
 
 def gpu_layers_bytes(
@@ -243,11 +246,20 @@ def _add_host_buffers(
         for i, device in enumerate(where.layer_devices)
     ):
         inputs += shape.n_graph_tokens * architecture.widths.state_input * FLOAT_BYTES
+    if architecture.name in UNSCANNED and n_copies > 1:
+        inputs += n_copies * _visiting_scans_bytes(architecture, shape)
     if strays(architecture, configuration):
         inputs += attention_bytes(architecture, shape)
     note = "inputs of the graph"
     spread = 0.25 if _is_whole(configuration, where) else 0.5
     ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread)
+
+
+def _visiting_scans_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Give activations and states that visit the CPU for a scan, of each recurrent layer."""
+    states = layer_state_bytes(architecture, shape)
+    activations = shape.n_graph_tokens * architecture.widths.state_input // 2 * FLOAT_BYTES
+    return len(states) * activations + sum(states.values())
 
 
 def _visiting_attention_bytes(architecture: Architecture, shape: CacheShape, n_copies: int) -> int:

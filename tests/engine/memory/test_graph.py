@@ -216,3 +216,11 @@ def test_a_scan_without_a_kernel_ends_flash_attention_where_layers_lie_apart() -
         return compute(found, GPU) > GIB
 
     assert [scores(n) for n in (-1, 33, 7, 0)] == [False, False, True, False]
+
+
+def test_scans_that_the_cpu_runs_for_two_gpus_lie_on_both_sides_four_times() -> None:
+    changes = {"n_ctx": 62720, "type_k": "bf16", "type_v": "bf16", "tensor_split": (22.0, 11.0)}
+    found = planned("plamo-2-8b", GPU, SECOND, **changes)
+    said = {GPU: 1224, SECOND: 824, CPU: 1471}
+    for device, mib in said.items():
+        assert abs(compute(found, device) / MIB - mib) < 0.15 * mib, "llama.cpp's dry run"
