@@ -28,6 +28,8 @@ CELL_BYTES = 8
 """The number of a cell, as an input of the graph."""
 SHARED_COPIES = 4
 """Copies of a shared cache that were alive at once, on stand-ins for GPUs."""
+MASKS_CROSS = frozenset({"minimax-m3"})
+"""Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
 
@@ -57,6 +59,7 @@ def add_graph(
         if layers and crossing:
             layers += PIPELINE_COPIES * crossing - input_bytes(architecture, shape)
             layers += PIPELINE_COPIES * returning_bytes(architecture, shape, where, device)
+            layers += PIPELINE_COPIES * chosen_masks_bytes(architecture, shape, where, device)
         logits = 0
         if device == where.output_device:
             logits = logits_bytes(architecture, shape, n_outputs) + PIPELINE_COPIES * crossing
@@ -118,6 +121,21 @@ def returning_bytes(
         heads = [architecture.layers[i].n_heads for i in on_device if i in architecture.layers]
         width += sum(heads) * max(architecture.v_head_dims)
     return shape.n_graph_tokens * width * FLOAT_BYTES
+
+
+def chosen_masks_bytes(
+    architecture: Architecture, shape: CacheShape, where: Placement, device: Device
+) -> int:
+    """Give the masks of chosen tokens that cross to the layers behind the first GPU.
+
+    Those of one slot, or of slots with caches of their own: in a unified cache nothing is chosen.
+    """
+    is_sparse = shape.flash_attention and (shape.n_slots == 1 or not shape.kv_unified)
+    if architecture.name not in MASKS_CROSS or device == where.gpus[0] or not is_sparse:
+        return 0
+    sparse = {i for i, layer in architecture.layers.items() if layer.indexer_k_width}
+    n_layers = sum(i in sparse for i, other in enumerate(where.layer_devices) if other == device)
+    return n_layers * shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
 
 
 def gpu_layers_bytes(

@@ -224,3 +224,9 @@ def test_scans_that_the_cpu_runs_for_two_gpus_lie_on_both_sides_four_times() -> 
     said = {GPU: 1224, SECOND: 824, CPU: 1471}
     for device, mib in said.items():
         assert abs(compute(found, device) / MIB - mib) < 0.15 * mib, "llama.cpp's dry run"
+
+
+def test_masks_of_chosen_tokens_cross_to_every_layer_of_the_second_gpu() -> None:
+    found = planned("minimax-m3", GPU, SECOND, n_ctx=65536, tensor_split=(1.0, 1.0))
+    for device, mib in {GPU: 1613, SECOND: 16140}.items():
+        assert abs(compute(found, device) / MIB - mib) < 0.1 * mib, "llama.cpp's dry run"
