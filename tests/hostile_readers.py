@@ -12,8 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import click
-from app.store.opening import connect
-from app.store.reply_stats import stats_of
 
 from app.bench.jsonl import read_jsonl as read_prompts
 from app.bench.results_file import read_results, write_results
@@ -24,6 +22,8 @@ from app.history_files.markdown import markdown_of
 from app.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
 from app.settings import load_settings
 from app.store.chats import ChatStore
+from app.store.database import connect
+from app.store.records import stats_of
 from app.store.schema import upgrade
 from app.store.trees import insert_tree
 from app.themes import builtin_themes_dir, read_theme
