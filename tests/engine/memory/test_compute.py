@@ -8,6 +8,7 @@ from engine.memory.compute import (
     layers_bytes,
     logits_bytes,
     mask_bytes,
+    relative_spread,
 )
 from engine.memory.kv_cache import CacheShape
 from engine.model.architecture import Architecture
@@ -64,3 +65,21 @@ def test_the_state_of_rwkv_is_there_twice_for_every_slot() -> None:
     rwkv = architecture("rwkv-7-world-2.9b")
     one, four = layers_bytes(rwkv, SHAPE), layers_bytes(rwkv, replace(SHAPE, n_slots=4))
     assert four - one == 3 * 2 * 2560 * 64 * 4
+
+
+def test_a_decoder_holds_what_the_encoder_gives_for_the_context_of_the_header() -> None:
+    llama = architecture("llama-3.2-1b")
+    short = replace(llama, name="t5", has_position_bias=True, n_ctx_train=512)
+    long = replace(short, n_ctx_train=8192)
+    added = (8192 - 512) * 2048 * 4
+    assert attention_bytes(long, SHAPE) - attention_bytes(short, SHAPE) == added
+    off = replace(SHAPE, flash_attention=False, n_ctx=256, n_ubatch=64)
+    crossed = attention_bytes(long, off) - attention_bytes(short, off)
+    assert crossed > 4 * added, "keys, values and scores across are stored without a kernel"
+
+
+def test_a_small_graph_may_be_off_by_two_hidden_states() -> None:
+    llama = architecture("llama-3.1-8b")
+    states = 2 * 512 * 4096 * 4
+    assert relative_spread(llama, SHAPE, 4 * states) == 0.25
+    assert relative_spread(llama, SHAPE, 100 * states) == 0.15
