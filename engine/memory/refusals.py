@@ -36,10 +36,17 @@ class GraphNodes:
 
 
 CROWDED = {
+    "arcee": GraphNodes(31),
+    "bailingmoe": GraphNodes(48),
+    "chatglm": GraphNodes(29),
     "dbrx": GraphNodes(42),
+    "falcon": GraphNodes(27),
     "granitemoe": GraphNodes(45),
     "grovemoe": GraphNodes(69, 4),
+    "mpt": GraphNodes(26),
+    "olmo": GraphNodes(29),
     "olmoe": GraphNodes(42),
+    "phimoe": GraphNodes(50),
     "qwen3moe": GraphNodes(47),
     "qwen3vlmoe": GraphNodes(47, 2, 14),
 }

@@ -86,6 +86,24 @@ def test_a_graph_without_room_is_refused(
 
 
 @pytest.mark.model
+@pytest.mark.parametrize(
+    ("name", "n_layers"),
+    [("afm-4.5b", 12), ("afm-4.5b", 36), ("olmo-7b", 22), ("olmo-7b", 32), ("falcon-7b", 20),
+     ("mpt-7b", 32), ("glm-4-9b", 20)],
+)  # fmt: skip
+def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
+    name: str, n_layers: int, tmp_path: Path, dry_run: DryRun
+) -> None:
+    entry = find_entry(name)
+    values = {**entry.values, "block_count": n_layers}
+    model = made_model(tmp_path / "m.gguf", entry.architecture, values, traits=entry.traits)
+    now = Configuration(
+        model.file.path, 4096, flash_attention="on", type_k="q8_0", type_v="q8_0"
+    )  # fmt: skip
+    assert is_refused(model, now) == stops(dry_run, now)
+
+
+@pytest.mark.model
 def test_position_biases_are_refused_for_slots_with_caches_of_their_own(
     tmp_path: Path, dry_run: DryRun
 ) -> None:
