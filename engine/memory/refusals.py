@@ -51,6 +51,8 @@ CROWDED = {
     "qwen3vlmoe": GraphNodes(47, 2, 14),
 }
 """Architectures of few tensors and many operations; counted in their graphs (`src/models`)."""
+EQUAL_SLOTS = frozenset({"kimi-linear"})
+"""Architectures whose graph wants as many tokens of each slot (`build_arch_graph`)."""
 RWKV_STEPS: dict[Instructions, int] = {"none": 32, "avx2": 32, "avx512": 64, "arm": 16}
 """Elements that the CPU's kernel of RWKV 7 takes at once (`GGML_F32_STEP`)."""
 RWKV_CUDA_HEADS = (64, 128)
@@ -79,6 +81,11 @@ def _reasons(model: Model, shape: CacheShape, where: Placement) -> Iterator[str]
         yield (
             f"{architecture.name} biases scores by position, which {shape.n_streams} separate "
             "caches cannot be: use one slot, or let the slots share their cells (kv_unified)"
+        )
+    if architecture.name in EQUAL_SLOTS and shape.n_graph_tokens % shape.n_slots:
+        yield (
+            f"a micro-batch of {shape.n_graph_tokens} tokens is no multiple of {shape.n_slots} "
+            f"slots, which {architecture.name} wants: take another number of slots"
         )
     n_nodes, room = _n_nodes(model, shape), _room(model)
     if n_nodes > room:

@@ -104,6 +104,18 @@ def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("n_slots", [3, 4])
+def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
+    n_slots: int, tmp_path: Path, dry_run: DryRun
+) -> None:
+    entry = find_entry("kimi-linear-48b-a3b")
+    path = tmp_path / "m.gguf"
+    model = made_model(path, entry.architecture, entry.values, traits=entry.traits)
+    now = Configuration(path, 4096, n_slots=n_slots)
+    assert is_refused(model, now) == stops(dry_run, now) == (n_slots == 3)
+
+
+@pytest.mark.model
 def test_position_biases_are_refused_for_slots_with_caches_of_their_own(
     tmp_path: Path, dry_run: DryRun
 ) -> None:
