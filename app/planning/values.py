@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError, HardwareError, shown
+from engine.files import open_file
 from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
@@ -118,7 +119,7 @@ def parse_file(text: str) -> Path:
     """
     path = Path(text.strip()).expanduser()
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(4)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
-from engine.files import NewestEntries
+from engine.files import NewestEntries, open_file
 from engine.model.gguf import GgufFile, read_gguf
 
 VERSION = 1
@@ -49,7 +49,7 @@ class FileHashes:
             ModelFileError: it cannot be read, or changed too late.
         """
         try:
-            with file.open("rb", buffering=0) as opened:
+            with open_file(file) as opened:
                 stamp = _stamp(os.fstat(opened.fileno()))
                 if max(stamp[3:]) > unchanged_since * 1e9:
                     raise ModelFileError(

@@ -119,9 +119,10 @@ def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
     if not isinstance(facts, dict) or set(facts) != {field.name for field in fields(HeaderFacts)}:
         return None
     try:
-        return _FACTS.validate_python(facts)
+        found = _FACTS.validate_python(facts)
     except ValidationError:
         return None
+    return found if found.reads is None or 0 <= found.reads.expert_share <= 1 else None
 
 
 def _load(path: Path | None) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import open_file
 from engine.model.gguf import GgufFile, read_gguf
 
 BLOCK_BYTES = 64 << 10
@@ -33,7 +34,7 @@ def identity_of(file: GgufFile) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path, header_bytes in zip(file.paths, file.header_sizes, strict=True):
         try:
-            with path.open("rb", buffering=0) as part:
+            with open_file(path) as part:
                 nbytes = path.stat().st_size
                 digest.update(struct.pack("<QQ", nbytes, header_bytes))
                 for start, stop in _blocks(nbytes, header_bytes):

@@ -56,7 +56,7 @@ def _expert_share(file: GgufFile) -> float:
     n_experts = file.integer(f"{file.architecture}.expert_count")
     used = file.values.get(f"{file.architecture}.expert_used_count")
     n_used = max(_integers(used), default=0)
-    return min(n_used / n_experts, 1.0) if n_experts and n_used else 1.0
+    return min(max(n_used / n_experts, 0.0), 1.0) if n_experts and n_used else 1.0
 
 
 def _integers(value: object) -> list[int]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files import open_file
 from engine.model.gguf import GgufFile
+from engine.model.header_bytes import MAX_HEADER_BYTES
 
 TOKENS = "tokenizer.ggml.tokens"
 FIRST_COMPARED = 5
@@ -66,9 +68,11 @@ class TokenList:
 
     def __init__(self, path: Path, facts: VocabularyFacts) -> None:
         try:
-            with path.open("rb", buffering=0) as file:
+            with open_file(path) as file:
                 file.seek(facts.tokens_start)
-                self._data = file.read(max(0, facts.tokens_end - facts.tokens_start))
+                self._data = file.read(
+                    min(max(0, facts.tokens_end - facts.tokens_start), MAX_HEADER_BYTES)
+                )
         except OSError as error:
             raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
         self._name = path.name

@@ -1,10 +1,14 @@
 """Values as they are typed."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from app.planning.values import (
     KnobError,
     parse_count,
+    parse_file,
     parse_layers,
     parse_sizes,
     step_among,
@@ -21,7 +25,7 @@ def test_a_count_is_read_as_people_write_it(text: str, n: int) -> None:
     assert parse_count(text, low=1, high=1 << 24) == n
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "eight", "1.3", "99999999999999", "1e9", "8kk"])
+@pytest.mark.parametrize("text", ["", "0", "-5", "eight", "1.3", "9" * 14, "9" * 400, "1e9", "8kk"])
 def test_what_is_no_count_is_refused_in_words(text: str) -> None:
     with pytest.raises(KnobError, match="1 to 16,777,216"):
         parse_count(text, low=1, high=1 << 24)
@@ -54,3 +58,9 @@ def test_steps_go_to_the_next_stop_and_stay_at_an_end() -> None:
 def test_a_closed_set_goes_round() -> None:
     assert step_round(("auto", "on", "off"), "off", 1) == "auto"
     assert step_round(("auto", "on", "off"), "auto", -1) == "off"
+
+
+def test_a_pipe_is_no_model_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(KnobError, match="a pipe or a device"):
+        parse_file(str(tmp_path / "m.gguf"))
