@@ -349,24 +349,21 @@ def _index_seed() -> bytes:
 # --- a server ---
 
 
-@cache
-def _server() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0))
-
-
 def _answered(data: bytes) -> Iterator[str]:
-    """A whole answer, from its first line on."""
-    port = _server().getsockname()[1]
-    thread = threading.Thread(target=_answer, args=(data,), daemon=True)
-    thread.start()
-    try:
-        yield read_remote(f"http://127.0.0.1:{port}/m.gguf", timeout_s=0.5, limit_s=1).name
-    finally:
-        thread.join()
+    """A whole answer, from its first line on; whoever comes again finds nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_answer, args=(server, data))
+        thread.start()
+        try:
+            port = server.getsockname()[1]
+            yield read_remote(f"http://127.0.0.1:{port}/m.gguf", timeout_s=0.5, limit_s=1).name
+        finally:
+            thread.join()
 
 
-def _answer(data: bytes) -> None:
-    connection, _ = _server().accept()
+def _answer(server: socket.socket, data: bytes) -> None:
+    connection, _ = server.accept()
+    server.close()
     with connection:
         connection.recv(1 << 16)
         with suppress(OSError):
