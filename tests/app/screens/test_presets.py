@@ -119,7 +119,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
 async def test_what_does_not_fit_is_loaded_after_a_question_only(
     folder: Path, starter_path: Path
 ) -> None:
-    (folder / "mine.toml").write_text('name = "mine"\nn_ctx = 4000000000\n')
+    (folder / "mine.toml").write_text('name = "mine"\nn_ctx = 2000000000\n')
     screen = presets(folder, starter_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:

@@ -27,11 +27,11 @@ def test_queries_keys_and_values_are_found_apart_fused_and_latent() -> None:
 
 
 def test_experts_and_recurrent_blocks_are_measured_by_their_projections() -> None:
-    experts = table(ffn_down_exps=(48, 64, 8), ffn_gate_exps=(64, 48, 8))
+    experts = table(ffn_gate_inp=(64, 8), ffn_down_exps=(48, 64, 8), ffn_gate_exps=(64, 48, 8))
     assert (experts.expert, experts.is_expert_gated) == (48, True)
     assert table(ssm_in=(64, 256), ssm_conv1d=(4, 128)).state_input == 256
     delta = table(attn_qkv=(64, 300), attn_gate=(64, 100), ssm_conv1d=(4, 300))
-    assert delta.state_input == 400
+    assert delta.gated_delta_net == 300
     mixed = table(time_mix_key=(64, 64), time_mix_lerp_fused=(64, 1, 1, 5))
     assert (mixed.token_mix, mixed.n_mixed) == (64, 5)
 
