@@ -212,7 +212,9 @@ def heading_line(plan: Plan, width: int, note: str = "") -> Line:
     """Which model is planned, for which program and context, and what is to be said of that."""
     file, setup = plan.model.file, plan.setup
     parts = [visible(file.architecture), file.file_type, f"for {setup.target}"]
-    context = f"{f'{note} · ' if note else ''}context {fmt.count(plan.estimate.n_ctx)}"
+    asked, given = setup.configuration.n_ctx, plan.estimate.n_ctx
+    rounded = "" if given == asked else f" ({fmt.count(asked)} asked)"
+    context = f"{f'{note} · ' if note else ''}context {fmt.count(given)}{rounded}"
     left = (Run(visible(file.path.stem), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
 

@@ -215,8 +215,8 @@ class AutoController:
         cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1) + self._switching
         n_right, n_tried = self._known.acceptance.tried(self._at_name)
         self.reason = (
-            f"off: a drafted token costs {cost:.2f} of a step, taken as {shares[0]:.0%} right "
-            f"({n_right:,} of {n_tried:,} were)"
+            f"off: a drafted token costs {cost:.2f} steps, taken as {shares[0]:.0%} right "
+            f"({n_right:,} of {n_tried:,} guesses)"
         )
 
     def _outcome(self, shares: Sequence[float], length: int) -> str:

@@ -58,6 +58,12 @@ class Offload(StrEnum):
     """All layers; the GPU only helps with prompts."""
 
 
+class LimitsError(PresetError):
+    """Limits of a search that nothing can keep."""
+
+    title = "Nothing can keep these limits"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a search has to keep to; the defaults are those of llama.cpp and of the model."""
@@ -77,14 +83,14 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in (("least", self.min_n_ctx), ("largest", self.max_n_ctx)):
             if value is not None and value < 1:
-                raise PresetError(f"the {name} context is {value} tokens: write 1 or more")
+                raise LimitsError(f"the {name} context is {value} tokens: write 1 or more")
         if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
-            raise PresetError(
+            raise LimitsError(
                 f"the least context of {self.min_n_ctx} tokens is above the largest of "
                 f"{self.max_n_ctx}: lower the first or raise the second"
             )
         if self.pairs == ():
-            raise PresetError("no cache type is allowed: name one, such as f16 or q8_0")
+            raise LimitsError("no cache type is allowed: name one, such as f16 or q8_0")
 
 
 def parse_pair(text: str) -> Pair:

@@ -185,6 +185,13 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_a_context_that_llama_cpp_rounds_is_told_with_what_was_asked(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "context 512 (300 asked)" in text_of(capsys, starter_path, "--ctx", 300)
+    assert "asked)" not in text_of(capsys, starter_path, "--ctx", 512)
+
+
 def test_a_terminal_without_block_characters_gets_letters(
     starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_every_panel_fits_any_width(render: object, width: int, snapshot: Cockpi
     assert all(width_of(line) <= width for line in render(snapshot, width))  # type: ignore[operator]
 
 
-OFF_REASON = "off: a drafted token costs 0.31 of a step, taken as 22% right (1,204 of 5,391 were)"
+OFF_REASON = "off: a drafted token costs 0.31 steps, taken as 22% right (1,204 of 5,391 guesses)"
 CURVE = (1.0, 1.6, 1.8, 2.0, 2.3, *(3.0 + 0.1 * i for i in range(12)))
 COSTS = CostsMeasured(((1, 1.0), (2, 1.6), (5, 2.3)), 0.01, CURVE)
 FULL = replace(

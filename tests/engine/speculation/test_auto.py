@@ -77,7 +77,7 @@ def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_cou
         drafted_round(controller, 1, 0, 1.6)
     assert controller.length == 0
     said = re.fullmatch(
-        r"off: a drafted token costs 0.60 of a step, taken as (\d+)% right \(0 of 3 were\)",
+        r"off: a drafted token costs 0.60 steps, taken as (\d+)% right \(0 of 3 guesses\)",
         controller.reason,
     )
     assert said is not None
