@@ -107,7 +107,7 @@ def test_a_draft_model_is_weighed_like_every_other_knob(
     check(space_of(models[0], devices, models[2]))
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(which=st.integers(0, 1), vram=st.integers(20, 500), ram=st.integers(100, 300))
 @example(which=0, vram=363, ram=108)
 def test_any_memory_of_gpu_and_machine_is_used_best(
@@ -116,7 +116,7 @@ def test_any_memory_of_gpu_and_machine_is_used_best(
     check(space_of(models[which], (gpu(vram / 1024), Device("CPU", "cpu", GIB, ram * MIB))))
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(
     which=st.integers(0, 1), first=st.integers(20, 400), second=st.integers(20, 400),
     ram=st.integers(100, 300),

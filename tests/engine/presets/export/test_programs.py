@@ -230,7 +230,7 @@ def fields(configuration: Configuration, **request: object) -> dict[str, object]
 
 
 @given(configuration=configurations())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_field_is_one_that_lm_studio_has_and_of_its_shape(
     configuration: Configuration,
 ) -> None:
@@ -315,7 +315,7 @@ def test_a_broken_file_is_not_written_over(broken: str) -> None:
 
 @pytest.mark.parametrize("name", ["lm-studio", "ollama", "koboldcpp", "llama-cpp-python"])
 @given(configuration=configurations())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_draft_model_or_look_up_arrives_or_is_missed_aloud(
     name: str, configuration: Configuration
 ) -> None:

@@ -76,7 +76,7 @@ def through(format_name: str, flags: FlagSet, configuration: Configuration) -> P
     ("format_name", "flags"), PAIRS, ids=lambda each: getattr(each, "name", each)
 )
 @given(configuration=configurations())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
     format_name: str, flags: FlagSet, configuration: Configuration
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> Non
 
 
 @given(configuration=configurations())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
     kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
     remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
@@ -142,7 +142,7 @@ def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> N
     configuration=configurations(),
     share=st.integers(0, 32),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_lm_studio_gives_back_what_it_was_given(configuration: Configuration, share: int) -> None:
     exported = FORMATS["lm-studio"].render(ExportRequest(configuration))
     found = read_text(exported.text).preset

@@ -32,7 +32,7 @@ def value(configuration: Configuration, flag: str, flags: str = "current") -> st
 
 
 @given(configuration=configurations())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
     configuration: Configuration,
 ) -> None:

@@ -47,9 +47,7 @@ def planned(configuration: Configuration) -> list[str]:
 
 
 @given(configuration=configurations())
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_script_starts_the_server_with_the_planned_words(
     fake_server: Path, configuration: Configuration
 ) -> None:
@@ -71,7 +69,7 @@ def test_the_script_is_valid_for_bash_too(tmp_path: Path) -> None:
 
 
 @given(configuration=configurations())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_unit_starts_the_planned_words_as_systemd_splits_them(
     configuration: Configuration,
 ) -> None:
@@ -108,7 +106,7 @@ def systemd_words(unit: str) -> list[str]:
 
 
 @given(configuration=configurations())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_compose_file_has_the_planned_words_and_mounts_their_folders(
     configuration: Configuration,
 ) -> None:
@@ -148,7 +146,7 @@ def test_links_to_other_folders_are_mounted_too(tmp_path: Path) -> None:
 
 
 @given(path=PATHS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_models_preset_holds_a_path_or_refuses_it(path: Path) -> None:
     request = ExportRequest(Configuration(path, 512))
     if set(";#") & set(str(path)):
@@ -161,7 +159,7 @@ def test_a_models_preset_holds_a_path_or_refuses_it(path: Path) -> None:
 
 @given(path=PATHS)
 @example(path=Path("/models/a ${x} ${PORT} ${env.HOME}'${y}.gguf"))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_llama_swap_finds_no_macro_in_a_path(path: Path) -> None:
     text = FORMATS["llama-swap"].render(ExportRequest(Configuration(path, 512))).text
     assert re.findall(r"\$\{[^}]*\}", text.partition("cmd: |")[2]) == ["${PORT}"]
@@ -184,7 +182,7 @@ def test_a_pattern_that_llama_server_would_cut_apart_is_refused(pattern: str) ->
 
 @pytest.mark.parametrize("name", [each.name for each in FORMATS.values() if each.has_comments])
 @given(warning=st.text(max_size=30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_warnings_are_comments_of_one_line(name: str, warning: str) -> None:
     request = ExportRequest(Configuration(Path("/models/m.gguf"), 512), warnings=(warning,))
     plain = FORMATS[name].render(replace(request, warnings=())).text
