@@ -27,7 +27,7 @@ from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
 from app.render.charts import GraphSymbols
 from app.render.console import console
-from app.render.sanitize import harmless, visible
+from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.services import Services
 from app.themes import load_themes, nearest_theme, theme_variable_defaults

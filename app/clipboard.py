@@ -7,7 +7,7 @@ from functools import partial
 
 from textual.app import App
 
-from app.render.sanitize import without_controls
+from app.sanitize import without_controls
 
 _PROGRAMS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("pbcopy",))
 _TIMEOUT_S = 2.0

@@ -9,8 +9,8 @@ from textual.markup import escape
 from textual.screen import Screen
 
 from app.live_keys import own_bindings, own_nodes
-from app.render.sanitize import visible
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
+from app.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from engine.configuration import ControllerName, PredictorName
 

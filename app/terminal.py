@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO, cast
 
-from app.render.sanitize import with_signs
+from app.sanitize import with_signs
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -29,9 +29,9 @@ from app.bench.schedule import n_runs
 from app.bench.summary import summarise
 from app.bench.table import report
 from app.bench.verdict import noise_warning, recommend
+from app.format import counted
 from app.opening import ModelRequest, open_model
 from app.render.console import console
-from app.render.format import counted
 from app.settings import Settings
 from engine.configuration import Configuration
 from engine.errors import EngineError

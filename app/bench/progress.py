@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from app import format as fmt
 from app.bench.job import Unit
 from app.bench.numbers import median
 from app.bench.policies import parse_policy
 from app.bench.records import PromptRecord
 from app.bench.summary import exclusion, pair_ratios
-from app.render import format as fmt
 
 
 def time_left(elapsed_s: float, n_done: int, n_total: int) -> float | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from app import format as fmt
 from app.bench.charts import Series, bar_chart, curve_chart, legend, ratio_chart
 from app.bench.curve import batch_curve
 from app.bench.policies import parse_policy
@@ -24,7 +25,6 @@ from app.bench.verdict import (
     recommend,
     slow_prompts,
 )
-from app.render import format as fmt
 
 STYLE = (
     """

@@ -8,7 +8,7 @@ from typing import Literal
 
 from app.bench.numbers import bootstrap_interval, geometric_mean, median
 from app.bench.records import PromptRecord, Run
-from app.render.format import share
+from app.format import share
 
 Exclusion = Literal["loop", "short"]
 LEAST_TOKENS = 16

@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app import format as fmt
 from app.bench.curve import CurvePoint, batch_curve
 from app.bench.records import Results
 from app.bench.summary import PolicySummary, SetSummary, summarise
@@ -20,7 +21,6 @@ from app.bench.verdict import (
     recommend,
     slow_prompts,
 )
-from app.render import format as fmt
 
 GOOD, BAD, MUTED = "green", "red", "dim"
 COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round", "same text")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app import format as fmt
 from app.chat.reply import Piece
-from app.render import format as fmt
 from app.store.records import StoredMessage
 from engine.errors import EngineError
 from engine.events import FinishReason

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally, judging, tally_of
-from app.render.format import share
+from app.format import share
 from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import (

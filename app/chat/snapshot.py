@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import hypot
 
-from app.render.format import share
+from app.format import share
 from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SpeculationSettings
 from engine.events import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from app.cache.kept import KeptModel, chat_numbers, chats_of
 from app.cache.verifying import Verdict
 from app.cli.console import say
-from app.render.format import count, counted, nbytes, nbytes_of
-from app.render.sanitize import one_line
+from app.format import count, counted, nbytes, nbytes_of
+from app.sanitize import one_line
 from app.settings import CacheDefaults
 from engine.cache.disk_index import ColdEntry
 

@@ -166,8 +166,8 @@ def export(
     force: bool,
 ) -> None:
     """Write chats as Markdown or JSON lines."""
+    from app.format import counted
     from app.history_files.files import format_of, text_of, write_history
-    from app.render.format import counted
 
     if bool(chats) == all_chats:
         raise click.UsageError("name the chats to export, or give --all")
@@ -281,12 +281,12 @@ def _called(chat: "Chat") -> str:
 
 
 def _line(text: str) -> str:
-    from app.render.sanitize import one_line
+    from app.sanitize import one_line
 
     return one_line(text)
 
 
 def _counted(n_messages: int) -> str:
-    from app.render.format import counted
+    from app.format import counted
 
     return counted(n_messages, "message")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from app import locations
-from app.render.format import counted, nbytes
-from app.render.sanitize import one_line
+from app.format import counted, nbytes
+from app.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.cache.snapshot_store import forget_owner

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 
-from app.render.sanitize import one_line
+from app.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from app import format as fmt
 from app.cli.console import Part, say
-from app.render import format as fmt
 from app.render.reply_stats import reply_stats_text
-from app.render.sanitize import one_line
+from app.sanitize import one_line
 from app.store.records import Chat, ChatSize, StoredMessage
 from app.store.search import SearchHit
 

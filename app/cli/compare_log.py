@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.cli.console import Part, say, tell
+from app.format import nbytes
 from app.planning.plan import Plan
-from app.render.format import nbytes
 from engine.memory.log_comparison import Compared, compare_log, settings_that_differ
 from engine.memory.server_log import read_server_log
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import click
 
-from app.render.sanitize import escaped, one_line, with_signs
+from app.sanitize import escaped, one_line, with_signs
 from app.terminal import behind_door
 
 Part = str | tuple[str, str]

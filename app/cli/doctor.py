@@ -10,7 +10,7 @@ import click
 from app import locations
 from app.cli.console import print_json, say
 from app.doctor.check import Check, Status
-from app.render.sanitize import one_line
+from app.sanitize import one_line
 from engine.model.library import ModelEntry
 
 WORDS: dict[Status, tuple[str, str]] = {

@@ -10,8 +10,8 @@ import click
 
 from app import locations
 from app.cli.console import print_json, say, tell, tell_over
-from app.render.format import context_size, nbytes
-from app.render.sanitize import one_line
+from app.format import context_size, nbytes
+from app.sanitize import one_line
 from engine.model.kinds import ModelKind
 from engine.model.library import ModelEntry, scan
 

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.format import nbytes
 from app.planning.pairs import JudgedDraft, JudgedPairs, server_options
 from app.render.console import console
-from app.render.format import nbytes
-from app.render.sanitize import one_line
+from app.sanitize import one_line
 from engine.speculation.pairs import Advice, Worth
 
 N_DRAFTS = 20

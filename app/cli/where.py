@@ -6,7 +6,7 @@ import click
 
 from app import locations
 from app.cli.console import Part, print_json, say
-from app.render.sanitize import one_line
+from app.sanitize import one_line
 
 
 @click.command(name="where")

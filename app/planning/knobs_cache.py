@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from app import format as fmt
 from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import BATCHES, CONTEXTS, KnobError, parse_count, step_among
-from app.render import format as fmt
 from engine.configuration import Configuration, FlashAttention, KVTypeName
 from engine.memory.fit import with_n_ctx
 from engine.memory.kv_types import KV_TYPES, is_quantized

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from app import format as fmt
 from app.planning.devices import (
     one_memory,
     parse_devices,
@@ -14,7 +15,6 @@ from app.planning.devices import (
 from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import MARGINS, KnobError, parse_count, step_among
-from app.render import format as fmt
 from engine.errors import HardwareError
 from engine.memory.estimate import TARGETS
 from engine.memory.units import format_bytes, parse_bytes

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+from app.format import context_size
 from app.planning.plan import Planner, Setup
 from app.planning.verdict import Verdict, device_verdict, verdict_of
-from app.render.format import context_size
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.estimate import Estimate, estimate

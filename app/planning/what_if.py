@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from app import format as fmt
 from app.planning.knob import Facts, Knob, with_configuration
 from app.planning.knobs_cache import settled
 from app.planning.plan import Plan, Planner, Setup, n_ctx_limit
 from app.planning.verdict import Verdict, verdict_of
-from app.render import format as fmt
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
-from app.render import format as fmt
 from app.render.charts import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped, indented, padded, width_of, wrapped
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.cache.report import CacheCounts, CacheNote, TierName, TierUse
 from engine.events import CacheChanged
 

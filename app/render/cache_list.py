@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from app import format as fmt
 from app.chat.kept_chats import NOBODY, KeptChat
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render import format as fmt
 from app.render.cache import LABEL_WIDTH, TIERS, hanging, note_lines
 from app.render.charts import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped, padded
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.cache.report import CacheEntry, CacheNote, TierName
 
 Titles = Mapping[str, str]

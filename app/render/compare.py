@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app import format as fmt
 from app.compare.answer import Answer
 from app.compare.comparison import Comparison
 from app.compare.side import Side
@@ -14,9 +15,8 @@ from app.compare.verdict import (
     identity_of,
     speed_of,
 )
-from app.render import format as fmt
 from app.render.lines import Line, Run, clipped, plain, spread, wrapped
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.requests import GenerationRequest
 
 NEAR_TIE = 0.1

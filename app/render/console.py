@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from app.render.sanitize import with_signs
+from app.sanitize import with_signs
 from app.terminal import behind_door
 
 PADDING = re.compile(" +\n")

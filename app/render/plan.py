@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from itertools import groupby
 from textwrap import wrap
 
+from app import format as fmt
 from app.planning.loaded import LoadedBytes
 from app.planning.plan import Plan, warnings_of
 from app.planning.table import Cell, CostTable
 from app.planning.verdict import Verdict, device_verdict, verdict_of
-from app.render import format as fmt
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 
 FREE = "free"

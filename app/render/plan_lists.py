@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from textwrap import wrap
 
+from app import format as fmt
 from app.planning.offers import Offer
 from app.planning.plan import Plan
 from app.planning.verdict import Verdict
-from app.render import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.memory.search import Found
 from engine.presets.export.formats import ExportFormat
 from engine.presets.export.request import Exported, ExportRequest

@@ -1,6 +1,6 @@
 """What is kept of a reply, spelled out: the whole statistics of one message."""
 
-from app.render import format as fmt
+from app import format as fmt
 from app.store.records import StoredMessage, stats_of
 from engine.events import GenerationStats
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
+from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot, Tally
-from app.render import format as fmt
 from app.render.charts import MAX_HEIGHT, MIN_HEIGHT, GraphSymbols, cost_chart, history, ribbon
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.status import LABEL_WIDTH, columns, labelled, row

@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
+from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
-from app.render import format as fmt
 from app.render.cache import longest
 from app.render.charts import GraphSymbols, bar, history
 from app.render.lines import Line, Run, clipped, spread, width_of
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.events import BufferSize
 
 LABEL_WIDTH = 13

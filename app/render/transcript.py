@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Literal, get_args
 
+from app import format as fmt
 from app.chat.entries import Entry, Speaker
 from app.chat.reply import Piece
-from app.render import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown.document import MarkdownDocument
-from app.render.sanitize import visible
+from app.sanitize import visible
 from engine.events import TokenKind
 
 TintMode = Literal["off", "source", "verdict"]

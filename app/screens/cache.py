@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
+from app import format as fmt
 from app.chat.controller import ChatController
 from app.chat.kept_chats import KeptChat, kept_chats
 from app.chat.replies import owner_of
 from app.chat.snapshot import CockpitSnapshot
-from app.render import format as fmt
 from app.render.cache_list import (
     chat_detail,
     chat_line,

@@ -13,7 +13,7 @@ from app.chat.controller import ChatController
 from app.chat.pacing import Pacer
 from app.chat.reply import Piece
 from app.chat.snapshot import Phase
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from app.services import Services
 from app.widgets.composer import PLACEHOLDER, Composer

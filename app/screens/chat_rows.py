@@ -6,9 +6,9 @@ from datetime import datetime
 
 from textual.content import Content
 
+from app import format as fmt
 from app.chat.kept_chats import KeptChat
-from app.render import format as fmt
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
 from engine.cache.report import TierName

@@ -18,7 +18,7 @@ from textual.widgets.option_list import Option
 from app.chat.controller import ChatController
 from app.chat.kept_chats import KeptChat, kept_chats
 from app.chat.replies import owner_of
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat_export import ChatExport
 from app.screens.chat_rows import ChatRow, chat_row, detail, hit_row

@@ -14,8 +14,8 @@ from app.clipboard import copy
 from app.compare.comparison import Comparison
 from app.compare.from_chat import MAX_TOKENS, obstacle, prompt_of, request_of
 from app.compare.side import Side, plain_side, speculative_side
+from app.format import counted
 from app.render.compare import figure_lines, question_line, report, verdict_lines
-from app.render.format import counted
 from app.render.lines import indented
 from app.render.transcript import TINT_MODES, TintMode
 from app.store.errors import StoreError

@@ -11,7 +11,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.making_room import Choices
-from app.render.format import counted
+from app.format import counted
 
 MUTED = "$foreground 60%"
 

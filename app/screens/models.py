@@ -14,8 +14,8 @@ from textual.timer import Timer
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.render import format as fmt
-from app.render.sanitize import visible
+from app import format as fmt
+from app.sanitize import visible
 from app.screens.hand_back import hand_back
 from engine.model.library import LibraryScan, ModelEntry
 

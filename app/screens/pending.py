@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from app import format as fmt
 from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
-from app.render import format as fmt
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.store.records import Draft
 
 Kind = Literal["text", "go on", "again"]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from app.render import format as fmt
+from app import format as fmt
 from app.render.lines import Line, Run, spread
 from app.screens.plan_pick import PickScreen, Row
 from engine.memory.cards import Card, all_cards

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from textual import work
 
-from app.render import format as fmt
+from app import format as fmt
 from app.render.lines import Line, Run, clipped
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.screens.hand_back import hand_back
 from app.screens.plan_pick import PickScreen, Row
 from engine.model.library import ModelEntry

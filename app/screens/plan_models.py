@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
+from app import format as fmt
 from app.planning.offers import (
     CATALOG_QUANTIZATIONS,
     Bench,
@@ -17,7 +18,6 @@ from app.planning.offers import (
     catalog_offers,
     library_offers,
 )
-from app.render import format as fmt
 from app.render.lines import Line, Run
 from app.render.plan_lists import LEGEND, offer_line
 from app.screens.hand_back import hand_back

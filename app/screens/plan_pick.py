@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.render import format as fmt
+from app import format as fmt
 from app.render.lines import Line
 from app.widgets.plan_list import PlanList
 

@@ -17,7 +17,7 @@ from app.planning.plan import Plan, Planner
 from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
-from app.render.sanitize import visible
+from app.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.hand_back import hand_back
 from app.widgets.key_bar import KeyBar

@@ -7,8 +7,8 @@ from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from app import format as fmt
 from app.compare.answer import Answer
-from app.render import format as fmt
 from app.render.lines import Line, wrapped
 from app.render.plan import STYLES
 from app.render.transcript import TINT_STYLES, TintedText, TintMode

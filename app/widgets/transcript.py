@@ -21,7 +21,7 @@ from textual.strip import Strip
 from app.chat.entries import Entry, Speaker
 from app.chat.reply import Piece
 from app.chat_keys import MESSAGE_KEYS
-from app.render.format import counted
+from app.format import counted
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter
 from app.widgets.ink import FRAME_INKS, Ink, highlighted, ink_classes

@@ -5,7 +5,7 @@ from markdown_it.tree import SyntaxTreeNode
 
 from app.render.lines import EMPTY, Line, Run, wrapped
 from app.render.markdown.blocks import block_lines
-from app.render.sanitize import visible
+from app.sanitize import visible
 
 # Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
 # above them would change when they come.

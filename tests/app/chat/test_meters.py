@@ -4,8 +4,8 @@ import pytest
 
 from app.chat.meters import BIN_S, N_NOTES, Meters
 from app.chat.snapshot import Phase
+from app.format import NO_VALUE, share
 from app.render.cache import cache_lines
-from app.render.format import NO_VALUE, share
 from app.render.lines import plain
 from app.render.status import memory_lines
 from engine.cache.report import CacheNote, CacheReport

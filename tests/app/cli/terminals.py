@@ -14,7 +14,7 @@ from typing import TextIO
 import pytest
 
 from app.cli.main import main
-from app.render.sanitize import with_signs
+from app.sanitize import with_signs
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x1b[8m\x1b[5mb\x9b5m\x9d0;c\x9cd\u202ee\u2066f\u200b\rg\x08h"
 """Retitles, clears, hides, blinks, by C1 controls too, turns the direction, and goes back."""

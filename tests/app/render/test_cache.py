@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from app.chat.snapshot import CockpitSnapshot
+from app.format import NO_VALUE
 from app.render.cache import cache_lines, note_line, prefix_line, reuse_line, tier_line, tiers_of
-from app.render.format import NO_VALUE
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierName, TierUse
 from engine.events import CacheChanged

@@ -4,6 +4,7 @@ import pytest
 
 from app.chat.kept_chats import NOBODY, kept_chats
 from app.chat.snapshot import CockpitSnapshot, Phase
+from app.format import NO_VALUE
 from app.render.cache_list import (
     chat_detail,
     chat_line,
@@ -15,7 +16,6 @@ from app.render.cache_list import (
     table_head,
     title_line,
 )
-from app.render.format import NO_VALUE
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheEntry, CacheNote, CacheReport, TierName, TierUse
 

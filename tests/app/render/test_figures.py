@@ -12,9 +12,9 @@ from app.chat.entries import reply_note
 from app.chat.meters import Meters
 from app.cli.run import summary
 from app.compare.comparison import Comparison, Pair
+from app.format import NO_VALUE
 from app.render.cache import cache_lines
 from app.render.compare import figure_lines, verdict_lines
-from app.render.format import NO_VALUE
 from app.render.lines import plain
 from app.render.reply_stats import reply_stats_text
 from app.render.speculation import speculation_lines

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally
+from app.format import NO_VALUE
 from app.render.cache import cache_lines
-from app.render.format import NO_VALUE
 from app.render.lines import plain, width_of
 from app.render.speculation import speculation_lines, speculation_title
 from app.render.status import memory_lines, status_line, throughput_lines

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from app.chat.reply import Piece
 from app.render.lines import Run, plain, wrapped
-from app.render.sanitize import visible
 from app.render.transcript import TintedText, source_style
+from app.sanitize import visible
 from engine.events import TokenKind
 
 PIECES = [

@@ -25,7 +25,7 @@ from app.planning.offers import bench_of
 from app.planning.plan import Planner, Setup
 from app.planning.verdict import Verdict
 from app.planning.what_if import Effect
-from app.render.sanitize import harmless
+from app.sanitize import harmless
 from app.screens.ask import AskLine, AskYes, Saving
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen

@@ -1,4 +1,4 @@
-"""Numbers as the screen writes them."""
+"""Numbers as screens and commands write them."""
 
 from engine.memory.units import format_bytes
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.render.sanitize import harmless, visible, without_controls
+from app.sanitize import harmless, visible, without_controls
 
 
 def test_escape_sequences_become_visible_signs() -> None:

@@ -1,4 +1,4 @@
-from app.render import format as fmt
+from app import format as fmt
 
 
 def test_tokens_are_short() -> None:
