@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.errors import HardwareError
-from engine.memory.apple import gpu_share
+from engine.memory.gpus import apple_share
 from engine.memory.hardware import Device, devices
 from engine.memory.repacking import Instructions
 from engine.memory.units import GIB, MIB
@@ -121,7 +121,7 @@ def _cards(entry: dict[str, object]) -> list[Card]:
         Card(
             vendor,
             f"{name} {gib}GB",
-            round(share * gib * GIB) if isinstance(share, float) else gpu_share(gib * GIB),
+            round(share * gib * GIB) if isinstance(share, float) else apple_share(gib * GIB),
             bandwidth,
             tuple(f"{alias} {gib}GB" for alias in aliases),
             ram_bytes=gib * GIB,

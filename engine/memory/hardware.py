@@ -1,13 +1,24 @@
-"""The devices of this machine, or of one that is planned for."""
+"""The devices of this machine, or of one that is planned for.
+
+A container leaves less of main memory: Linux control groups, version 2 and 1 (kernel documentation,
+`admin-guide/cgroup-v2.rst`: `memory.max`, `memory.current`, `memory.stat`, and
+`cgroup-v1/memory.rst`). A limit holds for all groups below it, so the smallest on the way up
+counts.
+"""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from engine.errors import HardwareError
+from engine.memory import gpus
 from engine.memory.repacking import Instructions, instructions_here
 
 DeviceKind = Literal["gpu", "cpu"]
 
+ROOT = Path("/")
+UNLIMITED = 1 << 60
+"""Version 1 of control groups writes a number near 2^63 where there is no limit."""
 GPU_LIBRARIES = tuple(
     f"libggml-{name}." for name in ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "cann")
 )
@@ -28,13 +39,11 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that holds memory of a GPU."""
+class MemoryLimit:
+    """What a control group may use, and what it could still get without swapping."""
 
-    gpu: int
-    pid: int
-    used_bytes: int | None
-    """None where the driver does not tell, as on Windows."""
+    total_bytes: int
+    free_bytes: int
 
 
 def devices(
@@ -48,11 +57,11 @@ def devices(
     for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
         if nbytes <= 0:
             raise HardwareError(f"a device of {nbytes} bytes holds nothing: write a size above 0")
-    gpus = tuple(
+    sized = tuple(
         Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
     )
     cpu = find_cpu() if ram_bytes is None else _cpu(ram_bytes, ram_bytes)
-    return (*(gpus or find_gpus()), cpu)
+    return (*(sized or find_gpus()), cpu)
 
 
 def usable_devices() -> tuple[Device, ...]:
@@ -72,105 +81,29 @@ def has_gpu_backend() -> bool:
 
 
 def find_gpus() -> tuple[Device, ...]:
-    """Give the GPUs that drivers report: NVIDIA's and AMD's, and Apple's part of the memory.
+    """The GPUs that drivers report: NVIDIA's and AMD's, and Apple's part of the memory.
 
     An integrated GPU counts only where there is no other, as in llama.cpp 0c1e57098.
     """
-    from engine.memory.amd import find_amd_gpus
-
-    amd = find_amd_gpus()
-    own = tuple(
-        Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes)
-        for gpu in amd
-        if not gpu.is_integrated
-    )
+    amd = gpus.amd_gpus()
+    own = tuple(_gpu(gpu) for gpu in amd if not gpu.is_integrated)
     found = (*find_nvidia_gpus(), *own, *_find_apple_gpu())
-    if found:
-        return _told_apart(found)
-    return tuple(
-        Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, is_unified=True) for gpu in amd
-    )
-
-
-def _told_apart(gpus: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Give several GPUs their numbers: two alike, both idle, would be one and the same device."""
-    if len(gpus) == 1:
-        return gpus
-    return tuple(replace(gpu, name=f"GPU {index} · {gpu.name}") for index, gpu in enumerate(gpus))
+    if not found:
+        return tuple(map(_gpu, amd))
+    if len(found) == 1:
+        return found
+    # Two cards alike, both idle, would be one and the same device without their numbers.
+    return tuple(replace(gpu, name=f"GPU {index} · {gpu.name}") for index, gpu in enumerate(found))
 
 
 def find_nvidia_gpus() -> tuple[Device, ...]:
-    """Give the NVIDIA GPUs that the driver reports; none where there is no driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_nvidia_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def gpu_processes() -> tuple[GpuProcess, ...]:
-    """Give the processes that hold memory of NVIDIA GPUs, computing and drawing ones."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        found: dict[tuple[int, int], GpuProcess] = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for process in (
-                *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
-                *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
-            ):
-                used = process.usedGpuMemory
-                found[index, process.pid] = GpuProcess(
-                    index, int(process.pid), None if used is None else int(used)
-                )
-        return tuple(found.values())
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _nvidia_gpu(index: int) -> Device:
-    import pynvml
-
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = pynvml.nvmlDeviceGetName(handle)
-    text = name.decode() if isinstance(name, bytes) else str(name)
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError_NotSupported:  # GB10 and Jetson share the machine's memory
-        cpu = find_cpu()
-        return Device(text, "gpu", cpu.total_bytes, cpu.free_bytes, is_unified=True)
-    return Device(text, "gpu", int(memory.total), int(memory.free))
-
-
-def _find_apple_gpu() -> tuple[Device, ...]:
-    from engine.memory.apple import chip_name, gpu_share, has_unified_memory, wired_limit_mib
-
-    if not has_unified_memory():
-        return ()
-    cpu = find_cpu()
-    share = gpu_share(cpu.total_bytes, wired_limit_mib())
-    return (Device(chip_name(), "gpu", share, min(share, cpu.free_bytes), is_unified=True),)
+    """The NVIDIA GPUs that the driver reports; none where there is no driver."""
+    return tuple(map(_gpu, gpus.nvidia_gpus()))
 
 
 def find_cpu() -> Device:
-    """Give the main memory, as far as a container allows; free is what needs no swapping."""
+    """The main memory, as far as a container allows; free is what needs no swapping."""
     import psutil
-
-    from engine.memory.container import memory_limit
 
     memory = psutil.virtual_memory()
     total, free = int(memory.total), int(memory.available)
@@ -180,5 +113,78 @@ def find_cpu() -> Device:
     return _cpu(total, free)
 
 
+def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
+    """Give the tightest limit on this process's memory; None where there is none."""
+    found = [limit for group in _groups(root) if (limit := _limit(group)) is not None]
+    if not found:
+        return None
+    return MemoryLimit(
+        min(limit.total_bytes for limit in found), min(limit.free_bytes for limit in found)
+    )
+
+
+def _gpu(gpu: gpus.Gpu) -> Device:
+    if gpu.total_bytes is not None and gpu.free_bytes is not None:
+        return Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, gpu.is_integrated)
+    cpu = find_cpu()
+    return Device(gpu.name, "gpu", cpu.total_bytes, cpu.free_bytes, is_unified=True)
+
+
+def _find_apple_gpu() -> tuple[Device, ...]:
+    if not gpus.has_apple_gpu():
+        return ()
+    cpu = find_cpu()
+    share = gpus.apple_share(cpu.total_bytes, gpus.apple_wired_limit_mib())
+    free = min(share, cpu.free_bytes)
+    return (Device(gpus.apple_chip(), "gpu", share, free, is_unified=True),)
+
+
 def _cpu(total_bytes: int, free_bytes: int) -> Device:
     return Device("CPU", "cpu", total_bytes, free_bytes, instructions=instructions_here())
+
+
+def _groups(root: Path) -> list[Path]:
+    """Give the folders of the process's memory group and of those above it."""
+    mounted = root / "sys/fs/cgroup"
+    groups = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
+        if controllers == "":
+            top = mounted
+        elif "memory" in controllers.split(","):
+            top = mounted / "memory"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        # Inside a container the path may be the host's, and only the top is there.
+        groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(top)]
+    return list(dict.fromkeys(groups))
+
+
+def _limit(group: Path) -> MemoryLimit | None:
+    total = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
+    if total is None or total >= UNLIMITED:
+        return None
+    used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
+    return MemoryLimit(total, max(0, total - max(0, used - _reclaimable(group))))
+
+
+def _reclaimable(group: Path) -> int:
+    """Give the bytes of file pages that nobody uses now: they go before anything is refused."""
+    fields = dict(
+        line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line
+    )
+    value = fields.get("total_inactive_file", fields.get("inactive_file", "0")).strip()
+    return int(value) if value.isdecimal() else 0
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""  # no such file: the kernel has no such group

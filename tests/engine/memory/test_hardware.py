@@ -8,11 +8,17 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import HardwareError
-from engine.memory import apple, hardware
-from engine.memory.amd import find_amd_gpus
-from engine.memory.container import MemoryLimit, memory_limit
+from engine.memory import gpus, hardware
 from engine.memory.estimate import estimate
-from engine.memory.hardware import Device, devices, find_cpu, find_gpus, gpu_processes
+from engine.memory.gpus import amd_gpus, nvidia_processes
+from engine.memory.hardware import (
+    Device,
+    MemoryLimit,
+    devices,
+    find_cpu,
+    find_gpus,
+    memory_limit,
+)
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 
@@ -96,7 +102,7 @@ def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
 
 def test_a_limit_makes_main_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     tight = MemoryLimit(64 * MIB, 16 * MIB)
-    monkeypatch.setattr("engine.memory.container.memory_limit", lambda: tight)
+    monkeypatch.setattr("engine.memory.hardware.memory_limit", lambda: tight)
     cpu = find_cpu()
     assert (cpu.name, cpu.total_bytes, cpu.free_bytes) == ("CPU", 64 * MIB, 16 * MIB)
 
@@ -112,14 +118,14 @@ def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:
 def test_an_amd_card_is_read_from_its_driver(tmp_path: Path) -> None:
     sizes = {"mem_info_vram_total": 16 * GIB, "mem_info_vram_used": GIB,
              "mem_info_gtt_total": 32 * GIB}  # fmt: skip
-    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
+    [gpu] = amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
     assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (16 * GIB, 15 * GIB, False)
 
 
 def test_an_integrated_gpu_has_its_window_of_main_memory_too(tmp_path: Path) -> None:
     sizes = {"mem_info_vram_total": GIB, "mem_info_vram_used": GIB // 2,
              "mem_info_gtt_total": 60 * GIB, "mem_info_gtt_used": GIB // 2}  # fmt: skip
-    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
+    [gpu] = amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
     assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (61 * GIB, 60 * GIB, True)
 
 
@@ -129,7 +135,7 @@ def test_cards_of_other_makers_and_connectors_are_no_amd_gpus(tmp_path: Path) ->
         "class/drm/card0/device/mem_info_vram_total": str(GIB),
         "class/drm/card1/device/vendor": "0x1002\n",
     })  # fmt: skip
-    assert find_amd_gpus(tmp_path) == ()
+    assert amd_gpus(tmp_path) == ()
 
 
 def test_an_integrated_gpu_counts_only_where_there_is_no_other(
@@ -142,22 +148,22 @@ def test_an_integrated_gpu_counts_only_where_there_is_no_other(
     })  # fmt: skip
     alone = tree(tmp_path / "alone", amd_card(0, 2, mem_info_vram_total=GIB))
     for sysfs, expected in ((both, [(8, False)]), (alone, [(1, True)])):
-        found = find_amd_gpus(sysfs)
-        monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda found=found: found)
+        found = amd_gpus(sysfs)
+        monkeypatch.setattr("engine.memory.gpus.amd_gpus", lambda found=found: found)
         assert [(d.total_bytes // GIB, d.is_unified) for d in find_gpus()] == expected
 
 
 def test_apple_gives_the_gpu_two_thirds_or_three_quarters_of_the_memory() -> None:
-    assert apple.gpu_share(16 * GIB) == pytest.approx(10.67 * GIB, rel=0.001)
-    assert apple.gpu_share(64 * GIB) == 48 * GIB
-    assert apple.gpu_share(64 * GIB, wired_limit_mib=57344) == 56 * GIB
+    assert gpus.apple_share(16 * GIB) == pytest.approx(10.67 * GIB, rel=0.001)
+    assert gpus.apple_share(64 * GIB) == 48 * GIB
+    assert gpus.apple_share(64 * GIB, wired_limit_mib=57344) == 56 * GIB
 
 
 def test_a_mac_has_one_gpu_inside_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.memory.apple.has_unified_memory", lambda: True)
-    monkeypatch.setattr("engine.memory.apple.chip_name", lambda: "Apple M4")
-    monkeypatch.setattr("engine.memory.apple.wired_limit_mib", lambda: 0)
-    monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda: ())
+    monkeypatch.setattr("engine.memory.gpus.has_apple_gpu", lambda: True)
+    monkeypatch.setattr("engine.memory.gpus.apple_chip", lambda: "Apple M4")
+    monkeypatch.setattr("engine.memory.gpus.apple_wired_limit_mib", lambda: 0)
+    monkeypatch.setattr("engine.memory.gpus.amd_gpus", lambda: ())
     monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: ())
     cpu = Device("CPU", "cpu", 24 * GIB, 12 * GIB)
     monkeypatch.setattr("engine.memory.hardware.find_cpu", lambda: cpu)
@@ -166,8 +172,8 @@ def test_a_mac_has_one_gpu_inside_its_memory(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="the program is there")
 def test_where_there_is_no_sysctl_nothing_is_known_of_apple() -> None:
-    assert apple.chip_name() == "Apple GPU"
-    assert apple.wired_limit_mib() == 0
+    assert gpus.apple_chip() == "Apple GPU"
+    assert gpus.apple_wired_limit_mib() == 0
 
 
 class FakeDriver:
@@ -222,14 +228,14 @@ def test_nvidia_cards_are_listed_and_a_shared_one_has_the_machines_memory(driver
 def test_two_cards_of_a_kind_are_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Device("RTX 3090", "gpu", 24 * GIB, 24 * GIB)
     monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: (idle, idle))
-    monkeypatch.setattr("engine.memory.amd.find_amd_gpus", lambda: ())
+    monkeypatch.setattr("engine.memory.gpus.amd_gpus", lambda: ())
     found = find_gpus()
     assert [gpu.name for gpu in found] == ["GPU 0 · RTX 3090", "GPU 1 · RTX 3090"]
     assert len(set(found)) == 2
 
 
 def test_the_processes_of_each_card_are_listed(driver: None) -> None:
-    assert [(p.gpu, p.pid, p.used_bytes) for p in gpu_processes()] == [
+    assert [(p.gpu, p.pid, p.used_bytes) for p in nvidia_processes()] == [
         (0, 10, 4 * GIB), (0, 77, None), (1, 11, 4 * GIB),
     ]  # fmt: skip
 
@@ -245,7 +251,7 @@ def test_without_a_driver_there_are_neither_cards_nor_processes(
     monkeypatch.setattr(fake, "nvmlInit", fail, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
     assert hardware.find_nvidia_gpus() == ()
-    assert gpu_processes() == ()
+    assert nvidia_processes() == ()
 
 
 def test_an_estimate_counts_shared_memory_once_where_it_is_scarce(starter_path: Path) -> None:
