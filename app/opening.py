@@ -195,8 +195,9 @@ def planned_bytes(configuration: Configuration) -> "PlannedBytes":
         EngineError: If a model file cannot be read.
     """
     from app.chat.snapshot import PlannedBytes
-    from engine.memory.estimate import TermKind, estimate
+    from engine.memory.estimate import estimate
     from engine.memory.hardware import usable_devices
+    from engine.memory.terms import TermKind
     from engine.model.architecture import read_model
 
     draft = read_model(configuration.draft.model_path) if configuration.draft else None

@@ -14,7 +14,7 @@ from engine.configuration import (
     SplitMode,
     TensorOverride,
 )
-from engine.memory.estimate import Target
+from engine.memory.terms import Target
 
 NO_DRAFT = SpeculationSettings(predictor=PredictorName.OFF)
 SMALLEST_CONTEXT = 4096

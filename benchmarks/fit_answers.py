@@ -23,11 +23,12 @@ from accuracy_models import write_header
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.dry_run import request_of
-from engine.memory.estimate import TARGETS, Estimate, Target, TermKind
+from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.repacking import instructions_here
 from engine.memory.search import Goal, Limits, Offload, search
 from engine.memory.search.goals import Pair, parse_pair
+from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries

@@ -19,8 +19,9 @@ from common import load
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.memory.estimate import Estimate, TermKind, estimate
+from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device, devices, find_gpus, has_gpu_backend
+from engine.memory.terms import TermKind
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 

@@ -22,8 +22,9 @@ from tempfile import TemporaryDirectory
 from accuracy_models import write_header
 
 from engine.configuration import Configuration, TensorOverride
-from engine.memory.estimate import TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry

@@ -39,8 +39,7 @@ from engine.memory.calibration import (
     write_calibrations,
 )
 from engine.memory.estimate import Estimate, estimate
-from engine.memory.log_comparison import compare_log, settings_that_differ
-from engine.memory.server_log import read_server_log
+from engine.memory.server_log import compare_log, read_server_log, settings_that_differ
 from engine.memory.units import parse_bytes
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry

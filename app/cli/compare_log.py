@@ -6,8 +6,7 @@ from pathlib import Path
 from app.cli.console import Part, say, tell
 from app.format import nbytes
 from app.planning.plan import Plan
-from engine.memory.log_comparison import Compared, compare_log, settings_that_differ
-from engine.memory.server_log import read_server_log
+from engine.memory.server_log import Compared, compare_log, read_server_log, settings_that_differ
 
 SHARE_SHOWN = 0.01
 """Differences below this share of the measured bytes are not coloured."""

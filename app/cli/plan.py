@@ -9,7 +9,7 @@ from app.cli.console import print_json
 from app.cli.plan_options import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
-    from engine.memory.estimate import Target
+    from engine.memory.terms import Target
 
 
 @click.command(name="plan")

@@ -13,7 +13,7 @@ from engine.memory.repacking import Instructions
 
 if TYPE_CHECKING:
     from app.planning.plan import Planner, Setup
-    from engine.memory.estimate import Target
+    from engine.memory.terms import Target
 
 Command = Callable[..., object]
 KV_TYPE = click.Choice(get_args(KVTypeName))

@@ -5,7 +5,7 @@ from app.planning.plan import Plan, Planner, warnings_of
 from app.planning.table import Cell, CostTable, cost_table
 from app.planning.verdict import device_verdict, verdict_of
 from app.planning.what_if import Effect, what_ifs
-from engine.memory.estimate import DeviceEstimate, Term, TermKind
+from engine.memory.terms import DeviceEstimate, Term, TermKind
 
 MAX_CONTEXTS = 16
 

@@ -11,9 +11,9 @@ from app.planning.model_source import Progress, take_model
 from app.planning.plan import Planner, Setup
 from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
-from engine.memory.estimate import Target
 from engine.memory.fit import with_n_ctx
 from engine.memory.repacking import Instructions
+from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.presets.library import find_preset, preset_of

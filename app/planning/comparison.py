@@ -7,7 +7,7 @@ from itertools import zip_longest
 from app.planning.knobs import KNOBS
 from app.planning.plan import Plan
 from app.planning.verdict import Verdict, verdict_of
-from engine.memory.estimate import DeviceEstimate, TermKind
+from engine.memory.terms import DeviceEstimate, TermKind
 
 
 @dataclass(frozen=True, slots=True)

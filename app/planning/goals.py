@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from app.planning.knob import with_configuration
 from app.planning.plan import Planner, Setup
-from engine.memory.estimate import TermKind
 from engine.memory.hardware import Device
 from engine.memory.search import Found, Goal, search
+from engine.memory.terms import TermKind
 
 MEANINGS = {
     Goal.CONTEXT: "the most tokens, then the finest cache",

@@ -8,7 +8,7 @@ from app.planning.plan import Setup
 from app.planning.values import BATCHES, CONTEXTS, KnobError, parse_count, step_among
 from engine.configuration import Configuration, FlashAttention, KVTypeName
 from engine.memory.fit import with_n_ctx
-from engine.memory.kv_types import KV_TYPES, is_quantized
+from engine.memory.kv_cache import KV_TYPES, is_quantized
 
 FLASH: tuple[FlashAttention, ...] = ("auto", "on", "off")
 MAX_CONTEXT, MAX_BATCH = 16 * 1024**2, 65536

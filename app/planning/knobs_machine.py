@@ -16,7 +16,7 @@ from app.planning.knob import Facts, Knob, choice, with_configuration
 from app.planning.plan import Setup
 from app.planning.values import MARGINS, KnobError, parse_count, step_among
 from engine.errors import HardwareError
-from engine.memory.estimate import TARGETS
+from engine.memory.terms import TARGETS
 from engine.memory.units import format_bytes, parse_bytes
 
 MAX_SLOTS = 256

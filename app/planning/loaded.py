@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from app.planning.plan import device_index
 from engine.events import BufferSize
-from engine.memory.estimate import DeviceEstimate, TermKind
-from engine.memory.measured import KINDS
+from engine.memory.dry_run import KINDS
+from engine.memory.terms import DeviceEstimate, TermKind
 
 LoadedBytes = Mapping[str, Mapping[TermKind, int]]
 """Bytes by name of the device and part."""

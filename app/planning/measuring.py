@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from app.planning.plan import Plan
-from engine.memory.dry_run import DryRun
-from engine.memory.measured import with_measured
+from engine.memory.dry_run import DryRun, with_measured
 from engine.model.architecture import read_model
 
 

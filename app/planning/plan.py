@@ -9,11 +9,11 @@ from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.calibration import Calibrations, calibrated
-from engine.memory.estimate import Companions, DeviceEstimate, Estimate, Target, estimate
+from engine.memory.estimate import Companions, Estimate, estimate, slots_text
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.repacking import Instructions
-from engine.memory.slots import slots_text
+from engine.memory.terms import DeviceEstimate, Target
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf

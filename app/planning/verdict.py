@@ -2,7 +2,8 @@
 
 from enum import StrEnum
 
-from engine.memory.estimate import DeviceEstimate, Estimate
+from engine.memory.estimate import Estimate
+from engine.memory.terms import DeviceEstimate
 
 
 class Verdict(StrEnum):

@@ -13,7 +13,7 @@ from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
 from app.sanitize import visible
-from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
+from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 
 FREE = "free"
 SHARED = "shared"

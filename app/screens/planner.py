@@ -40,7 +40,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
-from engine.memory.estimate import TermKind
+from engine.memory.terms import TermKind
 from engine.model.library import ModelEntry
 
 MEASURE_AFTER_S = 0.4

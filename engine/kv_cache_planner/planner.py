@@ -15,12 +15,13 @@ from engine.kv_cache_planner.recommendation import recommendation
 from engine.kv_cache_planner.settings import checked_changes
 from engine.kv_cache_planner.text import format_config
 from engine.kv_cache_planner.values import CacheEstimate, ConfigurationChanged, Subscriber
-from engine.memory.estimate import Estimate, Target, TermKind
+from engine.memory.estimate import Estimate
 from engine.memory.fit import Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import PAD
 from engine.memory.search import Found, Goal, Limits, Offload, search
 from engine.memory.search.placements import placements
+from engine.memory.terms import Target, TermKind
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry

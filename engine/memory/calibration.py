@@ -14,8 +14,7 @@ from engine.errors import EngineError, shown
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
-from engine.memory.log_comparison import compare_log, settings_that_differ
-from engine.memory.server_log import DeviceMemory, ServerLog
+from engine.memory.server_log import DeviceMemory, ServerLog, compare_log, settings_that_differ
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import MIB, format_bytes
 from engine.parsing import parse_json

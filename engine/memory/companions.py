@@ -1,9 +1,20 @@
-"""The files that run beside a model: a projector for images, adapters (LoRA)."""
+"""What runs beside a model: its own next-token head, a projector for images, adapters (LoRA).
 
-from engine.memory.ledger import Ledger
+llama-server of llama.cpp 0c1e57098 opens a second context for a next-token head (NextN, MTP) with
+`--spec-type draft-mtp`: the cache of the layers of the head over the whole context, and a graph
+(`common/speculative.cpp`).
+"""
+
+from dataclasses import replace
+
+from engine.configuration import Configuration
+from engine.memory.compute import head_bytes
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import CacheShape, layers_kv_bytes
 from engine.memory.placement import Placement
-from engine.memory.terms import Source, TermKind
+from engine.memory.terms import Ledger, Source, Target, TermKind
 from engine.memory.weights import LAYER
+from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
 
 PATCH_LIMIT = 4096
@@ -11,6 +22,32 @@ PATCH_LIMIT = 4096
 FLOAT_BYTES = 4
 BUFFERS = 10
 """Activations of a projector's layer that live at once: states, feed-forward, attention."""
+
+
+def has_head(architecture: Architecture, configuration: Configuration, target: Target) -> bool:
+    """Whether the target program drafts with the model's own head: kvchat does not."""
+    return configuration.n_mtp_draft > 0 and target != "kvchat" and bool(architecture.head_layers)
+
+
+def add_head(
+    ledger: Ledger,
+    model: Model,
+    configuration: Configuration,
+    shape: CacheShape,
+    where: Placement,
+) -> None:
+    """Add cache and graph of the head: its cache is f16 unless a draft model's types are named."""
+    architecture, draft = model.architecture, configuration.draft
+    own = replace(shape, type_k="f16", type_v="f16")
+    if draft is not None:
+        own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
+    for index, nbytes in layers_kv_bytes(architecture, architecture.head_layers, own).items():
+        device = _device(index, configuration, where, ledger.cpu)
+        ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the next-token head")
+    graph = head_bytes(architecture, shape)
+    device = where.output_device
+    note = "graph of the next-token head"
+    ledger.add(device, TermKind.DRAFT, graph, Source.ESTIMATED, note, spread=0.25)
 
 
 def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -> None:
@@ -25,17 +62,6 @@ def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -
     ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, spread=0.6)
 
 
-def projector_graph_bytes(projector: GgufFile) -> int:
-    """Give a rough size of the buffers that encode one image."""
-    width = projector.integer("clip.vision.embedding_length") or 0
-    n_patches = PATCH_LIMIT
-    image = projector.integer("clip.vision.image_size")
-    patch = projector.integer("clip.vision.patch_size")
-    if image and patch:
-        n_patches = min(PATCH_LIMIT, max(1, image // patch) ** 2)
-    return n_patches * width * BUFFERS * FLOAT_BYTES
-
-
 def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placement) -> None:
     """Add adapters: each tensor lies beside the layer that it changes."""
     for adapter in adapters:
@@ -47,3 +73,20 @@ def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placemen
             elif tensor.name.startswith("output"):
                 device = where.output_device
             ledger.add(device, TermKind.ADAPTERS, tensor.nbytes, Source.EXACT, "tensor table")
+
+
+def projector_graph_bytes(projector: GgufFile) -> int:
+    """Give a rough size of the buffers that encode one image."""
+    width = projector.integer("clip.vision.embedding_length") or 0
+    n_patches = PATCH_LIMIT
+    image = projector.integer("clip.vision.image_size")
+    patch = projector.integer("clip.vision.patch_size")
+    if image and patch:
+        n_patches = min(PATCH_LIMIT, max(1, image // patch) ** 2)
+    return n_patches * width * BUFFERS * FLOAT_BYTES
+
+
+def _device(index: int, configuration: Configuration, where: Placement, cpu: Device) -> Device:
+    if not configuration.offload_kqv or index >= len(where.layer_devices):
+        return cpu
+    return where.layer_devices[index]

@@ -9,8 +9,7 @@ there, in tensors of one micro-batch, as the graphs (`src/models/*.cpp`) and the
 """
 
 from engine.memory.flash_attention import cast_bytes
-from engine.memory.kv_cache import CacheShape
-from engine.memory.kv_types import is_quantized
+from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.sparse_attention import (
     choices_bytes,
     sparse_attention_bytes,

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from engine.configuration import DRAFT_N_CTX, Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import Companions, Estimate, Target, estimate
+from engine.memory.estimate import Companions, Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
+from engine.memory.terms import Target
 from engine.model.architecture import Model
 
 Estimator = Callable[[Configuration], Estimate]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from engine.configuration import Configuration, KVTypeName
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape
-from engine.memory.kv_types import is_quantized
+from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.model.architecture import Architecture, Layer
 
 CUDA_HEADS = frozenset(

@@ -18,10 +18,8 @@ from engine.memory.compute import (
 from engine.memory.flash_attention import UNSCANNED, cuda_copy_bytes, leaves_gpus, strays
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layer_state_bytes, layers_kv_bytes
-from engine.memory.ledger import Ledger
-from engine.memory.offload import LEAST_TOKENS, offloaded_tensor_bytes
-from engine.memory.placement import Placement
-from engine.memory.terms import Source, TermKind
+from engine.memory.placement import LEAST_TOKENS, Placement, offloaded_tensor_bytes
+from engine.memory.terms import Ledger, Source, TermKind
 from engine.model.architecture import Architecture, Model
 
 CELL_BYTES = 8

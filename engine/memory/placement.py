@@ -1,9 +1,10 @@
-"""Which device each layer lies on, and the weights that follow it.
+"""Which device each layer lies on, the weights that follow it, and those that visit a GPU.
 
 Rules of llama.cpp 0c1e57098 (`load_tensors` in `src/llama-model.cpp`): the last layers go to the
 GPUs, the output layer counting as one more; several GPUs share them by free memory or by given
 shares, or one takes all; embeddings stay on the CPU, and a GPU with the output layer gets a copy of
-tied ones.
+tied ones. From 32 tokens on llama.cpp multiplies weights of main memory on the first GPU
+(`op_offload`): its compute buffer then holds a copy of the largest such tensor.
 """
 
 from bisect import bisect_right
@@ -13,10 +14,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, TensorOverride
 from engine.errors import PresetError
 from engine.memory.hardware import Device
-from engine.memory.weights import CPU, Weights
+from engine.memory.weights import CPU, Weights, layer_of, overridden, override_rules
+from engine.model.architecture import Model, layer_counts
+from engine.model.gguf import GgufFile
+from engine.model.header_keys import HeaderKeys
+
+LEAST_TOKENS = 32
+UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
+"""Architectures whose layers differ in their operations, as those of hybrids do."""
+EVEN = frozenset({"glm5-next"})
+"""Hybrids for which this was not seen."""
+UNEVEN_FACTOR = 1.85
+"""Such layers leave holes that the next tensor does not fit: nearly two are there at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,40 @@ def place(
     used = _used_gpus(configuration, gpus)
     bounds = tuple(_bounds(configuration, used))
     return _place(weights, configuration.n_gpu_layers, used, bounds, gpus, cpu)
+
+
+def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
+    """Give the device of an override: `CPU`, or a GPU by its number.
+
+    Raises:
+        PresetError: there is no such device.
+    """
+    digits = "".join(character for character in name if character.isdigit())
+    if name.upper() == CPU:
+        return cpu
+    if not digits:
+        raise PresetError(
+            f"{name!r} is no device for tensors: write CPU, or GPU 0, GPU 1 and so on"
+        )
+    if not gpus:
+        return cpu
+    if int(digits) >= len(gpus):
+        raise PresetError(f"tensors shall go to {name}, but the last GPU is number {len(gpus) - 1}")
+    return gpus[int(digits)]
+
+
+def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Placement) -> int:
+    """Give the room of the largest tensor that visits the first GPU; 0 where none does."""
+    overrides, n_cpu_moe = configuration.tensor_overrides, configuration.n_cpu_moe
+    by_layer, moved = _largest_tensors(model.file, overrides, n_cpu_moe)
+    sizes = [by_layer[i] for i, device in enumerate(where.layer_devices) if device.kind == "cpu"]
+    architecture = model.architecture
+    is_uneven = architecture.name in UNEVEN or (
+        architecture.states and architecture.name not in EVEN
+    )
+    if n_cpu_moe and is_uneven:
+        moved = round(moved * UNEVEN_FACTOR)
+    return max([moved, *sizes])
 
 
 @lru_cache(maxsize=512)
@@ -100,26 +146,6 @@ def _spans(devices: list[Device]) -> Iterator[tuple[int, int, Device]]:
             start = index
 
 
-def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
-    """Give the device of an override: `CPU`, or a GPU by its number.
-
-    Raises:
-        PresetError: there is no such device.
-    """
-    digits = "".join(character for character in name if character.isdigit())
-    if name.upper() == CPU:
-        return cpu
-    if not digits:
-        raise PresetError(
-            f"{name!r} is no device for tensors: write CPU, or GPU 0, GPU 1 and so on"
-        )
-    if not gpus:
-        return cpu
-    if int(digits) >= len(gpus):
-        raise PresetError(f"tensors shall go to {name}, but the last GPU is number {len(gpus) - 1}")
-    return gpus[int(digits)]
-
-
 def _used_gpus(configuration: Configuration, gpus: tuple[Device, ...]) -> tuple[Device, ...]:
     if configuration.split_mode == "layer" or not gpus:
         return gpus
@@ -147,3 +173,21 @@ def _bounds(configuration: Configuration, gpus: tuple[Device, ...]) -> list[floa
 
 def _share(index: int, n_offloaded: int, bounds: tuple[float, ...]) -> int:
     return min(bisect_right(bounds, index / n_offloaded), len(bounds) - 1)
+
+
+@lru_cache(maxsize=64)
+def _largest_tensors(
+    file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
+) -> tuple[tuple[int, ...], int]:
+    """Give the largest matrix of each layer, and the largest that overrides keep on the CPU."""
+    n_blocks, _ = layer_counts(HeaderKeys(file))
+    rules = override_rules(overrides, n_cpu_moe)
+    by_layer, moved = [0] * n_blocks, 0
+    for tensor in file.tensors:
+        index = layer_of(tensor.name, n_blocks)
+        device = overridden(tensor.name, rules)
+        if device is not None:
+            moved = max(moved, tensor.nbytes) if device.upper() == CPU else moved
+        elif index is not None:
+            by_layer[index] = max(by_layer[index], tensor.nbytes)
+    return tuple(by_layer), moved

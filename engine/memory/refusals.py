@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from engine.errors import PresetError
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape
-from engine.memory.kv_types import is_quantized
+from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.placement import Placement
 from engine.memory.repacking import Instructions
 from engine.model.architecture import Architecture, Model

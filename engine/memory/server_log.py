@@ -1,4 +1,4 @@
-"""What a llama-server really allocated, read from its log.
+"""What a llama-server really allocated, read from its log, beside what was planned.
 
 Read are the lines `... buffer size = 96.00 MiB` of llama.cpp 0c1e57098 with `-lv 4` and of builds
 back to 2024, which printed them without being asked, the table `memory breakdown` that a server
@@ -6,6 +6,7 @@ prints before it loads and when it ends, and both as rows of `--log-jsonl`.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader, TextIOWrapper
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from engine.errors import EngineError
 from engine.files import open_file
-from engine.memory.dry_run import MeasuredBuffer
+from engine.memory.dry_run import KINDS, MeasuredBuffer, device_of
+from engine.memory.estimate import Estimate, n_outputs
+from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import MIB
 from engine.parsing import parse_json
 
@@ -27,7 +30,6 @@ MAX_CHARACTERS = 1 << 30
 """Of a log."""
 MARKS = ("buffer size", "breakdown", "|", "draft model", "initializing", "build: ", "context")
 """A line without any of them says nothing that is looked for."""
-
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 BUFFER = re.compile(
     r"\b(?P<function>\w++):\s++(?P<device>\S++)\s++"
@@ -49,6 +51,13 @@ NEW_RUN = re.compile(r"llama_server: initializing|\bbuild: \d+|main: build = ")
 NEW_CONTEXT = re.compile(r"constructing llama_context|llama_new_context_with_model: n_ctx ")
 DRAFT = re.compile(r"loading draft model")
 PROJECTOR = re.compile(r"clip|mtmd|compute_meta")
+OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
+SETTINGS = {
+    "n_ctx": "context",
+    "n_seq_max": "slots",
+    "n_ubatch": "micro-batch",
+    "n_outputs_max": "rows of logits (slots times drafted tokens and one)",
+}
 
 
 class LogError(EngineError):
@@ -101,6 +110,22 @@ class ServerLog:
     """Settings of the target's context by llama.cpp's names: `n_ctx`, `n_seq_max`, `n_ubatch`..."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One term of one device."""
+
+    device: str
+    kind: str
+    """Value of a `TermKind`; `kv + state` where the log has them as one number."""
+    planned_bytes: int
+    measured_bytes: int
+
+    @property
+    def difference_bytes(self) -> int:
+        """Bytes planned too many; negative where too few."""
+        return self.planned_bytes - self.measured_bytes
+
+
 def read_server_log(path: Path) -> ServerLog:
     """Give what the last run in a log allocated.
 
@@ -139,6 +164,46 @@ def parse_server_log(lines: Iterable[str]) -> ServerLog:
             run = _Run()
         run.read(text)
     return run.log()
+
+
+def compare_log(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
+    """Give every term that was planned or measured, in the order of devices and terms.
+
+    GPUs are matched by their number, everything in main memory with the CPU. Overhead is in no
+    log and left out.
+    """
+    if not log.buffers:
+        return _by_rows(planned, log)
+    measured: dict[tuple[str, TermKind], int] = defaultdict(int)
+    for buffer in log.buffers:
+        device = device_of(buffer, planned.devices)
+        kind = OWNERS.get(buffer.owner) or KINDS[buffer.kind]
+        measured[device or buffer.device, kind] += buffer.nbytes
+    names = dict.fromkeys([*(d.device.name for d in planned.devices), *(n for n, _ in measured)])
+    by_name = {device.device.name: device for device in planned.devices}
+    found = (
+        Compared(name, kind.value, _planned(by_name.get(name), kind), measured[name, kind])
+        for name in names
+        for kind in TermKind
+        if kind is not TermKind.OVERHEAD
+    )
+    return tuple(row for row in found if row.planned_bytes or row.measured_bytes)
+
+
+def settings_that_differ(planned: Estimate, log: ServerLog) -> tuple[str, ...]:
+    """Say where the log is of another configuration than the one that is planned."""
+    configuration = planned.configuration
+    wanted = {
+        "n_ctx": planned.n_ctx,
+        "n_seq_max": configuration.n_slots,
+        "n_ubatch": min(configuration.n_ubatch, configuration.n_batch),
+        "n_outputs_max": n_outputs(configuration, planned.target),
+    }
+    return tuple(
+        f"{SETTINGS[name]} is {value} in the plan, but {log.settings[name]} in the log"
+        for name, value in wanted.items()
+        if log.settings.get(name, str(value)) != str(value)
+    )
 
 
 def _lines(file: TextIOWrapper) -> Iterator[str]:
@@ -238,3 +303,28 @@ class _Run:
             free_bytes=size("free"),
             is_loaded=bool(self._graphs),
         )
+
+
+def _planned(device: DeviceEstimate | None, kind: TermKind) -> int:
+    return 0 if device is None else device.term(kind).nbytes
+
+
+def _by_rows(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
+    measured: dict[tuple[str, str], int] = defaultdict(int)
+    for row in log.devices:
+        name = "CPU" if row.name == "Host" else row.name
+        device = device_of(MeasuredBuffer(name, "model", 0), planned.devices) or row.name
+        measured[device, "weights"] += row.model_bytes
+        measured[device, "kv + state"] += row.context_bytes
+        measured[device, "compute"] += row.compute_bytes
+    by_name = {device.device.name: device for device in planned.devices}
+    parts = {
+        "weights": (TermKind.WEIGHTS,),
+        "kv + state": (TermKind.KV, TermKind.STATE),
+        "compute": (TermKind.COMPUTE,),
+    }
+    return tuple(
+        Compared(name, part, sum(_planned(by_name.get(name), k) for k in parts[part]), nbytes)
+        for (name, part), nbytes in measured.items()
+        if nbytes or any(_planned(by_name.get(name), k) for k in parts[part])
+    )

@@ -5,8 +5,7 @@ hy-v4,minimax-m3,qwen4exp}.cpp`, `build_attn` in `src/llama-graph.cpp`): the ten
 at once where they are widest, for each token and cell, and those that span the cells alone.
 """
 
-from engine.memory.kv_cache import CacheShape
-from engine.memory.kv_types import kv_type
+from engine.memory.kv_cache import CacheShape, kv_type
 from engine.model.architecture import Architecture
 from engine.model.attention import Indexer
 

@@ -1,13 +1,20 @@
 """The numbers of an estimate: what each is for, how sure it is, and the device that holds it."""
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
 from engine.memory.hardware import Device
+from engine.memory.units import MIB
 
 Target = Literal["kvchat", "llama-server"]
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
+GPU_OVERHEAD_BYTES = 300 * MIB
+"""CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""
+CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
+"""The process itself: resident memory beyond llama.cpp's buffers. Measured on Linux at vocabularies
+of 49k and 262k tokens: 64 and 92 MiB in kvchat's worker, 36 and 84 MiB in llama-server."""
 
 
 class TermKind(StrEnum):
@@ -70,3 +77,68 @@ class DeviceEstimate:
     def term(self, kind: TermKind) -> Term:
         """Give one part, zero bytes where the device has none of it."""
         return self.terms.get(kind, NOTHING)
+
+
+class Ledger:
+    """Adds terms up by device; within `part`, everything counts as one kind."""
+
+    def __init__(self, devices: tuple[Device, ...]) -> None:
+        self.all = devices
+        self.gpus = tuple(device for device in devices if device.kind == "gpu")
+        self.cpu = next(device for device in devices if device.kind == "cpu")
+        self._terms: dict[Device, dict[TermKind, Term]] = defaultdict(dict)
+        self._part: TermKind | None = None
+
+    def part(self, kind: TermKind | None) -> None:
+        """Count all that follows as one kind; None counts each as its own again."""
+        self._part = kind
+
+    def add(
+        self,
+        device: Device,
+        kind: TermKind,
+        nbytes: int,
+        source: Source,
+        note: str = "",
+        spread: float = 0.0,
+    ) -> None:
+        """Add a number; `spread` is how far an estimate may be off, as a part of it."""
+        kind = self._part or kind
+        low, high = round(nbytes * (1 - spread)), round(nbytes * (1 + spread))
+        before = self._terms[device].get(kind)
+        if before is not None:
+            low += before.nbytes if before.low_bytes is None else before.low_bytes
+            high += before.nbytes if before.high_bytes is None else before.high_bytes
+            nbytes += before.nbytes
+            source = max(source, before.source, key=list(Source).index)
+            note = "; ".join(filter(None, dict.fromkeys((before.note, note))))
+        is_range = low != high
+        self._terms[device][kind] = Term(
+            nbytes, source, note, low if is_range else None, high if is_range else None
+        )
+
+    def add_overhead(self, target: Target) -> None:
+        """Add what each process and GPU context takes beyond llama.cpp's buffers."""
+        self.add(
+            self.cpu,
+            TermKind.OVERHEAD,
+            CPU_OVERHEAD_BYTES[target],
+            Source.ESTIMATED,
+            "the process",
+            spread=0.6,
+        )
+        for gpu in self.gpus:
+            if self._terms[gpu]:
+                note = "its driver, grows with the card"
+                self.add(
+                    gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, spread=0.7
+                )
+
+    def devices(self) -> tuple[DeviceEstimate, ...]:
+        """Give what each device holds; main memory also has the parts of GPUs that share it."""
+        found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
+        shared = sum(each.total_bytes for each in found if each.device.is_unified)
+        return tuple(
+            replace(each, shared_bytes=shared) if each.device == self.cpu else each
+            for each in found
+        )

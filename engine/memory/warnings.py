@@ -1,23 +1,45 @@
 """What a configuration will suffer from, though llama.cpp accepts it.
 
 Causes as measured or read in llama.cpp 0c1e57098 and its issues 28455, 27109, 24166 and 28524.
+
+A context beyond training needs scaled rotary positions: YaRN (Peng et al. 2023, arXiv 2309.00071)
+takes the factor and the context that the positions were trained on; with it llama-server counts
+their product as the training context, without it it cuts each slot to training
+(`src/llama-context.cpp`, `server-context.cpp`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from engine.configuration import Configuration
 from engine.memory.flash_attention import falls_off_flash_attention, without_cuda_kernel
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_state_bytes
-from engine.memory.kv_types import is_quantized
-from engine.memory.rope import rope_warning
+from engine.memory.kv_cache import CacheShape, is_quantized, layer_state_bytes
 from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Architecture, Model
 
 CUDA_PAIRS = frozenset({"f16", "bf16", "q8_0", "q4_0"})
 """Types whose matched K/V pair has a CUDA flash-attention kernel in a default build
 (`GGML_CUDA_FA_QUANTS`, llama.cpp 0c1e57098)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How positions must be scaled for a context."""
+
+    factor: float
+    """Context over what the positions were trained on, in quarters."""
+    n_ctx_original: int
+    """Tokens that the positions were trained on, before any scaling."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of llama.cpp's programs."""
+        return [
+            "--rope-scaling", "yarn", "--rope-scale", f"{self.factor:g}",
+            "--yarn-orig-ctx", str(self.n_ctx_original),
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +76,32 @@ def warnings_for(
     now = Situation(model, configuration, shape, devices, is_kvchat)
     found = [text for rule in RULES if (text := rule(now))]
     return (*found, *(f"{now.architecture.name}: {doubt}" for doubt in now.architecture.doubts))
+
+
+def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | None:
+    """Say what a context beyond training needs; None where it is within."""
+    scaling = rope_scaling(model, n_ctx_slot)
+    if scaling is None:
+        return None
+    trained = model.architecture.n_ctx_train
+    flags = " ".join(scaling.arguments)
+    beyond = f"the model was trained on {trained:,} tokens, and {n_ctx_slot:,} are more"
+    if is_kvchat:
+        return f"{beyond}: replies get worse behind them; llama-server can scale RoPE with {flags}"
+    return (
+        f"{beyond}: add {flags}, or llama-server cuts each slot to {trained:,}; short texts lose a "
+        "little by it"
+    )
+
+
+def rope_scaling(model: Model, n_ctx_slot: int) -> RopeScaling | None:
+    """Give the scaling that a context of one slot needs; None within what was trained on."""
+    trained = model.architecture.n_ctx_train
+    if n_ctx_slot <= trained:
+        return None
+    key = f"{model.file.architecture}.rope.scaling.original_context_length"
+    original = model.file.integer(key) or trained
+    return RopeScaling(ceil(n_ctx_slot / original * 4) / 4, original)
 
 
 def _beyond_training(now: Situation) -> str:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import Target
 from engine.memory.fit import DoesNotFitError, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.search import Found, Goal, Limits, Offload, search
+from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.presets.preset import Preset

@@ -9,12 +9,12 @@ from engine.configuration import (
     PredictorName,
 )
 from engine.errors import PresetError
-from engine.memory.estimate import Target
 from engine.memory.fit import DoesNotFitError as DoesNotFitError
 from engine.memory.fit import Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.search.goals import Offload
 from engine.memory.search.placements import placements
+from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.presets.by_goal import settled_by_goal

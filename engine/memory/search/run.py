@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import Companions, Estimate, Target
+from engine.memory.estimate import Companions, Estimate
 from engine.memory.fit import estimator
 from engine.memory.flash_attention import has_cuda_kernel
 from engine.memory.hardware import Device
@@ -24,6 +24,7 @@ from engine.memory.search.placements import placements
 from engine.memory.search.space import Space
 from engine.memory.search.split import best_shared
 from engine.memory.search.steps import Step, split_step, steps_to
+from engine.memory.terms import Target
 from engine.model.architecture import Model
 from engine.model.vocabulary_headers import check_headers
 

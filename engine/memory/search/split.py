@@ -7,13 +7,14 @@ buffers: one is full while another has room, which shares in whole layers take u
 from dataclasses import replace
 
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate, TermKind
+from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.placement import place
 from engine.memory.search.best import Choice, best_choice
 from engine.memory.search.goals import Goal, Offload
 from engine.memory.search.score import last_as_fast, rank
 from engine.memory.search.space import Space
+from engine.memory.terms import TermKind
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 

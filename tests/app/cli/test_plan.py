@@ -8,8 +8,9 @@ import pytest
 
 from app.cli.main import run
 from engine.configuration import Configuration
-from engine.memory.estimate import TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.hardware import devices
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 

@@ -9,7 +9,7 @@ from app.planning.calibrations import calibration_path
 from app.planning.plan import Planner, Setup
 from engine.configuration import Configuration
 from engine.memory.calibration import Calibration, CalibrationError
-from engine.memory.estimate import Source, TermKind
+from engine.memory.terms import Source, TermKind
 from engine.memory.units import MIB
 
 CARD = "GeForce RTX 4090"

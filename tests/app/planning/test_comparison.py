@@ -6,7 +6,7 @@ from app.planning.comparison import compare
 from app.planning.verdict import Verdict
 from app.render.lines import plain, width_of
 from app.render.plan_changes import comparison_lines
-from engine.memory.estimate import TermKind
+from engine.memory.terms import TermKind
 from tests.app.planning.models import DENSE, EXPERTS, planned
 
 

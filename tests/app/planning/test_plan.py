@@ -17,8 +17,8 @@ from app.planning.values import KnobError
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.errors import PresetError
 from engine.events import BufferSize
-from engine.memory.estimate import TermKind
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.presets.preset import Preset

@@ -19,8 +19,8 @@ from app.render.plan_changes import (
     gain_text,
     knob_sheet,
 )
-from engine.memory.estimate import DeviceEstimate, Source, Term, TermKind
 from engine.memory.hardware import Device
+from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB, MIB
 from tests.app.planning.models import DENSE, planned
 

@@ -19,7 +19,7 @@ from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.memory.dry_run import DryRun, MeasuredBuffer
-from engine.memory.estimate import Target
+from engine.memory.terms import Target
 from tests.fakes_app import wait_until
 
 STYLES = Path(kvchat.__file__).parent / "styles"

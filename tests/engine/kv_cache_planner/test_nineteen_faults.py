@@ -11,10 +11,10 @@ import pytest
 from engine.errors import ModelFileError, PresetError
 from engine.events import RoundFinished
 from engine.kv_cache_planner import KVCachePlanner
-from engine.memory.estimate import TermKind
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.search import Goal, Limits, Offload
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.draft_pairs import recommended_drafts
 from engine.speculation.controller import BandController, RoundOutcome

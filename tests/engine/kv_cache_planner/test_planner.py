@@ -5,10 +5,10 @@ import pytest
 
 from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
 from engine.kv_cache_planner import ConfigurationChanged, KVCachePlanner
-from engine.memory.estimate import TermKind
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.search import Goal, Limits, Offload
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 

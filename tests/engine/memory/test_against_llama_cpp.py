@@ -9,18 +9,11 @@ import pytest
 from engine.configuration import Configuration
 from engine.errors import PresetError, WorkerError
 from engine.memory.compute import compute_bytes
-from engine.memory.dry_run import DryRun
-from engine.memory.estimate import (
-    TARGETS,
-    Source,
-    TermKind,
-    cache_shape,
-    estimate,
-    n_outputs,
-)
+from engine.memory.dry_run import DryRun, with_measured
+from engine.memory.estimate import cache_shape, estimate, n_outputs
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes
-from engine.memory.measured import with_measured
+from engine.memory.terms import TARGETS, Source, TermKind
 from engine.model.architecture import Model, read_model
 
 pytestmark = pytest.mark.model

@@ -7,8 +7,9 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.memory.companions import projector_graph_bytes
-from engine.memory.estimate import Companions, Estimate, TermKind, estimate
+from engine.memory.estimate import Companions, Estimate, estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf

@@ -5,10 +5,11 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import TARGETS, Source, Target, TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.fit import estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
+from engine.memory.terms import TARGETS, Source, Target, TermKind
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model, read_model

@@ -7,9 +7,10 @@ import pytest
 
 from engine.configuration import Configuration, KVTypeName, TensorOverride
 from engine.memory.compute import attention_bytes, layers_bytes, logits_bytes
-from engine.memory.estimate import Estimate, TermKind, estimate, shape_for
+from engine.memory.estimate import Estimate, estimate, shape_for
 from engine.memory.flash_attention import cast_bytes, cuda_copy_bytes, has_cuda_kernel
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Layer, Model
 from engine.model.catalog import find_entry

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.memory.estimate import Estimate, Target, TermKind, estimate
+from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.log_comparison import compare_log, settings_that_differ
-from engine.memory.server_log import ServerLog, read_server_log
+from engine.memory.server_log import ServerLog, compare_log, read_server_log, settings_that_differ
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, DraftConfiguration
-from engine.memory.dry_run import MeasuredBuffer
+from engine.memory.dry_run import MeasuredBuffer, with_measured
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
-from engine.memory.measured import with_measured
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, TensorOverride
-from engine.memory.estimate import TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 

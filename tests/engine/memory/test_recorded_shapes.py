@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, PredictorName, SpeculationSettings, TensorOverride
-from engine.memory.estimate import DeviceEstimate, TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry

@@ -6,8 +6,8 @@ import pytest
 from engine.configuration import Configuration
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.rope import RopeScaling, rope_scaling, rope_warning
 from engine.memory.units import GIB
+from engine.memory.warnings import RopeScaling, rope_scaling, rope_warning
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import find_entry
 

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.estimate import cache_shape
+from engine.memory.estimate import cache_shape, slot_bytes, slots_text
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes, layer_state_bytes
-from engine.memory.slots import slot_bytes, slots_text
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import find_entry
 

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration, TensorOverride
-from engine.memory.estimate import Target, estimate
+from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from engine.memory.dry_run import DryRun
-from engine.memory.estimate import TermKind
 from engine.memory.hardware import Device
 from engine.memory.search import Goal, Limits, search
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 

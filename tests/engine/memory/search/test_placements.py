@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.estimate import TermKind, estimate
+from engine.memory.estimate import estimate
 from engine.memory.search.goals import Offload
 from engine.memory.search.placements import (
     Placement,
@@ -13,6 +13,7 @@ from engine.memory.search.placements import (
     n_moe_layers_in_main_memory,
     placements,
 )
+from engine.memory.terms import TermKind
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from tests.engine.memory.search.shapes import RAM, dense_model, gpu, moe_model
