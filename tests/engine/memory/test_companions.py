@@ -1,23 +1,25 @@
-"""Projectors and adapters beside a model."""
+"""A next-token head, as dry runs of llama.cpp laid it out, projectors and adapters."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.memory.companions import projector_graph_bytes
 from engine.memory.estimate import Companions, Estimate, estimate
 from engine.memory.hardware import Device
-from engine.memory.terms import TermKind
-from engine.memory.units import GIB
+from engine.memory.terms import Target, TermKind
+from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
 from tests.gguf_files import header, write
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
-CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
+CPU = Device("CPU", "cpu", 900 * GIB, 900 * GIB)
 BASE = Configuration(Path("m.gguf"), 4096)
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+PLAIN = Configuration(Path("m.gguf"), 32768, flash_attention="on", speculation=OFF)
 
 
 def file_of(tmp_path: Path, values: dict[str, object], *tensors: tuple[str, int]) -> GgufFile:
@@ -83,3 +85,49 @@ def test_an_adapter_lies_beside_the_layers_that_it_changes(adapter: GgufFile) ->
     assert held(part, TermKind.ADAPTERS) == [2000 * 4, 800 * 4]
     twice = planned(Companions(adapters=(adapter, adapter)), **path)
     assert held(twice, TermKind.ADAPTERS) == [5600 * 4, 0]
+
+
+def headed(name: str, n_draft: int, target: Target = "llama-server", **fields: object) -> Estimate:
+    now = replace(PLAIN, n_mtp_draft=n_draft, **fields)  # type: ignore[arg-type]
+    return estimate(find_entry(name).model(), now, (CPU,), target=target)
+
+
+def term(found: Estimate, kind: TermKind) -> int:
+    return found.devices[0].term(kind).nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_mib", "graph_mib"),
+    [("qwen3.6-27b", 128, 130), ("glm-4.5-air", 128, 148), ("deepseek-v3.2", 36, 399)],
+)
+def test_the_head_keeps_a_cache_and_a_graph_of_its_own(
+    name: str, kv_mib: int, graph_mib: int
+) -> None:
+    graph = term(headed(name, 3), TermKind.DRAFT) / MIB - kv_mib
+    assert 0.8 * graph_mib <= graph <= 1.25 * graph_mib
+    half = term(headed(name, 3, n_ctx=16384), TermKind.DRAFT) / MIB
+    assert graph + kv_mib - half > kv_mib / 2 - 1
+    assert term(headed(name, 0), TermKind.DRAFT) == 0
+
+
+def test_the_heads_weights_are_loaded_for_it_alone() -> None:
+    with_head, without = headed("glm-4.5-air", 3), headed("glm-4.5-air", 0)
+    head = [t for t in find_entry("glm-4.5-air").model().file.tensors if "blk.46." in t.name]
+    added = term(with_head, TermKind.WEIGHTS) - term(without, TermKind.WEIGHTS)
+    assert abs(added - sum(tensor.nbytes for tensor in head)) <= 32 * len(head)
+
+
+def test_states_keep_a_row_for_every_token_that_may_be_taken_back() -> None:
+    plain, drafting = headed("qwen3.6-27b", 0), headed("qwen3.6-27b", 3)
+    assert term(plain, TermKind.STATE) == round(149.625 * MIB)
+    assert term(drafting, TermKind.STATE) == round(598.5 * MIB)
+    assert term(headed("qwen3.6-27b", 0, n_slots=4), TermKind.STATE) == round(598.5 * MIB)
+
+
+def test_kvchat_does_not_draft_with_the_head() -> None:
+    assert headed("qwen3.6-27b", 3, "kvchat").devices == headed("qwen3.6-27b", 0, "kvchat").devices
+
+
+def test_a_model_without_a_head_is_told_so() -> None:
+    assert any("no next-token head" in text for text in headed("qwen3-8b", 3).warnings)
+    assert any("kvchat" in text for text in headed("qwen3.6-27b", 3, "kvchat").warnings)
