@@ -18,7 +18,7 @@ import llama_cpp
 from accuracy_models import write_header
 
 from engine.model.catalog import CatalogEntry, entries, find_entry
-from engine.model.quant_mix import FILE_TYPE_IDS, QUANTIZATIONS
+from engine.model.quantization import FILE_TYPE_IDS, QUANTIZATIONS
 
 ROW = re.compile(
     r"\] (?P<name>\S+)\s+- \[.*?\], type =\s*(?P<old>\S+), size =(?:.*\((?P<new>\S+)\))?"

@@ -43,7 +43,6 @@ from engine.memory.server_log import compare_log, read_server_log, settings_that
 from engine.memory.units import parse_bytes
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
-from engine.model.folders import Candidate
 from engine.model.header_cache import HeaderCache
 from engine.model.remote import read_remote
 from engine.model.remote_address import parse_address
@@ -234,15 +233,14 @@ def _results_seed() -> bytes:
 
 
 @cache
-def _candidate() -> Candidate:
-    path = write(
+def _model() -> Path:
+    return write(
         _folder() / "m.gguf", header(llama_values(), [("t", (64, 3), 0, 0)]), data_bytes=768
     )
-    return Candidate(path, "m", path.stat().st_size)
 
 
 def _headers(data: bytes) -> Iterator[str]:
-    facts = HeaderCache(_file(data, "headers.json")).facts(_candidate())
+    facts = HeaderCache(_file(data, "headers.json")).facts(_model(), _model().stat().st_size)
     texts = (facts.architecture, facts.file_type, facts.problem, facts.identity)
     yield from filter(None, texts)
     if facts.vocabulary is not None and facts.reads is not None:
@@ -252,7 +250,7 @@ def _headers(data: bytes) -> Iterator[str]:
 def _headers_seed() -> bytes:
     path = _file(b"", "headers.json")
     kept = HeaderCache(path)
-    kept.facts(_candidate())
+    kept.facts(_model(), _model().stat().st_size)
     kept.save()
     return path.read_bytes()
 
@@ -281,7 +279,7 @@ def _calibrations_seed() -> bytes:
 
 def _small_files(data: bytes) -> Iterator[str]:
     yield str(BuildMemory(_file(data, "build.json")).extra_buffers_crash)
-    yield FileHashes(_file(data, "digests.json")).digest(_candidate().path)
+    yield FileHashes(_file(data, "digests.json")).digest(_model())
 
 
 def _remote(data: bytes) -> Iterator[str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from engine.model.architecture import Model, read_model
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import Value
-from engine.model.layouts import FAMILIES
-from engine.model.layouts.family import Family
-from engine.model.layouts.keys import Keys
+from engine.model.layouts import LAYOUTS
+from engine.model.layouts.tables import Keys, Layout
 from tests.gguf_files import header, write
 
 F32, I32 = 0, 26
@@ -23,18 +22,18 @@ def made_model(
     values: Mapping[str, Value],
     *,
     traits: frozenset[str] = frozenset(),
-    family: Family | None = None,
+    layout: Layout | None = None,
     n_vocab: int = 512,
     types: Mapping[str, int] | None = None,
 ) -> Model:
-    """Write a header with these keys and the tensors of its family, and read it.
+    """Write a header with these keys and the tensors of its layout, and read it.
 
-    It has no vocabulary but its length. `family` is for architectures whose tensors the product
+    It has no vocabulary but its length. `layout` is for architectures whose tensors the product
     does not know, `types` for tensors by name that are not f32.
     """
     keys = Keys(architecture, values, n_vocab, traits)
     tensors, offset = [], 0
-    for name, shape in (family or FAMILIES[architecture]).tensors(keys):
+    for name, shape in (layout or LAYOUTS[architecture]).tensors(keys):
         kind = (types or {}).get(name, I32 if "tid2eid" in name else F32)
         tensors.append((name, shape, kind, offset))
         nbytes = GGML_TYPES[kind].row_bytes(prod(shape))

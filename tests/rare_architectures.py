@@ -1,6 +1,6 @@
 """Architectures of llama.cpp that the catalogue has no model of, with made-up sizes.
 
-Their tensors, in the notation of `engine/model/layouts/rows.py`, are what `load_arch_tensors` of
+Their tensors, in the notation of `engine/model/layouts/tables.py`, are what `load_arch_tensors` of
 llama.cpp 0c1e57098 asks for (`src/models/*.cpp`). PLM is not among them: that llama.cpp stops when
 it lays out its values.
 """
@@ -8,25 +8,23 @@ it lays out its values.
 from dataclasses import dataclass, field
 
 from engine.model.gguf import Value
-from engine.model.layouts import FAMILIES
-from engine.model.layouts import blocks as b
+from engine.model.layouts import LAYOUTS
+from engine.model.layouts import tables as t
 from engine.model.layouts.dense import GATED, NORM_PER_HEAD
-from engine.model.layouts.experts import ROUTED, dense_first
-from engine.model.layouts.family import Family, Sizes, same_in_every_layer
-from engine.model.layouts.keys import Keys
+from engine.model.layouts.experts import ROUTED_BY_BIAS, dense_first
 from engine.model.layouts.latent import COMPRESSED_QUERY, INDEXER, LATENT, latent_sizes
-from engine.model.layouts.rows import Rows, rows
+from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 EPSILON = "attention.layer_norm_rms_epsilon"
 
 
 @dataclass(frozen=True, slots=True)
 class Rare:
-    """A made-up model of an architecture; without a family its tensors are the product's."""
+    """A made-up model of an architecture; without a layout its tensors are the product's."""
 
     architecture: str
     values: dict[str, Value]
-    family: Family | None = None
+    layout: Layout | None = None
     traits: frozenset[str] = field(default=frozenset())
     n_vocab: int = 32000
 
@@ -57,8 +55,8 @@ def _deci(keys: Keys, index: int) -> Rows:
         keys.integer(f"attention.head_count{suffix}", index) for suffix in ("", "_kv")
     )
     linear = rows("attn_norm d\nattn_output d d")
-    attention = b.ATTENTION if kv_heads else linear if heads else ()
-    ff = b.FFN_NORM + b.GATED_FFN if keys.integer("feed_forward_length", index) else ()
+    attention = t.ATTENTION if kv_heads else linear if heads else ()
+    ff = t.FFN_NORM + t.GATED_FFN if keys.integer("feed_forward_length", index) else ()
     return attention + ff
 
 
@@ -67,8 +65,8 @@ DECI = dense(
     attention__head_count_kv=(4, 0, 0, 2, 4, 0, 4, 4),
     feed_forward_length=(2816, 1408, 2816, 0, 2816, 512, 2816, 2816),
 )
-TALKIE = b.ATTENTION_BARE + b.GATED_FFN + rows("attn_q_norm 1 heads\nlayer_output_scale 1")
-HRM_LAYER = b.ATTENTION_BARE + b.QUERY_GATE + b.GATED_FFN
+TALKIE = t.ATTENTION_BARE + t.GATED_FFN + rows("attn_q_norm 1 heads\nlayer_output_scale 1")
+HRM_LAYER = t.ATTENTION_BARE + t.QUERY_GATE + t.GATED_FFN
 
 
 def _hrm(keys: Keys, index: int) -> Rows:
@@ -89,7 +87,7 @@ COGVLM = rows("""
     vis_down ff d
     vis_up d ff
 """)
-SWITCH = b.FUSED_ATTENTION + b.FFN_NORM + b.GATED_FFN + rows("""
+SWITCH = t.FUSED_ATTENTION + t.FFN_NORM + t.GATED_FFN + rows("""
     attn_q.lora_a. d rank slots
     attn_q.lora_b. rank q slots
     attn_k.lora_a. d rank slots
@@ -115,8 +113,8 @@ def _switch_sizes(keys: Keys, layer: int) -> Sizes:
 def _dots3(keys: Keys, index: int) -> Rows:
     indexer = INDEXER if keys.integer("attention.indexer.types", index) else ()
     gate = rows("attn_gate d heads\nattn_k_norm rot\nattn_norm d")
-    every = gate + COMPRESSED_QUERY + LATENT + b.FFN_NORM + indexer
-    return dense_first(every, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)(keys, index)
+    every = gate + COMPRESSED_QUERY + LATENT + t.FFN_NORM + indexer
+    return dense_first(every, ROUTED_BY_BIAS)(keys, index)
 
 
 def _dots3_sizes(keys: Keys, layer: int) -> Sizes:
@@ -193,7 +191,7 @@ def _kimi(keys: Keys, index: int) -> Rows:
     attends = keys.integer("attention.head_count_kv", index)
     mixer = COMPRESSED_QUERY + LATENT + gate if attends else KIMI_DELTA
     is_dense = index < keys.integer("leading_dense_block_count")
-    return KIMI_NORMS + mixer + (b.GATED_FFN if is_dense else KIMI_EXPERTS)
+    return KIMI_NORMS + mixer + (t.GATED_FFN if is_dense else KIMI_EXPERTS)
 
 
 def _kimi_sizes(keys: Keys, layer: int) -> Sizes:
@@ -226,7 +224,7 @@ KIMI = experts(
     activation__situ_beta=1.0,
     activation__situ_linear_beta=1.0,
 )
-POCKET = b.ATTENTION + b.NORM_BIAS + b.FFN_NORM + b.FFN_NORM_BIAS + b.PLAIN_FFN
+POCKET = t.ATTENTION + t.NORM_BIAS + t.FFN_NORM + t.FFN_NORM_BIAS + t.PLAIN_FFN
 ENCODER = rows("""
     attn_q d q
     attn_k d k
@@ -254,7 +252,7 @@ def _nomic_moe(keys: Keys, index: int) -> Rows:
 
 
 EMBEDDING_NORM = rows("token_embd_norm d\ntoken_embd_norm.bias d\ntoken_types d 2")
-DREAM = b.ATTENTION + b.FFN_NORM + b.GATED_FFN
+DREAM = t.ATTENTION + t.FFN_NORM + t.GATED_FFN
 T5_HALF = """
     {0}.attn_norm d
     {0}.attn_q d k
@@ -288,12 +286,12 @@ def _t5(keys: Keys) -> Rows:
                 "dec.output_norm d")  # fmt: skip
 
 
-T5 = Family(same_in_every_layer(), extra=_t5, has_output_norm=False)
+T5 = uniform(extra=_t5, has_output_norm=False)
 T5_KEYS = dense(
     context_length=512, attention__head_count_kv=16, attention__relative_buckets_count=32
 )
-QWEN3_LIKE = Family(same_in_every_layer(GATED, b.QK_NORM))
-MIXED = Family(same_in_every_layer(b.ATTENTION, b.QK_NORM, b.FFN_NORM, b.EXPERTS))
+QWEN3_LIKE = uniform(GATED, t.QK_NORM)
+MIXED = uniform(t.ATTENTION, t.QK_NORM, t.FFN_NORM, t.EXPERTS)
 WINDOWED = {
     "attention__sliding_window": 512,
     "attention__sliding_window_pattern": (True, False) * 4,
@@ -306,31 +304,31 @@ LATENT_KEYS = {
 }  # fmt: skip
 
 RARE = (
-    Rare("deci", DECI, Family(_deci)),
+    Rare("deci", DECI, Layout(_deci)),
     Rare("maincoder", dense(), QWEN3_LIKE),
     Rare("hunyuan_vl", dense(), QWEN3_LIKE),
     Rare("qwen3tts", dense(rope__dimension_sections=(16, 24, 24, 0)), QWEN3_LIKE, n_vocab=3072),
-    Rare("llama-embed", dense(), FAMILIES["llama"]),
-    Rare("paddleocr", dense(rope__dimension_sections=(16, 24, 24, 0)), FAMILIES["llama"]),
-    Rare("nanbeige", dense(num_loops=2), FAMILIES["llama"]),
-    Rare("chameleon", dense(), Family(same_in_every_layer(GATED, NORM_PER_HEAD))),
-    Rare("cogvlm", dense(attention__head_count_kv=16), Family(same_in_every_layer(COGVLM))),
+    Rare("llama-embed", dense(), LAYOUTS["llama"]),
+    Rare("paddleocr", dense(rope__dimension_sections=(16, 24, 24, 0)), LAYOUTS["llama"]),
+    Rare("nanbeige", dense(num_loops=2), LAYOUTS["llama"]),
+    Rare("chameleon", dense(), uniform(GATED, NORM_PER_HEAD)),
+    Rare("cogvlm", dense(attention__head_count_kv=16), uniform(COGVLM)),
     Rare(
         "deepseek2-ocr",
         experts(leading_dense_block_count=1, expert_shared_count=2, attention__head_count_kv=16),
-        FAMILIES["deepseek"],
+        LAYOUTS["deepseek"],
     ),
     Rare(
         "talkie",
         dense(attention__head_count_kv=16, logit_scale=1.0),
-        Family(same_in_every_layer(TALKIE), has_output_norm=False),
+        uniform(TALKIE, has_output_norm=False),
     ),
     Rare("maple", experts(**WINDOWED, swiglu_clamp_exp=7.0), MIXED),
-    Rare("spark2_5", dense(**WINDOWED), Family(same_in_every_layer(GATED, b.HEAD_GATE))),
+    Rare("spark2_5", dense(**WINDOWED), uniform(GATED, t.HEAD_GATE)),
     Rare(
         "hrm_text",
         dense(hrm__layers_per_stack=2, hrm__h_cycles=2, hrm__l_cycles=3, block_count=16),
-        Family(_hrm, extra=rows("hrm.z_l_init. d"), has_output_norm=False),
+        Layout(_hrm, extra=rows("hrm.z_l_init. d"), has_output_norm=False),
     ),
     Rare(
         "graniteswitch",
@@ -341,43 +339,41 @@ RARE = (
             adapters__token_ids_activate=(5, 6),
             adapters__token_ids_substitute=(7, 8),
         ),
-        Family(same_in_every_layer(SWITCH), sizes=_switch_sizes),
+        uniform(SWITCH, sizes=_switch_sizes),
     ),
     Rare("mistral4", experts(**LATENT_KEYS, expert_shared_count=1, leading_dense_block_count=1)),
-    Rare("dots3note", DOTS3, Family(_dots3, sizes=_dots3_sizes)),
+    Rare("dots3note", DOTS3, Layout(_dots3, sizes=_dots3_sizes)),
     Rare(
         "kimi-k3",
         KIMI | {"embedding_length": 4096, "expert_used_count": 16},
-        Family(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes),
+        Layout(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes),
     ),
-    Rare("kimi-k3", KIMI, Family(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes)),
+    Rare("kimi-k3", KIMI, Layout(_kimi, extra=rows("output_res_score d"), sizes=_kimi_sizes)),
     Rare(
         "pockettts",
         dense(),
-        Family(same_in_every_layer(POCKET), extra=b.OUTPUT_NORM_BIAS),
+        uniform(POCKET, extra=t.OUTPUT_NORM_BIAS),
         frozenset({"tied"}),
     ),
     Rare("t5", T5_KEYS, T5, n_vocab=32128),
     Rare("t5", T5_KEYS | {"decoder_block_count": 5}, T5, n_vocab=32128),
     Rare("t5encoder", T5_KEYS, T5, frozenset({"tied"}), n_vocab=32128),
-    Rare("dream", dense(), Family(same_in_every_layer(DREAM))),
-    Rare("llada", dense(), Family(same_in_every_layer(DREAM))),
+    Rare("dream", dense(), uniform(DREAM)),
+    Rare("llada", dense(), uniform(DREAM)),
     Rare("llada-moe", experts(), MIXED),
     Rare("rnd1", experts(), MIXED),
-    Rare("eurobert", dense(), Family(same_in_every_layer(DREAM)), frozenset({"tied"})),
+    Rare("eurobert", dense(), uniform(DREAM), frozenset({"tied"})),
     Rare(
         "jina-bert-v3",
         dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
-        Family(same_in_every_layer(ENCODER), extra=EMBEDDING_NORM, has_output_norm=False),
+        uniform(ENCODER, extra=EMBEDDING_NORM, has_output_norm=False),
         frozenset({"tied"}),
     ),
     Rare(
         "jina-bert-v2",
         dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
-        Family(
-            same_in_every_layer(ENCODER, b.GATED_FFN[:1], ENCODER_BIASES),
-            extra=EMBEDDING_NORM,
-            has_output_norm=False,
+        uniform(
+            ENCODER, t.GATED_FFN[:1], ENCODER_BIASES, extra=EMBEDDING_NORM, has_output_norm=False
         ),
         frozenset({"tied"}),
     ),
@@ -388,49 +384,42 @@ RARE = (
             tokenizer__ggml__token_type_count=2,
             moe_every_n_layers=2,
         ),
-        Family(_nomic_moe, extra=EMBEDDING_NORM, has_output_norm=False),
+        Layout(_nomic_moe, extra=EMBEDDING_NORM, has_output_norm=False),
         frozenset({"tied"}),
     ),
     Rare(
         "nomic-bert",
         dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
-        Family(
-            same_in_every_layer(ENCODER, b.GATED_FFN[:1]),
-            extra=EMBEDDING_NORM,
-            has_output_norm=False,
-        ),
+        uniform(ENCODER, t.GATED_FFN[:1], extra=EMBEDDING_NORM, has_output_norm=False),
         frozenset({"tied"}),
     ),
     Rare(
         "bert",
         dense(attention__head_count_kv=16, tokenizer__ggml__token_type_count=2),
-        Family(
-            same_in_every_layer(ENCODER),
-            extra=EMBEDDING_NORM + rows("position_embd d 32768"),
-            has_output_norm=False,
+        uniform(
+            ENCODER, extra=EMBEDDING_NORM + rows("position_embd d 32768"), has_output_norm=False
         ),
         frozenset({"tied"}),
     ),
     Rare(
         "gemma-embedding",
         dense(attention__sliding_window=512),
-        Family(
-            same_in_every_layer(GATED, b.QK_NORM, b.POST_ATTENTION_NORM, b.POST_FFN_NORM),
-        ),
+        uniform(GATED, t.QK_NORM, t.POST_ATTENTION_NORM, t.POST_FFN_NORM),
         frozenset({"tied"}),
     ),
     Rare(
         "modern-bert",
         dense(attention__head_count_kv=16, attention__sliding_window=128),
-        Family(same_in_every_layer(b.FUSED_ATTENTION, b.FFN_NORM, b.FUSED_GATED_FFN),
-               extra=rows("token_embd_norm d")),
+        uniform(t.FUSED_ATTENTION, t.FFN_NORM, t.FUSED_GATED_FFN, extra=rows("token_embd_norm d")),
         frozenset({"tied"}),
     ),
     Rare(
         "neo-bert",
         dense(attention__head_count_kv=16),
-        Family(same_in_every_layer(b.FUSED_ATTENTION, b.FFN_NORM, b.FUSED_GATED_FFN),
-               extra=rows("enc.output_norm d"), has_output_norm=False),
+        uniform(
+            t.FUSED_ATTENTION, t.FFN_NORM, t.FUSED_GATED_FFN, extra=rows("enc.output_norm d"),
+            has_output_norm=False,
+        ),
         frozenset({"tied"}),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from app import locations
 from app.cli.console import print_json, say, tell, tell_over
 from app.format import context_size, nbytes
 from app.sanitize import one_line
-from engine.model.kinds import ModelKind
+from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 def catalogue(part: str, *, as_json: bool) -> None:
     """List the models that `kvchat plan`, `fit`, `pairs` and `export` know without a file."""
     from engine.model.catalog import DEFAULT_QUANTIZATION, entries
-    from engine.model.quant_mix import QUANTIZATIONS
+    from engine.model.quantization import QUANTIZATIONS
 
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
     found.sort(key=lambda entry: entry.name)

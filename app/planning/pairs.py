@@ -14,14 +14,12 @@ from engine.configuration import (
 )
 from engine.errors import ModelFileError
 from engine.model.architecture import Model
-from engine.model.catalog import CatalogEntry, entries, find_entry
-from engine.model.draft_pairs import recommended_drafts
-from engine.model.folders import Candidate
+from engine.model.catalog import CatalogEntry, entries, find_entry, recommended_drafts
 from engine.model.header_cache import HeaderFacts
-from engine.model.kinds import ModelKind
-from engine.model.token_reads import TokenReads, token_reads
-from engine.model.vocabulary_facts import TokenList, vocabulary_facts
-from engine.model.vocabulary_headers import difference_of
+from engine.model.identity import ModelKind
+from engine.model.library import Candidate
+from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
 from engine.presets.export.flag_sets import CURRENT
 from engine.presets.export.speculation import speculation_options
 from engine.speculation.pairs import Advice, MachineKind, Worth, should_use_speculation

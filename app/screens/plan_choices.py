@@ -23,7 +23,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.search import Goal
-from engine.model.kinds import ModelKind
+from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
 from engine.presets.preset import Preset
 from engine.presets.resolve import AUTO_N_CTX

@@ -25,7 +25,7 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
-from engine.model.vocabulary_headers import check_headers
+from engine.model.vocabulary import check_headers
 from engine.presets.export import lm_studio
 from engine.presets.export.llama_server import arguments
 from engine.presets.export.request import ExportRequest

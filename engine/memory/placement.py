@@ -19,8 +19,7 @@ from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.weights import CPU, Weights, layer_of, overridden, override_rules
 from engine.model.architecture import Model, layer_counts
-from engine.model.gguf import GgufFile
-from engine.model.header_keys import HeaderKeys
+from engine.model.gguf import GgufFile, HeaderKeys
 
 LEAST_TOKENS = 32
 UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})

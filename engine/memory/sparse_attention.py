@@ -7,7 +7,7 @@ at once where they are widest, for each token and cell, and those that span the 
 
 from engine.memory.kv_cache import CacheShape, kv_type
 from engine.model.architecture import Architecture
-from engine.model.attention import Indexer
+from engine.model.layers import Indexer
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2

@@ -13,8 +13,7 @@ from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
 from engine.memory.repacking import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
-from engine.model.gguf import GgufFile, TensorInfo
-from engine.model.header_keys import HeaderKeys
+from engine.model.gguf import GgufFile, HeaderKeys, TensorInfo
 
 LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
 """T5 has layers of an encoder and of a decoder, which share devices by their number."""

@@ -4,16 +4,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.model.attention import (
-    HeadDims,
-    Indexer,
-    Layer,
-    indexer_of,
-    indexer_widths,
-    n_layers_with_cache,
-    windows,
-    with_compression,
-)
 from engine.model.families import (
     ALL_LOGITS,
     COMPRESSED,
@@ -25,17 +15,24 @@ from engine.model.families import (
     POSITION_BIAS,
     ROLLS_BACK,
 )
-from engine.model.gguf import GgufFile, read_gguf
-from engine.model.header_keys import MAX_LAYERS, HeaderKeys
-from engine.model.recurrent import (
+from engine.model.gguf import MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
+from engine.model.layers import (
+    HeadDims,
+    Indexer,
+    Layer,
     LayerKinds,
     StateRow,
     compressor_states,
+    indexer_of,
+    indexer_widths,
     layer_kinds,
+    n_layers_with_cache,
     state_row,
+    windows,
+    with_compression,
     with_hash_layers,
 )
-from engine.model.widths import Widths, widths_of
+from engine.model.tensor_table import Widths, widths_of
 
 __all__ = [
     "Architecture",

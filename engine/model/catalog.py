@@ -14,8 +14,9 @@ from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
 from engine.model.gguf import DEFAULT_ALIGNMENT, GgufFile, TensorInfo, Value
 from engine.model.layouts import tensor_shapes
-from engine.model.layouts.keys import Keys
-from engine.model.quant_mix import FILE_TYPE_IDS, Mix, tensor_types
+from engine.model.layouts.tables import Keys
+from engine.model.quantization import FILE_TYPE_IDS, Mix, tensor_types
+from engine.model.vocabulary import have_like_sizes
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
 HEADING = re.compile(r"^\[(?P<name>[^\]]+)\]$", re.MULTILINE)
@@ -24,9 +25,26 @@ SIZED_70B = {"llama", "qwen2"}
 DEFAULT_QUANTIZATION = "Q4_K_M"
 ABOUT = frozenset({"aliases", "architecture", "source", "checked", "n_vocab", "traits"})
 """Keys of the catalogue's own; all others are keys of GGUF without the architecture's prefix."""
-
 UNPREFIXED = "xielu."
 """Keys that stand in a header without the architecture before them."""
+LARGEST_SHARE = 0.2
+"""Most parameters of a draft against its target's: a draft that costs more gains nothing."""
+VOCABULARY_FAMILIES = {
+    "Llama 3": r"llama-3\.",
+    "Llama 2": r"(llama-2|codellama|tinyllama)-",
+    "Qwen 2.5": r"qwen2\.5-(?!vl)",
+    "Qwen 3": r"qwen3-(?!next|vl)",
+    "Qwen 3.5": r"qwen3\.[56]-",
+    "Gemma 2": r"gemma-2-",
+    "Gemma 3": r"gemma-3-",
+    "SmolLM2": r"smollm2-",
+    "StarCoder 2": r"starcoder2-",
+    "DeepSeek Coder": r"deepseek-coder-",
+    "EXAONE 4": r"exaone-4\.0-",
+    "ERNIE 4.5": r"ernie-4\.5-",
+}
+"""Models of the catalogue that share a vocabulary, by their names. TinyLlama and Code Llama have
+that of Llama 2; Qwen 2.5 and 3 differ in the tokens that mark thinking and tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +155,37 @@ def find_entry(name: str) -> CatalogEntry:
     raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 
+@dataclass(frozen=True, slots=True)
+class DraftPair:
+    """A model that can draft for another."""
+
+    target: str
+    draft: str
+    share: float
+    """Parameters of the draft over those of the target: what drafting a token costs, roughly."""
+
+
+def recommended_drafts(target: str) -> tuple[DraftPair, ...]:
+    """Give the models of the catalogue that can draft for one of it, the cheapest first.
+
+    Raises:
+        ModelFileError: the catalogue has no such model.
+    """
+    entry = find_entry(target)
+    family = vocabulary_family(entry.name)
+    if family is None:
+        return ()
+    kin = [each for each in entries() if each != entry and vocabulary_family(each.name) == family]
+    pairs = [_pair(entry, each) for each in kin if have_like_sizes(entry.n_vocab, each.n_vocab)]
+    useful = (pair for pair in pairs if pair.share <= LARGEST_SHARE)
+    return tuple(sorted(useful, key=lambda pair: pair.share))
+
+
+def vocabulary_family(name: str) -> str | None:
+    """Give the family of a catalogue model's vocabulary; None where no other has it."""
+    return next((f for f, pattern in VOCABULARY_FAMILIES.items() if re.match(pattern, name)), None)
+
+
 def _mix(keys: Keys, quantization: str) -> Mix:
     heads = keys.integer("attention.head_count")
     kv_heads = keys.integer("attention.head_count_kv", default=heads)
@@ -215,3 +264,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
                     f"{CATALOG_PATH.name} has {value!r} as {prefix}{key}: numbers, texts and lists "
                     "are keys"
                 )
+
+
+def _pair(target: CatalogEntry, draft: CatalogEntry) -> DraftPair:
+    return DraftPair(target.name, draft.name, draft.n_parameters / target.n_parameters)

@@ -13,8 +13,7 @@ from math import prod
 
 from engine.errors import ModelFileError
 from engine.model.ggml_types import GgmlType, ggml_type
-from engine.model.header_bytes import HeaderBytes
-from engine.model.header_strings import after_strings
+from engine.model.header_bytes import HeaderBytes, after_strings
 
 MAGIC = b"GGUF"
 SWAPPED_MAGIC = b"FUGG"

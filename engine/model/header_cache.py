@@ -9,12 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import ModelFileError
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
-from engine.model.folders import Candidate
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.identity import identity_of
-from engine.model.kinds import ModelKind, kind_of
-from engine.model.token_reads import TokenReads, token_reads
-from engine.model.vocabulary_facts import VocabularyFacts, vocabulary_facts
+from engine.model.identity import ModelKind, identity_of, kind_of
+from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 from engine.parsing import parse_json
 
 FORMAT = 3
@@ -53,17 +51,17 @@ class HeaderCache:
         self._by_stamp = {_stamp_of(entry): entry for entry in self._known.values()}
         self._used: dict[str, object] = {}
 
-    def facts(self, candidate: Candidate) -> HeaderFacts:
+    def facts(self, path: Path, nbytes: int) -> HeaderFacts:
         """Give what the header of a model says, or why it says nothing."""
         try:
-            status = candidate.path.stat()
+            status = path.stat()
         except OSError as error:
             return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
-        stamp = [candidate.nbytes, status.st_mtime_ns, status.st_dev, status.st_ino]
-        name = str(candidate.path)
+        stamp = [nbytes, status.st_mtime_ns, status.st_dev, status.st_ino]
+        name = str(path)
         facts = _remembered(self._known.get(name), stamp)
         facts = facts or _remembered(self._by_stamp.get(tuple(stamp)), stamp)
-        facts = facts or read_facts(candidate.path)
+        facts = facts or read_facts(path)
         self._used[name] = {"stamp": stamp, "facts": asdict(facts)}
         return facts
 

@@ -13,9 +13,9 @@ from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import IncompatiblePairError, ModelFileError
 from engine.memory.hardware import has_gpu_backend
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.kinds import ModelKind, kind_of
-from engine.model.token_reads import TokenReads, token_reads
-from engine.model.vocabulary_headers import check_headers
+from engine.model.identity import ModelKind, kind_of
+from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.vocabulary import check_headers
 
 MAX_SIZE_DIFFERENCE = 128
 """Entries by which two vocabularies may differ at their ends, as in llama.cpp b11434

@@ -26,7 +26,7 @@ from engine.memory.search.split import best_shared
 from engine.memory.search.steps import Step, split_step, steps_to
 from engine.memory.terms import Target
 from engine.model.architecture import Model
-from engine.model.vocabulary_headers import check_headers
+from engine.model.vocabulary import check_headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-from engine.model.layouts import blocks as b
-from engine.model.layouts.family import Family, Sizes, same_in_every_layer
-from engine.model.layouts.keys import Keys
-from engine.model.layouts.rows import Rows, rows
+from engine.model.layouts import tables as t
+from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 GPT_OSS_BIASES = rows("""
     ffn_gate_inp.bias experts
@@ -21,32 +19,33 @@ ARCTIC_FFN = rows("""
 """)
 OUTPUT_NORM_OF_ATTENTION = rows("attn_output_norm d")
 LAYER_OUTPUT_NORM = rows("layer_output_norm d")
-ROUTED = b.EXPERTS + b.SHARED_EXPERTS
-NORMED = b.ATTENTION + b.QK_NORM + b.FFN_NORM
+ROUTED = t.EXPERTS + t.SHARED_EXPERTS
+ROUTED_BY_BIAS = ROUTED + t.EXPERT_BIAS
+NORMED = t.ATTENTION + t.QK_NORM + t.FFN_NORM
 
 
-def dense_first(every: Rows, dense: Rows, experts: Rows) -> Callable[[Keys, int], Rows]:
-    """Give the rule of a model whose first layers are dense; next-token heads come last."""
+def dense_first(every: Rows, experts: Rows) -> Callable[[Keys, int], Rows]:
+    """The rule of a model whose first layers are dense; next-token heads come last."""
 
     def layer(keys: Keys, index: int) -> Rows:
         is_dense = index < keys.integer("leading_dense_block_count")
-        return every + (dense if is_dense else experts) + next_token_head(keys, index)
+        return every + (t.GATED_FFN if is_dense else experts) + next_token_head(keys, index)
 
     return layer
 
 
 def next_token_head(keys: Keys, index: int) -> Rows:
-    """Give what a layer behind the trunk has besides; some bring their own vocabulary."""
+    """What a layer behind the trunk has besides; some bring their own vocabulary."""
     if index < keys.n_trunk_layers:
         return ()
     has_own = "next_token_vocabulary" in keys.traits
-    return b.NEXT_TOKEN + (b.NEXT_TOKEN_VOCABULARY if has_own else ())
+    return t.NEXT_TOKEN + (t.NEXT_TOKEN_VOCABULARY if has_own else ())
 
 
 def _llama4(keys: Keys, index: int) -> Rows:
     step = keys.integer("interleave_moe_layer_step")
     has_experts = step and (index + 1) % step == 0
-    return b.ATTENTION + b.FFN_NORM + (ROUTED if has_experts else b.GATED_FFN)
+    return t.ATTENTION + t.FFN_NORM + (ROUTED if has_experts else t.GATED_FFN)
 
 
 def _llama4_sizes(keys: Keys, layer: int) -> Sizes:
@@ -55,21 +54,21 @@ def _llama4_sizes(keys: Keys, layer: int) -> Sizes:
 
 
 def _glm4moe(keys: Keys, index: int) -> Rows:
-    norms = b.QK_NORM if "qk_norm" in keys.traits else ()
-    every = b.ATTENTION + b.QKV_BIAS + norms + b.POST_ATTENTION_NORM
-    return dense_first(every, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)(keys, index)
+    norms = t.QK_NORM if "qk_norm" in keys.traits else ()
+    every = t.ATTENTION + t.QKV_BIAS + norms + t.POST_ATTENTION_NORM
+    return dense_first(every, ROUTED_BY_BIAS)(keys, index)
 
 
 def _mimo2(keys: Keys, index: int) -> Rows:
     slides = keys.integer("attention.sliding_window_pattern", index)
-    every = b.ATTENTION + (b.SINKS if slides else ()) + b.FFN_NORM
+    every = t.ATTENTION + (t.SINKS if slides else ()) + t.FFN_NORM
     if index >= keys.n_trunk_layers:
-        return every + b.GATED_FFN + b.NEXT_TOKEN[:3] + LAYER_OUTPUT_NORM
-    return dense_first(every, b.GATED_FFN, b.EXPERTS + b.EXPERT_BIAS)(keys, index)
+        return every + t.GATED_FFN + t.NEXT_TOKEN[:3] + LAYER_OUTPUT_NORM
+    return dense_first(every, t.EXPERTS + t.EXPERT_BIAS)(keys, index)
 
 
 AFMOE = (
-    b.ATTENTION + b.QUERY_GATE + b.QK_NORM + b.POST_ATTENTION_NORM + b.FFN_NORM + b.POST_FFN_NORM
+    t.ATTENTION + t.QUERY_GATE + t.QK_NORM + t.POST_ATTENTION_NORM + t.FFN_NORM + t.POST_FFN_NORM
 )
 CHUNK_EXPERTS = rows("""
     ffn_gate_chexps d chunk_ff chunks
@@ -90,16 +89,16 @@ def _grove_sizes(keys: Keys, layer: int) -> Sizes:
 def _exaone_moe(keys: Keys, index: int) -> Rows:
     head = next_token_head(keys, index)
     is_dense = index < keys.integer("leading_dense_block_count") or head
-    return NORMED + (b.GATED_FFN if is_dense else ROUTED + b.EXPERT_BIAS) + head
+    return NORMED + (t.GATED_FFN if is_dense else ROUTED_BY_BIAS) + head
 
 
-STEP35_ATTENTION = b.ATTENTION + b.QK_NORM + b.HEAD_GATE + b.FFN_NORM
+STEP35_ATTENTION = t.ATTENTION + t.QK_NORM + t.HEAD_GATE + t.FFN_NORM
 
 
 def _step35(keys: Keys, index: int) -> Rows:
     if index >= keys.n_trunk_layers:
-        return STEP35_ATTENTION + b.GATED_FFN + b.NEXT_TOKEN
-    return dense_first(STEP35_ATTENTION, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)(keys, index)
+        return STEP35_ATTENTION + t.GATED_FFN + t.NEXT_TOKEN
+    return dense_first(STEP35_ATTENTION, ROUTED_BY_BIAS)(keys, index)
 
 
 def _bailing_sizes(keys: Keys, layer: int) -> Sizes:
@@ -109,60 +108,47 @@ def _bailing_sizes(keys: Keys, layer: int) -> Sizes:
 
 
 EXPERTS = {
-    "qwen3moe": Family(same_in_every_layer(NORMED, b.EXPERTS)),
-    "qwen3vlmoe": Family(same_in_every_layer(NORMED, b.EXPERTS)),
-    "mellum": Family(same_in_every_layer(NORMED, b.EXPERTS)),
-    "grovemoe": Family(same_in_every_layer(NORMED, b.EXPERTS, CHUNK_EXPERTS), sizes=_grove_sizes),
-    "phimoe": Family(
-        same_in_every_layer(
-            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.FFN_NORM, b.NORM_BIAS, b.FFN_NORM_BIAS,
-            b.EXPERTS,
-        ),
-        extra=b.OUTPUT_NORM_BIAS + b.OUTPUT_LOGIT_BIAS,
+    "qwen3moe": uniform(NORMED, t.EXPERTS),
+    "qwen3vlmoe": uniform(NORMED, t.EXPERTS),
+    "mellum": uniform(NORMED, t.EXPERTS),
+    "grovemoe": uniform(NORMED, t.EXPERTS, CHUNK_EXPERTS, sizes=_grove_sizes),
+    "phimoe": uniform(
+        t.ATTENTION, t.QKV_BIAS, t.OUTPUT_BIAS, t.FFN_NORM, t.NORM_BIAS, t.FFN_NORM_BIAS, t.EXPERTS,
+        extra=t.OUTPUT_NORM_BIAS + t.OUTPUT_LOGIT_BIAS,
     ),
-    "afmoe": Family(dense_first(AFMOE, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
-    "exaone-moe": Family(_exaone_moe),
-    "laguna": Family(dense_first(NORMED + b.HEAD_GATE, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
-    "hy_v3": Family(dense_first(NORMED, b.GATED_FFN, ROUTED + UNSUFFIXED_BIAS)),
-    "cohere2moe": Family(dense_first(b.ATTENTION, b.GATED_FFN, b.EXPERTS)),
-    "qwen2moe": Family(
-        same_in_every_layer(b.ATTENTION, b.QKV_BIAS, b.FFN_NORM, ROUTED, b.SHARED_GATE)
+    "afmoe": Layout(dense_first(AFMOE, ROUTED_BY_BIAS)),
+    "exaone-moe": Layout(_exaone_moe),
+    "laguna": Layout(dense_first(NORMED + t.HEAD_GATE, ROUTED_BY_BIAS)),
+    "hy_v3": Layout(dense_first(NORMED, ROUTED + UNSUFFIXED_BIAS)),
+    "cohere2moe": Layout(dense_first(t.ATTENTION, t.EXPERTS)),
+    "qwen2moe": uniform(t.ATTENTION, t.QKV_BIAS, t.FFN_NORM, ROUTED, t.SHARED_GATE),
+    "gpt-oss": uniform(
+        t.ATTENTION, t.QKV_BIAS, t.OUTPUT_BIAS, t.POST_ATTENTION_NORM, t.EXPERTS, GPT_OSS_BIASES,
+        t.SINKS,
     ),
-    "gpt-oss": Family(
-        same_in_every_layer(
-            b.ATTENTION, b.QKV_BIAS, b.OUTPUT_BIAS, b.POST_ATTENTION_NORM, b.EXPERTS,
-            GPT_OSS_BIASES, b.SINKS,
-        )
+    "llama4": Layout(_llama4, sizes=_llama4_sizes),
+    "glm4moe": Layout(_glm4moe),
+    "olmoe": uniform(t.ATTENTION, t.QK_NORM_WIDE, t.FFN_NORM, t.EXPERTS),
+    "deepseek": Layout(dense_first(t.ATTENTION + t.FFN_NORM, ROUTED)),
+    "bailingmoe": uniform(t.ATTENTION, t.FFN_NORM, ROUTED),
+    "dots1": Layout(dense_first(NORMED, ROUTED_BY_BIAS)),
+    "ernie4_5-moe": Layout(
+        dense_first(t.ATTENTION + t.FFN_NORM, ROUTED_BY_BIAS)
     ),
-    "llama4": Family(_llama4, sizes=_llama4_sizes),
-    "glm4moe": Family(_glm4moe),
-    "olmoe": Family(same_in_every_layer(b.ATTENTION, b.QK_NORM_WIDE, b.FFN_NORM, b.EXPERTS)),
-    "deepseek": Family(dense_first(b.ATTENTION + b.FFN_NORM, b.GATED_FFN, ROUTED)),
-    "bailingmoe": Family(same_in_every_layer(b.ATTENTION, b.FFN_NORM, ROUTED)),
-    "dots1": Family(dense_first(NORMED, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)),
-    "ernie4_5-moe": Family(
-        dense_first(b.ATTENTION + b.FFN_NORM, b.GATED_FFN, ROUTED + b.EXPERT_BIAS)
-    ),
-    "hunyuan-moe": Family(same_in_every_layer(NORMED, ROUTED)),
-    "bailingmoe2": Family(
+    "hunyuan-moe": uniform(NORMED, ROUTED),
+    "bailingmoe2": Layout(
         dense_first(
-            b.FUSED_ATTENTION + b.QK_NORM + b.FFN_NORM, b.GATED_FFN, ROUTED + b.EXPERT_BIAS
+            t.FUSED_ATTENTION + t.QK_NORM + t.FFN_NORM, ROUTED_BY_BIAS
         ),
         sizes=_bailing_sizes,
     ),
-    "smallthinker": Family(same_in_every_layer(b.ATTENTION, b.FFN_NORM, b.EXPERTS)),
-    "minimax-m2": Family(
-        same_in_every_layer(b.ATTENTION, b.QK_NORM_WIDE, b.FFN_NORM, b.EXPERTS, b.EXPERT_BIAS)
-    ),
-    "mimo2": Family(_mimo2),
-    "step35": Family(_step35),
-    "arctic": Family(same_in_every_layer(b.ATTENTION, b.FFN_NORM, ARCTIC_FFN, b.EXPERTS)),
-    "dbrx": Family(
-        same_in_every_layer(b.FUSED_ATTENTION, OUTPUT_NORM_OF_ATTENTION, b.EXPERTS)
-    ),
-    "grok": Family(
-        same_in_every_layer(
-            b.ATTENTION, OUTPUT_NORM_OF_ATTENTION, b.FFN_NORM, b.EXPERTS, LAYER_OUTPUT_NORM
-        )
+    "smallthinker": uniform(t.ATTENTION, t.FFN_NORM, t.EXPERTS),
+    "minimax-m2": uniform(t.ATTENTION, t.QK_NORM_WIDE, t.FFN_NORM, t.EXPERTS, t.EXPERT_BIAS),
+    "mimo2": Layout(_mimo2),
+    "step35": Layout(_step35),
+    "arctic": uniform(t.ATTENTION, t.FFN_NORM, ARCTIC_FFN, t.EXPERTS),
+    "dbrx": uniform(t.FUSED_ATTENTION, OUTPUT_NORM_OF_ATTENTION, t.EXPERTS),
+    "grok": uniform(
+        t.ATTENTION, OUTPUT_NORM_OF_ATTENTION, t.FFN_NORM, t.EXPERTS, LAYER_OUTPUT_NORM
     ),
 }  # fmt: skip

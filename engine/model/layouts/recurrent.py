@@ -1,10 +1,7 @@
-"""State-space and convolution models, and their hybrids with attention."""
+"""State-space and convolution models, their hybrids with attention, and RWKV."""
 
-from engine.model.layouts import blocks as b
-from engine.model.layouts.family import Family, Sizes, same_in_every_layer
-from engine.model.layouts.keys import Keys
-from engine.model.layouts.latent import ATTENTION_NORM
-from engine.model.layouts.rows import Rows, rows
+from engine.model.layouts import tables as t
+from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 MAMBA = rows("""
     ssm_in d 2*inner
@@ -73,6 +70,101 @@ NEMOTRON_EXPERTS = rows("""
     ffn_down_shexp shared_ff d
 """)
 FALCON_FFN_NORM = rows("ffn_norm. d")
+LFM2_NORM = rows("token_embd_norm d")
+
+RWKV_NORMS = rows("""
+    attn_norm d
+    attn_norm.bias d
+    attn_norm_2 d
+    attn_norm_2.bias d
+    time_mix_ln d
+    time_mix_ln.bias d
+    time_mix_key d d
+    time_mix_value d d
+    time_mix_receptance d d
+    time_mix_output d d
+    channel_mix_lerp_k d 1 1
+    channel_mix_key d ff
+    channel_mix_value ff d
+""")
+RWKV6 = rows("""
+    time_mix_w1 d 5*mix_rank
+    time_mix_w2 mix_rank d 5
+    time_mix_lerp_x d 1 1
+    time_mix_lerp_fused d 1 1 5
+    time_mix_first head_size head_count
+    time_mix_decay d
+    time_mix_decay_w1 d decay_rank
+    time_mix_decay_w2 decay_rank d
+    time_mix_gate d d
+    channel_mix_lerp_r d 1 1
+    channel_mix_receptance d d
+""")
+RWKV7 = rows("""
+    time_mix_w0 d
+    time_mix_w1 d decay_rank
+    time_mix_w2 decay_rank d
+    time_mix_a0 d
+    time_mix_a1 d iclr_rank
+    time_mix_a2 iclr_rank d
+    time_mix_g1 d gate_rank
+    time_mix_g2 gate_rank d
+    time_mix_lerp_fused d 1 1 6
+    time_mix_k_k d
+    time_mix_k_a d
+    time_mix_r_k d
+    time_mix_v0 d
+""")
+FIRST_VALUE_MIX = rows("""
+    time_mix_v1 d iclr_rank
+    time_mix_v2 iclr_rank d
+""")
+VALUE_MIX = rows("""
+    time_mix_v1 d value_rank
+    time_mix_v2 value_rank d
+""")
+RWKV_OUTSIDE = t.OUTPUT_NORM_BIAS + rows("""
+    token_embd_norm d
+    token_embd_norm.bias d
+""")
+QWEN_RWKV6 = rows("""
+    attn_norm d
+    time_mix_w1 d 5*mix_rank
+    time_mix_w2 mix_rank d 5
+    time_mix_lerp_x d 1 1
+    time_mix_lerp_fused d 1 1 5
+    time_mix_decay d
+    time_mix_decay_w1 d decay_rank
+    time_mix_decay_w2 decay_rank d
+    time_mix_key d kv_heads*head_size
+    time_mix_key.bias kv_heads*head_size
+    time_mix_value d kv_heads*head_size
+    time_mix_value.bias kv_heads*head_size
+    time_mix_receptance d d
+    time_mix_receptance.bias d
+    time_mix_gate d d
+    time_mix_output d d
+    ffn_norm d
+""")
+QWEN_RWKV7 = rows("""
+    attn_norm d
+    time_mix_w0 d
+    time_mix_w1 d decay_rank
+    time_mix_w2 decay_rank d
+    time_mix_a0 d
+    time_mix_a1 d iclr_rank
+    time_mix_a2 iclr_rank d
+    time_mix_v0 d
+    time_mix_lerp_fused d 1 1 5
+    time_mix_k_k d
+    time_mix_k_a d
+    time_mix_r_k d
+    time_mix_key d d
+    time_mix_value d d
+    time_mix_receptance d d
+    time_mix_output d d
+    ffn_norm d
+""")
 
 
 def _has_attention(keys: Keys, index: int) -> bool:
@@ -95,25 +187,25 @@ def _sizes(keys: Keys, layer: int) -> Sizes:
 
 
 def _jamba(keys: Keys, index: int) -> Rows:
-    mixer = b.ATTENTION_BARE if _has_attention(keys, index) else MAMBA + JAMBA_NORMS
+    mixer = t.ATTENTION_BARE if _has_attention(keys, index) else MAMBA + JAMBA_NORMS
     step = keys.integer("interleave_moe_layer_step", default=2)
     has_experts = keys.integer("expert_count") and index % step == step - 1
-    return ATTENTION_NORM + mixer + b.FFN_NORM + (b.EXPERTS if has_experts else b.GATED_FFN)
+    return t.ATTENTION_NORM + mixer + t.FFN_NORM + (t.EXPERTS if has_experts else t.GATED_FFN)
 
 
 def _granite_hybrid(keys: Keys, index: int) -> Rows:
-    mixer = b.ATTENTION_BARE if _has_attention(keys, index) else MAMBA2 + MAMBA2_NORM
-    ffn = b.EXPERTS + b.SHARED_EXPERTS if keys.integer("expert_count") else b.GATED_FFN
-    return ATTENTION_NORM + mixer + b.FFN_NORM + ffn
+    mixer = t.ATTENTION_BARE if _has_attention(keys, index) else MAMBA2 + MAMBA2_NORM
+    ffn = t.EXPERTS + t.SHARED_EXPERTS if keys.integer("expert_count") else t.GATED_FFN
+    return t.ATTENTION_NORM + mixer + t.FFN_NORM + ffn
 
 
 def _nemotron_h(keys: Keys, index: int) -> Rows:
-    """Give a layer that is only one of state space, attention and feed-forward."""
+    """A layer that is only one of state space, attention and feed-forward."""
     if keys.integer("feed_forward_length", index):
         has_experts = keys.integer("expert_count")
-        return ATTENTION_NORM + (NEMOTRON_EXPERTS if has_experts else b.PLAIN_FFN)
-    return ATTENTION_NORM + (
-        b.ATTENTION_BARE if _has_attention(keys, index) else MAMBA2 + MAMBA2_NORM
+        return t.ATTENTION_NORM + (NEMOTRON_EXPERTS if has_experts else t.PLAIN_FFN)
+    return t.ATTENTION_NORM + (
+        t.ATTENTION_BARE if _has_attention(keys, index) else MAMBA2 + MAMBA2_NORM
     )
 
 
@@ -123,28 +215,57 @@ def _plamo2(keys: Keys, index: int) -> Rows:
 
 def _falcon_h1(keys: Keys, _index: int) -> Rows:
     norm = MAMBA2_NORM if "ssm_norm" in keys.traits else ()
-    return MAMBA2 + norm + b.ATTENTION + FALCON_FFN_NORM + b.GATED_FFN
+    return MAMBA2 + norm + t.ATTENTION + FALCON_FFN_NORM + t.GATED_FFN
 
 
 def _lfm2(keys: Keys, index: int) -> Rows:
     has_attention = _has_attention(keys, index)
-    mixer = b.ATTENTION_BARE + b.QK_NORM if has_attention else SHORT_CONVOLUTION
+    mixer = t.ATTENTION_BARE + t.QK_NORM if has_attention else SHORT_CONVOLUTION
     is_dense = index < keys.integer("leading_dense_block_count", default=keys.n_layers)
-    ffn = b.GATED_FFN if is_dense else b.EXPERTS + b.EXPERT_BIAS
-    return ATTENTION_NORM + mixer + b.FFN_NORM + ffn
+    ffn = t.GATED_FFN if is_dense else t.EXPERTS + t.EXPERT_BIAS
+    return t.ATTENTION_NORM + mixer + t.FFN_NORM + ffn
 
 
-LFM2_NORM = rows("token_embd_norm d")
+def _rwkv7(_keys: Keys, index: int) -> Rows:
+    return RWKV_NORMS + RWKV7 + (VALUE_MIX if index else FIRST_VALUE_MIX)
+
+
+def _rwkv6_sizes(keys: Keys, layer: int) -> Sizes:
+    head_size = keys.integer("wkv.head_size")
+    return keys.sizes(layer) | {
+        "mix_rank": keys.integer("time_mix_extra_dim"),
+        "decay_rank": keys.integer("time_decay_extra_dim"),
+        "head_size": head_size,
+        "head_count": keys.integer("embedding_length") // head_size,
+    }
+
+
+def _rwkv7_sizes(keys: Keys, layer: int) -> Sizes:
+    return keys.sizes(layer) | {
+        "decay_rank": keys.integer("attention.decay_lora_rank"),
+        "iclr_rank": keys.integer("attention.iclr_lora_rank"),
+        "value_rank": keys.integer("attention.value_residual_mix_lora_rank"),
+        "gate_rank": keys.integer("attention.gate_lora_rank"),
+    }
+
+
+def _arwkv7(_keys: Keys, index: int) -> Rows:
+    return QWEN_RWKV7 + (VALUE_MIX if index else FIRST_VALUE_MIX) + t.GATED_FFN
+
 
 RECURRENT = {
-    "mamba": Family(same_in_every_layer(ATTENTION_NORM, MAMBA), sizes=_sizes),
-    "mamba2": Family(same_in_every_layer(ATTENTION_NORM, MAMBA2, MAMBA2_NORM), sizes=_sizes),
-    "jamba": Family(_jamba, sizes=_sizes),
-    "granitehybrid": Family(_granite_hybrid, sizes=_sizes),
-    "nemotron_h": Family(_nemotron_h, sizes=_sizes),
-    "nemotron_h_moe": Family(_nemotron_h, sizes=_sizes),
-    "plamo2": Family(_plamo2, sizes=_sizes),
-    "falcon-h1": Family(_falcon_h1, sizes=_sizes),
-    "lfm2": Family(_lfm2, extra=LFM2_NORM, sizes=_sizes, has_output_norm=False),
-    "lfm2moe": Family(_lfm2, extra=LFM2_NORM, sizes=_sizes, has_output_norm=False),
+    "mamba": uniform(t.ATTENTION_NORM, MAMBA, sizes=_sizes),
+    "mamba2": uniform(t.ATTENTION_NORM, MAMBA2, MAMBA2_NORM, sizes=_sizes),
+    "jamba": Layout(_jamba, sizes=_sizes),
+    "granitehybrid": Layout(_granite_hybrid, sizes=_sizes),
+    "nemotron_h": Layout(_nemotron_h, sizes=_sizes),
+    "nemotron_h_moe": Layout(_nemotron_h, sizes=_sizes),
+    "plamo2": Layout(_plamo2, sizes=_sizes),
+    "falcon-h1": Layout(_falcon_h1, sizes=_sizes),
+    "lfm2": Layout(_lfm2, extra=LFM2_NORM, sizes=_sizes, has_output_norm=False),
+    "lfm2moe": Layout(_lfm2, extra=LFM2_NORM, sizes=_sizes, has_output_norm=False),
+    "rwkv6": uniform(RWKV_NORMS, RWKV6, extra=RWKV_OUTSIDE, sizes=_rwkv6_sizes),
+    "rwkv6qwen2": uniform(QWEN_RWKV6, t.GATED_FFN, sizes=_rwkv6_sizes),
+    "arwkv7": Layout(_arwkv7, sizes=_rwkv7_sizes),
+    "rwkv7": Layout(_rwkv7, extra=RWKV_OUTSIDE, sizes=_rwkv7_sizes),
 }

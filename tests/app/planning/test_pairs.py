@@ -10,7 +10,7 @@ from engine.model.architecture import read_model
 from engine.model.catalog import entries, find_entry
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
-from engine.model.token_reads import token_reads
+from engine.model.tensor_table import token_reads
 from engine.speculation.pairs import MachineKind, Worth
 from tests.drafting_models import TOKENS, drafting_model
 

@@ -16,7 +16,7 @@ from engine.memory.hardware import Device
 from engine.memory.search import Goal, Limits, Offload
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.model.draft_pairs import recommended_drafts
+from engine.model.catalog import recommended_drafts
 from engine.speculation.controller import BandController, RoundOutcome
 from engine.speculation.cost import PlainStep
 from engine.speculation.stats import ReplyStats

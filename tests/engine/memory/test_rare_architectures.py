@@ -104,7 +104,7 @@ def rare_model(rare: Rare, folder: Path) -> Model:
         rare.architecture,
         rare.values,
         traits=rare.traits,
-        family=rare.family,
+        layout=rare.layout,
         n_vocab=rare.n_vocab,
     )
 

@@ -43,7 +43,7 @@ def small(folder: Path, name: str, **changes: Value) -> Model:
 def t5(folder: Path) -> Model:
     rare = next(rare for rare in RARE if rare.architecture == "t5")
     return made_model(
-        folder / "m.gguf", "t5", rare.values, traits=rare.traits, family=rare.family, n_vocab=512
+        folder / "m.gguf", "t5", rare.values, traits=rare.traits, layout=rare.layout, n_vocab=512
     )
 
 

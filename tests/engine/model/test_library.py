@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 
 from engine.model import header_cache
-from engine.model.folders import MAX_DEPTH, _gguf_files, find_candidates
 from engine.model.gguf import read_gguf
-from engine.model.kinds import ModelKind
+from engine.model.identity import ModelKind
 from engine.model.library import (
+    MAX_DEPTH,
     LibraryScan,
     ModelNotFoundError,
+    _gguf_files,
+    find_candidates,
     find_model,
     read_headers,
     scan,
 )
 from engine.model.starter import STARTER
-from engine.model.token_reads import token_reads
-from engine.model.vocabulary_facts import vocabulary_facts
+from engine.model.tensor_table import token_reads
+from engine.model.vocabulary import vocabulary_facts
 
 
 def text(value: str) -> bytes:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.model.catalog import find_entry
-from engine.model.token_reads import TokenReads, token_reads
+from engine.model.tensor_table import TokenReads, token_reads
 from engine.speculation.pairs import (
     LEAST_GAIN,
     MachineKind,

@@ -9,8 +9,7 @@ from engine.errors import IncompatiblePairError, ModelFileError
 from engine.model.architecture import read_model
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.vocabulary_facts import TokenList, vocabulary_facts
-from engine.model.vocabulary_headers import check_headers, header_difference
+from engine.model.vocabulary import TokenList, check_headers, header_difference, vocabulary_facts
 from tests.gguf_files import header, llama_values, write
 
 N_TOKENS = 300

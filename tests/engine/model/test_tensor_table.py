@@ -1,6 +1,13 @@
+"""Widths and reads of a tensor table."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import TensorInfo
-from engine.model.widths import Widths, widths_of
+from engine.model.gguf import TensorInfo, read_gguf
+from engine.model.tensor_table import TokenReads, Widths, token_reads, widths_of
 
 
 def table(**matrices: tuple[int, ...]) -> Widths:
@@ -42,3 +49,29 @@ def test_layers_may_differ_and_the_widest_counts() -> None:
         for i, width in enumerate((128, 512, 256))
     ]
     assert widths_of(tuple(tensors)).feed_forward == 512
+
+
+def test_a_model_with_tied_embeddings_reads_all_of_its_tensors(starter_path: Path) -> None:
+    file = read_gguf(starter_path)
+    reads = token_reads(file)
+    assert "output.weight" not in {tensor.name for tensor in file.tensors}
+    assert reads.nbytes() == sum(tensor.nbytes for tensor in file.tensors)
+    assert reads.nbytes(8) == reads.nbytes()
+
+
+def test_embeddings_beside_an_output_layer_are_read_a_row_at_a_time() -> None:
+    file = find_entry("llama-3.1-8b").header("Q4_K_M")
+    sizes = {tensor.name: tensor.nbytes for tensor in file.tensors}
+    assert token_reads(file).nbytes() == sum(sizes.values()) - sizes["token_embd.weight"]
+
+
+def test_a_token_reads_its_own_experts_and_a_batch_more_of_them() -> None:
+    reads = token_reads(find_entry("qwen3-30b-a3b").header("Q4_K_M"))
+    assert reads.expert_share == pytest.approx(8 / 128)
+    assert reads.nbytes(1) == reads.dense_bytes + round(reads.expert_bytes / 16)
+    assert reads.nbytes(1) < reads.nbytes(2) < 2 * reads.nbytes(1)
+    assert reads.nbytes(2000) == reads.dense_bytes + reads.expert_bytes
+
+
+def test_rows_that_use_every_expert_read_them_once() -> None:
+    assert TokenReads(10, 90, 1.0).nbytes(1) == TokenReads(10, 90, 1.0).nbytes(9) == 100

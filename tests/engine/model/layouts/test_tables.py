@@ -1,11 +1,30 @@
-"""The tensor tables of architectures, where each kind of layer differs."""
+"""Tables of tensors: their notation, and the layouts where each kind of layer differs."""
 
 import pytest
 
 from engine.errors import ModelFileError
 from engine.model.catalog import entries, find_entry
-from engine.model.layouts import FAMILIES, tensor_shapes
-from engine.model.layouts.keys import Keys
+from engine.model.layouts import LAYOUTS, tensor_shapes
+from engine.model.layouts.tables import Keys, rows, shapes
+
+
+def test_a_row_gives_a_weight_with_its_dimensions() -> None:
+    assert list(shapes(rows("attn_q d q"), {"d": 8, "q": 16}, "blk.3.")) == [
+        ("blk.3.attn_q.weight", (8, 16))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [("attn_q.bias q", "attn_q.bias"), ("ssm_a. q", "ssm_a"), ("nextn.e q", "nextn.e.weight")],
+)
+def test_biases_and_bare_names_get_no_suffix(row: str, name: str) -> None:
+    assert [found for found, _ in shapes(rows(row), {"q": 4})] == [name]
+
+
+def test_dimensions_are_sums_of_products() -> None:
+    sizes = {"rank": 512, "rot": 64, "heads": 3}
+    assert list(shapes(rows("kv rank+2*rot*heads"), sizes)) == [("kv.weight", (512 + 384,))]
 
 
 def tensors(name: str) -> dict[str, tuple[int, ...]]:
@@ -19,7 +38,7 @@ def test_an_architecture_without_a_table_is_refused_by_name() -> None:
 
 
 def test_every_architecture_with_a_table_has_a_model() -> None:
-    assert {entry.architecture for entry in entries()} == set(FAMILIES)
+    assert {entry.architecture for entry in entries()} == set(LAYOUTS)
 
 
 def test_no_tensor_is_named_twice() -> None:
