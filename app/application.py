@@ -22,7 +22,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.commands import chat_commands
 from app.live_keys import every_binding_id, key_sections
 from app.render.charts import GraphSymbols
@@ -79,7 +79,7 @@ class KvchatApp(App[None]):
 
     def __init__(
         self,
-        controller: ChatController,
+        controller: Conversation,
         services: Services,
         *,
         model: Path | None = None,

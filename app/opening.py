@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app import locations
-from app.settings import Settings
+from app import paths
+from app.config import Settings
 from engine.configuration import Configuration, PredictorName
 from engine.errors import ModelFileError
 from engine.model.library import ModelNotFoundError, find_model, scan
@@ -75,7 +75,7 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
         ModelFileError: the named model or draft model is not there.
         PresetError: the named preset is not there or not valid.
     """
-    rules = find_preset(request.preset, locations.presets_dir()) if request.preset else None
+    rules = find_preset(request.preset, paths.presets_dir()) if request.preset else None
     draft = request.draft or (rules.draft.model if rules and rules.draft else None)
     name = request.model or (rules.model if rules else None)
     return ChosenModel(
@@ -92,7 +92,7 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
     Raises:
         EngineError: there is no such model or preset, or they do not go together.
     """
-    folders = locations.model_folders(settings.models.folders)
+    folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     last = None if chosen.path or settings.models.default else last_model()
     path = chosen.path or usual_model(settings, folders, last)
@@ -114,9 +114,9 @@ def last_model() -> str | None:
     """
     from app.store.chats import ChatStore  # not needed where a model is named
 
-    if not locations.database_path().is_file():
+    if not paths.database_path().is_file():
         return None
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         return next((chat.model_path for chat in store.list_chats(limit=1)), None)
 
 
@@ -126,13 +126,13 @@ def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -
         return find_model(settings.models.default, folders)
     if last is not None and Path(last).is_file():
         return Path(last)
-    starter = locations.models_dir() / STARTER.file_name
+    starter = paths.models_dir() / STARTER.file_name
     if starter.is_file():
         return starter
     try:
         return find_model("starter", folders)
     except ModelFileError:
-        usable = (entry for entry in scan(folders, cache_path=locations.header_cache_path()))
+        usable = (entry for entry in scan(folders, cache_path=paths.header_cache_path()))
         return next((entry.path for entry in usable if entry.problem is None), None)
 
 

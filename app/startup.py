@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app import locations
-from app.chat.controller import ChatController
-from app.chat.reopening import reopen_last
+from app import paths
+from app.chat.conversation import Conversation
+from app.chat.reopening import restore_last_chat
+from app.config import ModelSettings, Settings, load_settings, save_setting
 from app.keys import Keymap, read_keymap
 from app.opening import ModelRequest, choose_model, planned_bytes, usual_model
 from app.services import Services
-from app.settings import ModelSettings, Settings, load_settings, save_setting
 from app.store.chats import ChatStore
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan
@@ -27,7 +27,7 @@ class Opened:
 
     settings: Settings
     store: ChatStore
-    controller: ChatController
+    controller: Conversation
     services: Services
     model: Path | None
     """The model to open; None asks the user."""
@@ -53,35 +53,35 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     """
     loaded = load_settings()
     settings = loaded.settings
-    folders = locations.model_folders(settings.models.folders)
+    folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     rules = chosen.rules
-    store = ChatStore(locations.database_path(), patience_s=SCREEN_PATIENCE_S)
+    store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
     model, no_default = (
         (chosen.path, None) if chosen.path else _usual_model(settings, folders, store)
     )
     client = WorkerClient(
-        log_path=locations.worker_log_path(),
-        memory_path=locations.build_memory_path(),
-        costs_path=locations.costs_path(),
-        cache=settings.cache.cache(locations.snapshots_dir()),
+        log_path=paths.worker_log_path(),
+        memory_path=paths.build_memory_path(),
+        costs_path=paths.costs_path(),
+        cache=settings.cache.cache(paths.snapshots_dir()),
     )
-    controller = ChatController(
+    controller = Conversation(
         client,
         store,
         sampling=rules.sampling.settings() if rules else settings.chat.sampling(),
         system_prompt=chosen.system_prompt(settings),
         max_tokens=settings.chat.max_tokens,
     )
-    reopen_last(controller, settings.chat.reopen)
+    restore_last_chat(controller, settings.chat.reopen)
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: chosen.configure(path, settings),
         planned_bytes=planned_bytes,
-        scan=LibraryScan(folders, locations.header_cache_path()),
+        scan=LibraryScan(folders, paths.header_cache_path()),
         folders=folders,
-        install_starter=lambda progress: install_starter(locations.models_dir(), progress),
-        presets_dir=locations.presets_dir(),
+        install_starter=lambda progress: install_starter(paths.models_dir(), progress),
+        presets_dir=paths.presets_dir(),
         save_theme=lambda name: save_setting("ui", "theme", name),
         save_tint=lambda mode: save_setting("ui", "tint", mode),
         save_speculation=lambda key, value: save_setting("speculation", key, value),
@@ -97,7 +97,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
 def _forget_kept(owner: str) -> None:
     from engine.cache.snapshot_store import forget_owner  # with the first chat that is deleted
 
-    folder = locations.snapshots_dir()
+    folder = paths.snapshots_dir()
     if folder.is_dir():
         forget_owner(folder, owner)
 

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from app.locations import themes_dir
+from app.paths import themes_dir
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from app import locations
+from app import paths
 from app.opening import ModelRequest
 from app.startup import Opened, prepare
 from app.store.chats import ChatStore
@@ -124,7 +124,7 @@ def wait_for_tiers(opened: Opened, began: float) -> dict[str, float]:
 
 def fill(n_chats: int, token_bytes: int) -> None:
     """Fill the home of this process: chats, and states of the namespace that a start used."""
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         for number in range(n_chats):
             chat = store.create_chat(
                 title=f"Chat {number}", model_path=None, system_prompt="You are the keeper.",
@@ -137,7 +137,7 @@ def fill(n_chats: int, token_bytes: int) -> None:
                 chat.id, parent_id=asked.id, role="assistant", content="An answer. " * 20
             )
     shared = tuple(range(N_SHARED))
-    with ColdFolder(locations.snapshots_dir()) as folder:
+    with ColdFolder(paths.snapshots_dir()) as folder:
         (namespace,) = folder.namespaces()
         store_of_states = ColdStore(folder, namespace)
         lines = [(0, shared)]

@@ -333,3 +333,6 @@ Event = (
     | Failed
     | WorkerStopped
 )
+
+ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, TiersChanged)
+"""Events of the engine itself, whoever asked for the reply that runs."""

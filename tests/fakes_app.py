@@ -9,7 +9,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from app.application import KvchatApp
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.screens.chat import ChatScreen
 from app.services import Services
@@ -52,11 +52,11 @@ def make_controller(
     script: Script | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[ChatController, ScriptedClient]:
+) -> tuple[Conversation, ScriptedClient]:
     client = ScriptedClient(script, clock)
     store = ChatStore(tmp_path / "chats.db")
     OPENED.append(store)
-    return ChatController(client, store, sampling=SamplingSettings(), clock=clock), client
+    return Conversation(client, store, sampling=SamplingSettings(), clock=clock), client
 
 
 def make_app(

@@ -16,11 +16,11 @@ import click
 from app.bench.jsonl import read_jsonl as read_prompts
 from app.bench.results_file import read_results, write_results
 from app.cli.amounts import Age
+from app.config import load_settings
 from app.history_files.files import read_history
 from app.history_files.jsonl import jsonl_of
 from app.history_files.markdown import markdown_of
 from app.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
-from app.settings import load_settings
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from app import locations
+from app import paths
 from app.bench.asking import Asker
 from app.bench.errors import BenchError
 from app.bench.job import make_units, run_units, still_to_do, without_failures
@@ -29,10 +29,10 @@ from app.bench.schedule import n_runs
 from app.bench.summary import summarise
 from app.bench.table import report
 from app.bench.verdict import noise_warning, recommend
+from app.config import Settings
 from app.format import counted
 from app.opening import ModelRequest, open_model
 from app.render.console import console
-from app.settings import Settings
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.process.client import WorkerClient
@@ -64,7 +64,7 @@ def run_benchmark(asked: Asked, request: ModelRequest, files: Files, settings: S
     prompts = read_prompts(asked)
     old = read_results(files.resume) if files.resume else None
     _check_is_free(files)
-    target = find_target(files.preset, locations.presets_dir()) if files.preset else None
+    target = find_target(files.preset, paths.presets_dir()) if files.preset else None
     configuration = open_model(request, settings).configuration
     benchmark = Benchmark(asked, prompts, configuration, files.json or files.resume)
     exit_code = benchmark.run(old)
@@ -105,9 +105,9 @@ class Benchmark:
     def run(self, old: Results | None) -> int:
         """Measure, after what an older file has; gives the exit code."""
         client = WorkerClient(
-            log_path=locations.worker_log_path(),
-            memory_path=locations.build_memory_path(),
-            costs_path=locations.costs_path(),
+            log_path=paths.worker_log_path(),
+            memory_path=paths.build_memory_path(),
+            costs_path=paths.costs_path(),
         )
         try:
             self._measure(client, old)

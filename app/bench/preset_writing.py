@@ -8,7 +8,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Table
 
 from app.bench.policies import Policy
-from app.toml_files import write_atomically
+from app.config import write_atomically
 from engine.configuration import PredictorName
 from engine.errors import EngineError, PresetError
 from engine.files import SETTINGS_BYTES, read_text

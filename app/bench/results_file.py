@@ -8,8 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.bench.errors import BenchError
 from app.bench.records import SCHEMA, Results, Subject
-from app.settings import SettingsError
-from app.toml_files import write_atomically
+from app.config import SettingsError, write_atomically
 from engine.files import RECORDS_BYTES, read_text
 from engine.parsing import parse_json
 

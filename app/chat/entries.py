@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app import format as fmt
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from app.store.records import StoredMessage
 from engine.errors import EngineError
 from engine.events import FinishReason
@@ -45,7 +45,7 @@ def conversation(
             message = Message(message.role, f"{pending}\n\n{message.content}")
             pending = ""
         if messages and messages[-1].role == message.role:
-            # Many templates refuse two turns of one speaker: a reply between was never begun.
+            # Many templates refuse two turns of one speaker: a reply between was never resumed.
             message = Message(message.role, f"{messages.pop().content}\n\n{message.content}")
         messages.append(message)
     return tuple(messages)
@@ -127,7 +127,7 @@ class Speaker(StrEnum):
 
     USER = "user"
     MODEL = "model"
-    ASIDE = "aside"
+    NOTE = "note"
     """kvchat's own words between the messages; never sent to the model and not saved."""
     DIVIDER = "divider"
     """Stands between what the model no longer sees and the rest; may hold a summary."""
@@ -143,10 +143,10 @@ class Entry:
     content: str
     variant: int = 1
     n_variants: int = 1
-    note: str = ""
+    ending: str = ""
     """How the reply ended and how fast it was."""
     is_live: bool = False
-    pieces: tuple[Piece, ...] = ()
+    spans: tuple[TokenSpan, ...] = ()
     """The content by where its tokens came from; empty where that is not known any more."""
 
 
@@ -174,12 +174,12 @@ def entry_of(message: StoredMessage, variants: list[int], *, is_live: bool = Fal
         content=message.content,
         variant=variants.index(message.id) + 1,
         n_variants=len(variants),
-        note=reply_note(message) if is_reply and not is_live else "",
+        ending=ending_of(message) if is_reply and not is_live else "",
         is_live=is_live,
     )
 
 
-def reply_note(message: StoredMessage) -> str:
+def ending_of(message: StoredMessage) -> str:
     """How a reply ended and how fast it was, such as `stopped · 412 tokens · 74 tok/s`."""
     return " · ".join([*_ending(message.finish_reason), *_figures(message.stats or {})])
 

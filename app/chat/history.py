@@ -239,18 +239,18 @@ class ChatHistory:
             asides[anchor].append(aside)
         entries = [*asides[None]]
         last = self.unfinished()
-        n_unseen = self.n_unseen
+        n_hidden = self.n_hidden
         for place, message in enumerate(self._path):
-            if n_unseen and place == n_unseen:
+            if n_hidden and place == n_hidden:
                 entries.append(divider(self.chat.summary if self.chat else None))
             entry = self._entry(message)
             if message.id == live_id:
-                entry = replace(entry, content=live_text, note="", is_live=True)
+                entry = replace(entry, content=live_text, ending="", is_live=True)
             elif message is last:
                 hint = _hint(message, vocabulary_id)
-                entry = replace(entry, note=f"{entry.note} · {hint}".removeprefix(" · "))
+                entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
             if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
-                entry = replace(entry, note="another kvchat writes this")
+                entry = replace(entry, ending="another kvchat writes this")
             entries.append(entry)
             entries += asides.get(message.id, ())
         return entries
@@ -276,18 +276,18 @@ class ChatHistory:
         )
 
     @property
-    def n_unseen(self) -> int:
+    def n_hidden(self) -> int:
         """How many messages at the start of the shown path the model does not see."""
         return place_of(self.chat.kept_from if self.chat else None, self._path)
 
     @property
     def is_shifted(self) -> bool:
         """Whether messages were dropped with nothing in their place."""
-        return bool(self.n_unseen) and self.chat is not None and not self.chat.summary
+        return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 
     def seen(self) -> list[StoredMessage]:
         """The shown messages that the model sees."""
-        return self._path[self.n_unseen :]
+        return self._path[self.n_hidden :]
 
     def room(self, n_ctx: int) -> Room | None:
         """Which turns would have to go, None where there are none that could.
@@ -298,7 +298,7 @@ class ChatHistory:
         chat = self.chat
         if chat is None:
             return None
-        summary = chat.summary if self.n_unseen else None
+        summary = chat.summary if self.n_hidden else None
         fixed = f"{self.system_prompt}{summary or ''}"
         return room(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
 
@@ -346,7 +346,7 @@ class ChatHistory:
         """Take an aside away, if it is still there."""
         self._asides = [each for each in self._asides if each[1] is not aside]
 
-    def remark(self, message_id: int, text: str) -> None:
+    def toggle_note(self, message_id: int, text: str) -> None:
         """Add an aside behind a message, or take it away where it stands there already."""
         kept = [each for each in self._asides if (each[0], each[1].content) != (message_id, text)]
         if len(kept) == len(self._asides):
@@ -359,7 +359,7 @@ class ChatHistory:
 
     def _aside(self, text: str) -> Entry:
         lowest = min((entry.key for _, entry in self._asides), default=0)
-        return Entry(lowest - 1, Speaker.ASIDE, text)
+        return Entry(lowest - 1, Speaker.NOTE, text)
 
     def add_turn(
         self,

@@ -5,7 +5,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes, Tally, judging, tally_of
+from app.chat.snapshot import (
+    CockpitSnapshot,
+    Phase,
+    PlannedBytes,
+    Tally,
+    tally_of,
+    verification_label,
+)
 from app.format import share
 from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings
@@ -89,7 +96,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
-            judging=judging(settings),
+            verification_label=verification_label(settings),
         )
 
     def asked(self) -> None:
@@ -115,7 +122,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
-            judging=judging(settings),
+            verification_label=verification_label(settings),
         )
 
     def planned(self, planned: PlannedBytes | None) -> None:
@@ -166,7 +173,7 @@ class Meters:
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
-            judging=judging(settings),
+            verification_label=verification_label(settings),
             buffers=event.buffers,
             cache=None,
             tiers=None,

@@ -5,36 +5,36 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.chat.entries import Entry
-from app.chat.reply import Piece, cut, joined
+from app.chat.reply import TokenSpan, cut, joined
 
 N_REPLIES = 64
 
 
-class RememberedPieces:
+class SpanCache:
     """Pieces by message id, of the newest `N_REPLIES` replies."""
 
     def __init__(self) -> None:
-        self._pieces: OrderedDict[int, tuple[Piece, ...]] = OrderedDict()
+        self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
 
-    def keep(self, message_id: int, pieces: Iterable[Piece], text: str) -> None:
-        """Remember the pieces of a reply, cut to its text; those that do not spell it are not."""
-        known = cut(joined(pieces), text)
+    def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
+        """Remember the spans of a reply, cut to its text; those that do not spell it are not."""
+        known = cut(joined(spans), text)
         if known:
-            self._pieces[message_id] = known
-            self._pieces.move_to_end(message_id)
-        if len(self._pieces) > N_REPLIES:
-            self._pieces.popitem(last=False)
+            self._spans[message_id] = known
+            self._spans.move_to_end(message_id)
+        if len(self._spans) > N_REPLIES:
+            self._spans.popitem(last=False)
 
-    def of(self, message_id: int, text: str) -> tuple[Piece, ...]:
-        """Give the pieces of a text, one of unknown origin where they are not known."""
-        known = self._pieces.get(message_id, ())
-        if "".join(piece.text for piece in known) == text:
+    def of(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
+        """Give the spans of a text, one of unknown origin where they are not known."""
+        known = self._spans.get(message_id, ())
+        if "".join(span.text for span in known) == text:
             return known
-        return (Piece(text, None, None),)
+        return (TokenSpan(text, None, None),)
 
     def on(self, entries: list[Entry]) -> list[Entry]:
-        """Give the entries with the pieces that are known of them."""
+        """Give the entries with the spans that are known of them."""
         return [
-            replace(entry, pieces=self._pieces[entry.key]) if entry.key in self._pieces else entry
+            replace(entry, spans=self._spans[entry.key]) if entry.key in self._spans else entry
             for entry in entries
         ]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH
 from app.store.errors import StoreError
 from app.store.records import Chat
@@ -10,7 +10,7 @@ from app.store.records import Chat
 ReopenRule = Literal["cut", "last", "never"]
 
 
-def reopen_last(controller: ChatController, rule: ReopenRule) -> None:
+def restore_last_chat(controller: Conversation, rule: ReopenRule) -> None:
     """Show the chat used last where the rule wants it and no other kvchat writes it.
 
     Args:
@@ -33,7 +33,7 @@ def reopen_last(controller: ChatController, rule: ReopenRule) -> None:
         controller.new_chat()
 
 
-def _was_cut(controller: ChatController, chat: Chat) -> bool:
+def _was_cut(controller: Conversation, chat: Chat) -> bool:
     """Whether kvchat or its engine ended before the chat's last question was answered."""
     if chat.head_id is None:
         return False

@@ -1,22 +1,22 @@
 """A chat's replies: what the engine says of them becomes messages, text and notices.
 
-No Textual here: the screen calls `poll` once per frame and shows what the `Change` says.
+No Textual here: the screen calls `poll` once per frame and shows what the `ChatUpdate` says.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
-from app.chat.change import Change, Notice, Severity
 from app.chat.entries import CUT_BY_CRASH, FAILED, Entry, Speaker, conversation
-from app.chat.guest import EngineGuest
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
-from app.chat.remembered import RememberedPieces
-from app.chat.reply import Piece, RunningReply
+from app.chat.remembered import SpanCache
+from app.chat.reply import RunningReply, TokenSpan
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.trimming import is_surely_longer
+from app.chat.update import ChatUpdate, Notice, Severity
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import StoredMessage
@@ -46,9 +46,21 @@ LOOK_EVERY_S = 2.0
 """How often a chat that another kvchat writes is looked at, in seconds."""
 
 
-def owner_of(chat_id: int) -> str:
-    """Give the name by which the cache knows a chat."""
-    return f"chat:{chat_id}"
+class EngineLease(Protocol):
+    """Who uses the chat's engine for replies of its own while the chat waits."""
+
+    @property
+    def is_running(self) -> bool:
+        """A reply of its own is under way."""
+        ...
+
+    def revoke(self, why: str) -> None:
+        """The engine is taken away: no event of its replies comes any more."""
+        ...
+
+    def take(self, event: Event) -> bool:
+        """Take in an event; False for one that the chat should have."""
+        ...
 
 
 class ChatReplies:
@@ -70,7 +82,7 @@ class ChatReplies:
         self.configuration: Configuration | None = None
         """What was asked to be loaded last."""
         self.loaded: Loaded | None = None
-        self.guest: EngineGuest | None = None
+        self.lease: EngineLease | None = None
         """Takes the events of replies that are its own."""
         self.refused: RunningReply | None = None
         """The reply for which the context was full before its first token."""
@@ -84,8 +96,8 @@ class ChatReplies:
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._text: list[str] = []
-        self._pieces: list[Piece] = []
-        self._remembered = RememberedPieces()
+        self._spans: list[TokenSpan] = []
+        self._remembered = SpanCache()
         self._notices: list[Notice] = []
         self._is_rebuilt = True
         self._look_at = 0.0
@@ -109,7 +121,7 @@ class ChatReplies:
         return self._reply.chat_id if self._reply else None
 
     @property
-    def replying_elsewhere(self) -> str | None:
+    def background_title(self) -> str | None:
         """The title of the chat that is being answered while another one is shown."""
         reply = self._reply
         if reply is None or self.history.is_shown(reply.chat_id):
@@ -124,12 +136,12 @@ class ChatReplies:
     @property
     def is_free(self) -> bool:
         """The engine has nothing to do."""
-        return self.meters.phase is Phase.READY and not self.is_lent
+        return self.meters.phase is Phase.READY and not self.is_leased
 
     @property
-    def is_lent(self) -> bool:
+    def is_leased(self) -> bool:
         """The engine makes a reply that is not the chat's."""
-        return self.guest is not None and self.guest.is_running
+        return self.lease is not None and self.lease.is_running
 
     @property
     def speculation(self) -> SpeculationSettings:
@@ -144,15 +156,15 @@ class ChatReplies:
         if reply is None:
             vocabulary_id = self.loaded.vocabulary_id if self.loaded else None
             return self._remembered.on(self.history.entries(vocabulary_id=vocabulary_id))
-        self._remembered.keep(reply.message_id, reply.pieces, reply.text)
+        self._remembered.keep(reply.message_id, reply.spans, reply.text)
         entries = self.history.entries(live_id=reply.message_id, live_text=reply.text)
         return self._remembered.on(entries)
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
-        shown, elsewhere = self.history.chat, self.replying_elsewhere
+        shown, elsewhere = self.history.chat, self.background_title
         is_of_chat = elsewhere is not None or self._cells_of == (shown.id if shown else None)
-        return replace(self.meters.snapshot(), elsewhere=elsewhere, is_of_chat=is_of_chat)
+        return replace(self.meters.snapshot(), background_title=elsewhere, is_of_chat=is_of_chat)
 
     def prefetch(self, chat_id: int) -> None:
         """Bring what is kept of a chat from disk into memory, so that its next reply starts soon.
@@ -184,17 +196,17 @@ class ChatReplies:
         self._is_rebuilt = True
         return self.history.say(text)
 
-    def remark(self, message_id: int, text: str) -> None:
+    def toggle_note(self, message_id: int, text: str) -> None:
         """Put an aside behind a message, or take it away again."""
-        self.history.remark(message_id, text)
+        self.history.toggle_note(message_id, text)
         self._is_rebuilt = True
 
     # --- events ---
 
-    def poll(self) -> Change:
+    def poll(self) -> ChatUpdate:
         """Take in what the engine said since the last call."""
         for event in self.client.poll():
-            if self.guest is not None and self.guest.take(event):
+            if self.lease is not None and self.lease.take(event):
                 continue
             self.meters.feed(event)
             self._take(event)
@@ -204,16 +216,16 @@ class ChatReplies:
             )
         self._take_over()
         self._take_store_errors()
-        change = Change(
+        change = ChatUpdate(
             "" if self._is_rebuilt else "".join(self._text),
             self._is_rebuilt,
             tuple(self._notices),
             self._draft,
             self._just_loaded,
-            () if self._is_rebuilt else tuple(self._pieces),
+            () if self._is_rebuilt else tuple(self._spans),
             self._context_full,
         )
-        self._text, self._pieces, self._notices, self._is_rebuilt = [], [], [], False
+        self._text, self._spans, self._notices, self._is_rebuilt = [], [], [], False
         self._draft = self._just_loaded = self._context_full = None
         return change
 
@@ -231,7 +243,7 @@ class ChatReplies:
 
     def _take(self, event: Event) -> None:
         match event:
-            case CacheChanged() if self.is_lent:
+            case CacheChanged() if self.is_leased:
                 self._cells_of = GUEST
             case CacheChanged() if self._reply is not None:
                 self._cells_of = self._reply.chat_id
@@ -257,33 +269,33 @@ class ChatReplies:
     def _take_tokens(self, event: TokensCommitted) -> None:
         if self._reply is None:
             return
-        n_pieces = len(self._reply.pieces)
+        n_pieces = len(self._reply.spans)
         self._reply.add(event)
         if self.history.is_shown(self._reply.chat_id):
             self._text.append(event.text)
-            self._pieces += self._reply.pieces[n_pieces:]
+            self._spans += self._reply.spans[n_pieces:]
 
     def _take_failed(self, event: Failed) -> None:
         reply = self._reply
-        elsewhere = self.replying_elsewhere
+        elsewhere = self.background_title
         is_full = event.title == ContextFullError.title
         if elsewhere is not None:
             self._notices.append(Notice(event.message, f"{event.title}: {elsewhere}", "error"))
             self._cut_reply(FinishReason.CONTEXT if is_full else FAILED)
             return
         if is_full and self._can_make_room() and reply is not None and not reply.has_begun:
-            self.refused = reply if reply.begun is None else None
+            self.refused = reply if reply.resumed is None else None
             self._context_full = event.message
             self._cut_reply(FinishReason.CONTEXT)
             return
         message = event.message
         if is_full and self.can_have_a_larger_context:
             message += ". F2 plans a larger context"
-        self._notices.append(Notice(message, event.title, "error", is_said=True))
+        self._notices.append(Notice(message, event.title, "error", is_in_transcript=True))
         if reply is None or reply.has_begun:
             self._cut_reply(FAILED)
-        elif reply.begun is not None:
-            self._cut_reply(reply.begun.finish_reason or FAILED)
+        elif reply.resumed is not None:
+            self._cut_reply(reply.resumed.finish_reason or FAILED)
         else:
             self._take_back(reply)
         if self.loaded is None:
@@ -310,7 +322,7 @@ class ChatReplies:
         self._cut_reply(CUT_BY_CRASH)
         severity: Severity = "warning" if event.will_restart else "error"
         todo = "It starts again by itself." if event.will_restart else "ctrl+r starts it again."
-        self._notices.append(Notice(todo, event.title, severity, is_said=True))
+        self._notices.append(Notice(todo, event.title, severity, is_in_transcript=True))
         self._engine_note = self.say(f"{event.title}: {event.message}\n{todo}")
 
     def _forget_engine_note(self) -> None:
@@ -343,7 +355,7 @@ class ChatReplies:
         if event is not None and event.reason is FinishReason.CONTEXT and is_shown:
             self._context_full = f"all {event.n_cells:,} cells of the context are used"
         text = event.text if event else reply.text
-        self._remembered.keep(reply.message_id, reply.pieces, text)
+        self._remembered.keep(reply.message_id, reply.spans, text)
         stats = reply.whole_stats(event.stats if event else None)
         ended = replace(
             reply.message,

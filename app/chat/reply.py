@@ -1,4 +1,4 @@
-"""One reply as it comes: its pieces, the line of text that they make, its figures."""
+"""One reply as it comes: its spans, the line of text that they make, its figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from engine.speculation.stats import added_positions, added_sources, speedup_of
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenSpan:
     """A part of a reply whose tokens came in the same way."""
 
     text: str
@@ -22,46 +22,46 @@ class Piece:
     """Who drafted it."""
 
 
-def pieces_of(event: TokensCommitted) -> Iterator[Piece]:
+def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
     """Give the text of one round by its tokens; text that was held back belongs to the last."""
     start = 0
     for token, length in zip_longest(event.tokens, event.lengths):
         if token is None or length is None:
             break
         if length:
-            yield Piece(event.text[start : start + length], token.kind, token.source)
+            yield TokenSpan(event.text[start : start + length], token.kind, token.source)
         start += length
     if start < len(event.text):
         last = event.tokens[-1] if event.tokens else None
         kind, source = (last.kind, last.source) if last is not None else (None, None)
-        yield Piece(event.text[start:], kind, source)
+        yield TokenSpan(event.text[start:], kind, source)
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Give the same text with neighbours of one kind and source as one piece."""
-    merged: list[Piece] = []
-    for piece in pieces:
+def joined(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
+    """Give the same text with neighbours of one kind and source as one span."""
+    merged: list[TokenSpan] = []
+    for span in spans:
         last = merged[-1] if merged else None
-        if last is not None and (last.kind, last.source) == (piece.kind, piece.source):
-            merged[-1] = Piece(last.text + piece.text, piece.kind, piece.source)
+        if last is not None and (last.kind, last.source) == (span.kind, span.source):
+            merged[-1] = TokenSpan(last.text + span.text, span.kind, span.source)
         else:
-            merged.append(piece)
+            merged.append(span)
     return merged
 
 
-def cut(pieces: Iterable[Piece], text: str) -> tuple[Piece, ...] | None:
-    """Give the pieces up to the length of `text`, None where they do not spell it.
+def cut(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
+    """Give the spans up to the length of `text`, None where they do not spell it.
 
     A finished reply may be shorter than what was shown of it: a stop string is taken away.
     """
-    kept: list[Piece] = []
+    kept: list[TokenSpan] = []
     left = text
-    for piece in pieces:
-        part = piece.text[: len(left)]
+    for span in spans:
+        part = span.text[: len(left)]
         if not left.startswith(part):
             return None
         if part:
-            kept.append(Piece(part, piece.kind, piece.source))
+            kept.append(TokenSpan(part, span.kind, span.source))
         left = left[len(part) :]
     return None if left else tuple(kept)
 
@@ -120,8 +120,8 @@ class RunningReply:
         parent_head: int | None,
         *,
         vocabulary_id: str | None = None,
-        begun: StoredMessage | None = None,
-        begun_pieces: Sequence[Piece] = (),
+        resumed: StoredMessage | None = None,
+        resumed_spans: Sequence[TokenSpan] = (),
         chat_title: str = "",
     ) -> None:
         self.message = message
@@ -133,16 +133,16 @@ class RunningReply:
         self.vocabulary_id = vocabulary_id
         """In which its tokens are valid: that of the model which was asked."""
         self.chat_title = chat_title
-        self.begun = begun
+        self.resumed = resumed
         """The reply as it was when it was cut, None if it is a new one."""
         self.lock: ChatLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
-        self.pieces = list(begun_pieces)
+        self.spans = list(resumed_spans)
         """The text so far by where its tokens came from."""
-        self._texts = [begun.content] if begun is not None else []
-        self._token_ids = list(begun.token_ids or ()) if begun is not None else []
-        self._n_begun = len(self._token_ids)
+        self._texts = [resumed.content] if resumed is not None else []
+        self._token_ids = list(resumed.token_ids or ()) if resumed is not None else []
+        self._n_resumed = len(self._token_ids)
         self._saved_at = 0.0
         self._has_unsaved = False
 
@@ -171,16 +171,16 @@ class RunningReply:
     @property
     def has_begun(self) -> bool:
         """At least one token came since it was asked for."""
-        return len(self._token_ids) > self._n_begun
+        return len(self._token_ids) > self._n_resumed
 
     @property
     def seed(self) -> int | None:
         """The seed of the part that was there before, if there was one."""
-        return self.begun.seed if self.begun is not None else None
+        return self.resumed.seed if self.resumed is not None else None
 
     def whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
         """Give the statistics of the reply with the part that was there before."""
-        before = stats_of(self.begun) if self.begun is not None else None
+        before = stats_of(self.resumed) if self.resumed is not None else None
         if before is None or of_this_part is None:
             return of_this_part or before
         return joined_stats(before, of_this_part)
@@ -193,7 +193,7 @@ class RunningReply:
     def add(self, event: TokensCommitted) -> None:
         """Take in the tokens of a round."""
         self._texts.append(event.text)
-        self.pieces += pieces_of(event)
+        self.spans += spans_of(event)
         self._token_ids += [token.token for token in event.tokens]
         self._has_unsaved = True
 

@@ -132,7 +132,7 @@ def tally_of(stats: GenerationStats) -> Tally:
     )
 
 
-def judging(settings: SpeculationSettings) -> tuple[str, ...]:
+def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
     """Give what differs from the usual: the verification, `strict`, and the missing bonus token.
 
     `strict` is left out where it has no meaning, under `rejection` and `block`.
@@ -184,7 +184,7 @@ class CockpitSnapshot:
     controller: str = ""
     n_draft: int | None = None
     """Draft length that the user set."""
-    judging: tuple[str, ...] = ()
+    verification_label: tuple[str, ...] = ()
     """How drafts are judged, where it is not the usual way."""
     next_length: int | None = None
     """Draft length that the controller chose for the next round."""
@@ -222,5 +222,5 @@ class CockpitSnapshot:
     buffers: tuple[BufferSize, ...] = ()
     planned: PlannedBytes | None = None
     process_bytes: int | None = None
-    elsewhere: str | None = None
+    background_title: str | None = None
     """Title of the chat that is being answered while another one is shown."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.chat.entries import conversation, place_of
-from app.chat.guest import ENGINE_EVENTS
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
 from engine.events import (
+    ENGINE_EVENTS,
     Event,
     Failed,
     Finished,
@@ -179,7 +179,7 @@ class Summariser:
         """Give it up."""
         self._client.stop()
 
-    def engine_ends(self, why: str) -> None:
+    def revoke(self, why: str) -> None:
         """Give it up because the engine is taken away."""
         if self._is_running:
             self._end(None, why)

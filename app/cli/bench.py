@@ -150,8 +150,8 @@ def command(
     from app.bench.benchmark import Files, run_benchmark, show
     from app.bench.opening import DEFAULT_SETS, Asked
     from app.bench.results_file import read_results
+    from app.config import load_settings
     from app.opening import ModelRequest
-    from app.settings import load_settings
 
     if show_path is not None:
         show(read_results(show_path), html_path)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app import locations
+from app import paths
 from app.cli.amounts import Age, Size, spelled
 from app.cli.console import print_json, say, tell, tell_over
 
 if TYPE_CHECKING:
-    from app.cache.kept import KeptModel
+    from app.cache.snapshots import CachedModel
     from engine.cache.disk_index import ColdEntry
     from engine.cache.snapshot_folder import ColdFolder
 
@@ -64,7 +64,7 @@ def list_(*, as_json: bool = False) -> None:
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
-    from app.cache.verifying import verified
+    from app.cache.snapshots import verified
     from app.cli import cache_text
 
     with _folder() as folder:
@@ -94,7 +94,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
     bytes and were not used for long; pinned ones stay.
     """
     from app.cli import cache_text
-    from app.settings import require_settings
+    from app.config import require_settings
     from engine.cache import snapshot_store
 
     now = time.time()
@@ -121,7 +121,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
     from app.cli import cache_text
-    from app.settings import require_settings, save_setting
+    from app.config import require_settings, save_setting
 
     require_settings()
     for key, nbytes in (("cold", disk), ("warm", warm)):
@@ -142,7 +142,7 @@ def budget(disk: int | None, warm: int | None) -> None:
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete everything that is kept on disk, pinned states too; no chat is lost by it."""
     from app.cli import cache_text
-    from app.settings import require_settings
+    from app.config import require_settings
 
     require_settings()
     with _folder() as folder:
@@ -176,7 +176,7 @@ def unpin(keys: tuple[str, ...]) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states with what continues them."""
-    from app.cache.kept import with_continuations
+    from app.cache.snapshots import with_continuations
     from app.cli import cache_text
 
     with _folder() as folder:
@@ -210,38 +210,38 @@ def _delete(folder: "ColdFolder", entries: "Sequence[ColdEntry]") -> None:
 def _folder() -> "Iterator[ColdFolder]":
     from engine.cache.snapshot_folder import ColdFolder
 
-    with ColdFolder(locations.snapshots_dir()) as folder:
+    with ColdFolder(paths.snapshots_dir()) as folder:
         yield folder
 
 
-def _models(folder: "ColdFolder") -> "list[KeptModel]":
-    from app.cache.kept import kept_models
+def _models(folder: "ColdFolder") -> "list[CachedModel]":
+    from app.cache.snapshots import cached_models
 
-    return kept_models(folder)
+    return cached_models(folder)
 
 
-def _chosen(models: "Sequence[KeptModel]", keys: Sequence[str]) -> "list[ColdEntry]":
+def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdEntry]":
     """Give the states that are meant, each once; all where none is named."""
-    from app.cache.kept import find_state
+    from app.cache.snapshots import find_snapshot
 
     if not keys:
         return [entry for model in models for entry in model.entries]
-    found = (find_state(models, key) for key in keys)
+    found = (find_snapshot(models, key) for key in keys)
     return list({entry.state.key: entry for entry in found}.values())
 
 
 def _titles() -> dict[int, str]:
     """Give the titles of the chats, none where there is no database yet or it cannot be read."""
-    from app.cache.titles import chat_titles
+    from app.cache.cached_chats import chat_titles
 
-    titles, problem = chat_titles(locations.database_path())
+    titles, problem = chat_titles(paths.database_path())
     if problem is not None:
         tell(problem)
     return titles
 
 
 def _disk_budget() -> int:
-    from app.settings import load_settings
+    from app.config import load_settings
 
     return load_settings().settings.cache.cold
 

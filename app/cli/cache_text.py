@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from app.cache.kept import KeptModel, chat_numbers, chats_of
-from app.cache.verifying import Verdict
+from app.cache.snapshots import CachedModel, SnapshotCheck, chat_numbers, chats_of
 from app.cli.console import say
+from app.config import CacheDefaults
 from app.format import count, counted, nbytes, nbytes_of
 from app.sanitize import one_line
-from app.settings import CacheDefaults
 from engine.cache.disk_index import ColdEntry
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ HIDDEN_FIELDS = ("format", "model hash")
 
 
 def list_values(
-    models: Sequence[KeptModel], titles: Mapping[int, str], budget: int
+    models: Sequence[CachedModel], titles: Mapping[int, str], budget: int
 ) -> dict[str, object]:
     """Give all that is kept as plain values."""
     return {
@@ -44,7 +43,7 @@ def list_values(
     }
 
 
-def verdict_values(verdicts: Sequence[Verdict]) -> dict[str, object]:
+def verdict_values(verdicts: Sequence[SnapshotCheck]) -> dict[str, object]:
     """Give the outcome of a check as plain values."""
     return {
         "n_checked": len(verdicts),
@@ -56,7 +55,7 @@ def verdict_values(verdicts: Sequence[Verdict]) -> dict[str, object]:
     }
 
 
-def print_models(models: Sequence[KeptModel], titles: Mapping[int, str], budget: int) -> None:
+def print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budget: int) -> None:
     """Print a table for each model and its settings."""
     from rich.text import Text
 
@@ -77,7 +76,7 @@ def print_models(models: Sequence[KeptModel], titles: Mapping[int, str], budget:
     screen.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
 
 
-def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+def print_verdicts(verdicts: Sequence[SnapshotCheck]) -> None:
     """Print how many states were checked, and each that was damaged."""
     problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
     for problem in problems:
@@ -112,7 +111,7 @@ def removed_text(gone: Sequence[ColdEntry], left: int) -> str:
     return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
 
 
-def _table(model: KeptModel, titles: Mapping[int, str]) -> "Table":
+def _table(model: CachedModel, titles: Mapping[int, str]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -143,7 +142,7 @@ def _chats_text(entry: ColdEntry, titles: Mapping[int, str]) -> str:
     return ", ".join(chats) or "-"
 
 
-def _settings_text(model: KeptModel) -> str:
+def _settings_text(model: CachedModel) -> str:
     shown = (
         f"{name} {value}"
         for name, value in model.namespace.fields

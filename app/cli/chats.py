@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from app import locations
+from app import paths
 from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
 
@@ -227,7 +227,7 @@ class _Told:
 def _store() -> "Iterator[ChatStore]":
     from app.store.chats import ChatStore
 
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         for notice in store.notices:
             tell(notice)
         yield store

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from app import locations
+from app import paths
+from app.cache.cached_chats import owner_of
 from app.format import counted, nbytes
 from app.sanitize import one_line
 from app.store.chats import ChatStore
@@ -19,11 +20,11 @@ def delete_chat(store: ChatStore, chat: Chat) -> Iterator[str]:
     """
     store.delete_chat(chat.id)
     yield f"chat {chat.id}, {one_line(chat.title)}, is deleted"
-    folder = locations.snapshots_dir()
+    folder = paths.snapshots_dir()
     if not folder.is_dir():
         return
     try:
-        forgotten = forget_owner(folder, f"chat:{chat.id}")
+        forgotten = forget_owner(folder, owner_of(chat.id))
     except CacheStoreError as error:
         yield f"its states on disk could not be removed: {error}. `kvchat cache clear` removes all"
         return

@@ -63,8 +63,8 @@ def command(
     kvchat compare smollm2 "..." --first lookup:band --second suffix --pairs 5
     """  # noqa: D301  click wants the backspace character itself
     from app.compare.side import read_side, speculative_side
+    from app.config import load_settings
     from app.opening import ModelRequest, open_model
-    from app.settings import load_settings
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
     opened = open_model(
@@ -78,7 +78,7 @@ def command(
     request = _request(text, instruction, configuration, max_tokens, temperature, seed)
     comparison = _compare(configuration, request, sides, pairs)
     if as_json:
-        from app.compare.as_json import as_values
+        from app.compare.verdict import as_values
 
         print_json(as_values(comparison))
     else:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from app import locations
+from app import paths
 from app.cli.console import print_json, say
-from app.doctor.check import Check, Status
+from app.doctor.checks import Check, Status
 from app.sanitize import one_line
 from engine.model.library import ModelEntry
 
@@ -40,22 +40,20 @@ def command(model: str | None, *, as_json: bool) -> None:
 
 
 def _checks(model: str | None) -> Iterator[Check]:
-    from app.doctor.gpu import check_gpu
+    from app.doctor.checks import check_folders, check_gpu, check_terminal
     from app.doctor.llama_cpp import check_build, check_trial
-    from app.doctor.places import check_places
-    from app.doctor.terminal import check_terminal
     from engine.model.library import find_model, scan
 
-    folders = locations.model_folders()
+    folders = paths.model_folders()
     named = None if model is None else find_model(model, folders)
-    entries = scan(folders, cache_path=locations.header_cache_path())
+    entries = scan(folders, cache_path=paths.header_cache_path())
     yield from check_terminal()
-    yield from check_places(entries)
+    yield from check_folders(entries)
     build, facts = check_build()
     yield build
     yield check_gpu(has_gpu_build=None if facts is None else facts.has_gpu)
     if facts is not None:
-        yield check_trial(named or _model_to_try(entries), locations.doctor_log_path())
+        yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
 
 
 def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:

@@ -23,13 +23,13 @@ def loaded_engine(
     Raises:
         WorkerError: the model cannot be loaded.
     """
-    from app import locations
+    from app import paths
     from engine.process.client import WorkerClient
 
     client = WorkerClient(
-        log_path=locations.worker_log_path(),
-        memory_path=locations.build_memory_path(),
-        costs_path=locations.costs_path(),
+        log_path=paths.worker_log_path(),
+        memory_path=paths.build_memory_path(),
+        costs_path=paths.costs_path(),
     )
     try:
         client.load(configuration)

@@ -58,10 +58,10 @@ def command(
         for text in found.notes:
             tell(f"# {text}")
     if saves:
-        from app import locations
+        from app import paths
         from engine.presets.library import save_preset
 
-        path = save_preset(found.preset, locations.presets_dir(), replace_existing=force)
+        path = save_preset(found.preset, paths.presets_dir(), replace_existing=force)
         tell(f"# saved as {path}")
 
 
@@ -104,11 +104,11 @@ def _model(name: str | None) -> tuple[str | None, int | None]:
     """Give the path and the layers of the model that is named."""
     if name is None:
         return None, None
-    from app import locations
+    from app import paths
     from engine.model.architecture import read_model
     from engine.model.library import find_model
 
-    path = find_model(name, locations.model_folders())
+    path = find_model(name, paths.model_folders())
     return str(path), read_model(path).architecture.n_blocks
 
 

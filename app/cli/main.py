@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from app import __version__, locations
+from app import __version__, paths
 from app.cli.console import say, tell
 from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
@@ -113,7 +113,7 @@ def cli(ctx: click.Context) -> None:
     kvchat models catalogue                 models to plan with, without a file
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor")
-    if not shows_them_itself and not ctx.obj and locations.settings_path().exists():
+    if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
         _warn_of_settings()
 
 
@@ -182,7 +182,7 @@ def _show(error: EngineError) -> None:
 
 
 def _warn_of_settings() -> None:
-    from app.settings import load_settings  # pydantic takes 0.1 s
+    from app.config import load_settings  # pydantic takes 0.1 s
 
     problem = load_settings().problem
     if problem is not None:
@@ -207,7 +207,7 @@ def _require_terminal(model: str | None) -> None:
     if model is not None:
         from engine.model.library import find_model
 
-        find_model(model, locations.model_folders())
+        find_model(model, paths.model_folders())
     raise TerminalError(
         f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in a "
         'terminal, or use `kvchat run "prompt"` for one answer without a screen'

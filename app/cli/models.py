@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app import locations
+from app import paths
 from app.cli.console import print_json, say, tell, tell_over
 from app.format import context_size, nbytes
 from app.sanitize import one_line
@@ -39,8 +39,8 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 
     reading = SlowReading()
     entries = scan(
-        locations.model_folders(),
-        cache_path=locations.header_cache_path(),
+        paths.model_folders(),
+        cache_path=paths.header_cache_path(),
         kinds=tuple(ModelKind),
         progress=reading.scanned,
     )
@@ -103,7 +103,7 @@ def install() -> None:
     from engine.model.starter import install_starter
 
     is_terminal = sys.stderr.isatty()
-    install_starter(locations.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
+    install_starter(paths.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
     if is_terminal:
         tell()
 
@@ -205,7 +205,7 @@ def _short(folder: Path) -> str:
 
 def _print_where_to_put_models() -> None:
     tell("No GGUF model was found in these folders:")
-    for folder in locations.model_folders():
+    for folder in paths.model_folders():
         tell(f"  {folder}")
     tell(
         "Put one into any of them, name another with KVCHAT_MODELS, or fetch a small one:\n"

@@ -59,7 +59,7 @@ def judged(
     reading: "SlowReading",
 ) -> "JudgedPairs":
     """Judge all that the folders hold."""
-    from app import locations
+    from app import paths
     from app.planning.model_source import take_model
     from app.planning.pairs import Judge
     from app.planning.plan import Planner
@@ -73,8 +73,8 @@ def judged(
         path = take_model(model, planner, reading.header)
     target = planner.model(path)
     read = read_headers(
-        list(folders) or locations.model_folders(),
-        cache_path=None if folders else locations.header_cache_path(),
+        list(folders) or paths.model_folders(),
+        cache_path=None if folders else paths.header_cache_path(),
         progress=reading.scanned,
     )
     own = next((facts for candidate, facts in read if candidate.path == path), None)

@@ -98,8 +98,8 @@ def command(
     kvchat run "Name three colours."
     kvchat run --max-tokens 200 --json < letter.txt
     """  # noqa: D301  click wants the backspace character itself
+    from app.config import load_settings
     from app.opening import ModelRequest, open_model
-    from app.settings import load_settings
     from engine.requests import GenerationRequest
 
     text = prompt_text(prompt, 'kvchat run "..."')

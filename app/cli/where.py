@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from app import locations
+from app import paths
 from app.cli.console import Part, print_json, say
 from app.sanitize import one_line
 
@@ -20,21 +20,21 @@ def command(*, as_json: bool) -> None:
     for name, path in places().items():
         say(f"{name:<{width}}  ", *_marked(path))
     say("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
-    for folder in locations.model_folders():
+    for folder in paths.model_folders():
         say("  ", *_marked(folder))
 
 
 def places() -> dict[str, Path]:
     """Give each kind of file and where it is."""
     return {
-        "settings": locations.settings_path(),
-        "presets": locations.presets_dir(),
-        "themes": locations.themes_dir(),
-        "chats": locations.database_path(),
-        "models": locations.models_dir(),
-        "logs": locations.state_dir(),
-        "cache": locations.cache_dir(),
-        "states": locations.snapshots_dir(),
+        "settings": paths.settings_path(),
+        "presets": paths.presets_dir(),
+        "themes": paths.themes_dir(),
+        "chats": paths.database_path(),
+        "models": paths.models_dir(),
+        "logs": paths.state_dir(),
+        "cache": paths.cache_dir(),
+        "states": paths.snapshots_dir(),
     }
 
 
@@ -46,6 +46,6 @@ def _as_json() -> dict[str, object]:
     return {
         "places": {name: str(path) for name, path in places().items()},
         "model_folders": [
-            {"path": str(folder), "exists": folder.is_dir()} for folder in locations.model_folders()
+            {"path": str(folder), "exists": folder.is_dir()} for folder in paths.model_folders()
         ],
     }

@@ -2,7 +2,7 @@
 
 import secrets
 
-from app.chat.controller import N_PAST_TOKENS, ChatController
+from app.chat.conversation import N_PAST_TOKENS, Conversation
 from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from engine.requests import GenerationRequest
@@ -13,11 +13,11 @@ MAX_TOKENS = 256
 """Tokens of each reply, where the settings say no number."""
 
 
-def obstacle(controller: ChatController) -> str | None:
+def obstacle(controller: Conversation) -> str | None:
     """Give why nothing can be compared now, None where it can."""
     if controller.is_replying:
         return "A reply is under way: esc stops it, then the two can be compared."
-    if controller.is_lent:
+    if controller.is_leased:
         return "Another comparison is still ending: try again in a moment."
     match controller.meters.phase:
         case Phase.EMPTY:
@@ -30,7 +30,7 @@ def obstacle(controller: ChatController) -> str | None:
             return None
 
 
-def prompt_of(controller: ChatController, composed: str) -> str:
+def prompt_of(controller: Conversation, composed: str) -> str:
     """Give the text to answer: what stands in the composer, else the last question of the chat."""
     if composed.strip():
         return composed
@@ -39,7 +39,7 @@ def prompt_of(controller: ChatController, composed: str) -> str:
 
 
 def request_of(
-    controller: ChatController, composed: str, *, max_tokens: int = MAX_TOKENS
+    controller: Conversation, composed: str, *, max_tokens: int = MAX_TOKENS
 ) -> GenerationRequest | None:
     """Give the request that both sides answer, with the chat before it; None without a question.
 
@@ -65,14 +65,14 @@ def request_of(
     )
 
 
-def _past_replies(controller: ChatController) -> tuple[tuple[int, ...], ...]:
+def _past_replies(controller: Conversation) -> tuple[tuple[int, ...], ...]:
     if controller.loaded is None:
         return ()
     vocabulary_id = controller.loaded.vocabulary_id
     return controller.history.store.newest_replies(vocabulary_id, n_tokens=N_PAST_TOKENS)
 
 
-def _answers_of(controller: ChatController, question_id: int) -> list[tuple[int, ...]]:
+def _answers_of(controller: Conversation, question_id: int) -> list[tuple[int, ...]]:
     """Give the replies to a question: drafts copied from those would be right for no reason."""
     reply = controller.history.last(Speaker.MODEL)
     if reply is None or reply.parent_id != question_id:

@@ -1,9 +1,12 @@
-"""One side of a comparison: how it drafts."""
+"""One side of a comparison: how it drafts, and the sides to choose from."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
+from engine.presets.library import list_presets
+from engine.presets.preset import read_preset
 from engine.speculation.registry import with_predictor
 
 
@@ -119,3 +122,43 @@ def _length(word: str, text: str) -> int:
     if not word.isdecimal() or not 1 <= int(word) <= MAX_DRAFT:
         raise SideError(f"{text!r}: the length is a number from 1 to {MAX_DRAFT}")
     return int(word)
+
+
+@dataclass(frozen=True, slots=True)
+class SideChoice:
+    """A side, and where it comes from."""
+
+    side: Side
+    origin: str = ""
+    """Name of a preset; empty for one that is put together here."""
+
+
+def side_choices(
+    predictors: tuple[str, ...], settings: SpeculationSettings, presets_dir: Path
+) -> list[SideChoice]:
+    """Give the sides to choose from.
+
+    Of a preset only the part about drafting is used: the model stays loaded as it is. Presets whose
+    predictor this model cannot use are left out.
+
+    Args:
+        predictors: What the model can use (`Loaded.predictors`).
+        settings: All that a choice does not say.
+        presets_dir: Folder of the user's presets.
+    """
+    here: list[SideChoice] = []
+    for name in map(PredictorName, predictors):
+        side = Side(settings).with_predictor(name)
+        if name is PredictorName.OFF:
+            here.append(SideChoice(side))
+        else:
+            here += [SideChoice(side.with_controller(rule)) for rule in _RULES]
+    presets = [
+        SideChoice(Side(read_preset(entry.path).speculation.settings()), entry.name)
+        for entry in list_presets(presets_dir)
+        if entry.problem is None
+    ]
+    return here + [choice for choice in presets if choice.side.settings.predictor in predictors]
+
+
+_RULES = (ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED)

@@ -1,12 +1,12 @@
 """What came of a comparison: which side was faster, and whether the texts are the same."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log
 from statistics import median
 
 from app.chat.snapshot import Tally
-from app.compare.comparison import Pair
+from app.compare.comparison import Answer, Comparison, Pair
 from engine.events import Finished
 from engine.speculation.divergence import first_divergence
 
@@ -58,7 +58,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """Where two replies stop being the same."""
 
     token: int
@@ -80,7 +80,7 @@ class Identity:
     n_same: int
     n_tokens: int
     """Tokens of the first side's last reply, the one that ends it included."""
-    parting: Parting | None
+    divergence: Divergence | None
     """In the newest pair that is not the same."""
 
 
@@ -131,17 +131,17 @@ def identity_of(pairs: Sequence[Pair]) -> Identity | None:
     """Give whether the replies of each pair are the same, None before there is a pair."""
     if not pairs:
         return None
-    partings = [parting_of(pair) for pair in pairs]
-    told = [parting for parting in partings if parting is not None]
+    divergences = [divergence_of(pair) for pair in pairs]
+    told = [divergence for divergence in divergences if divergence is not None]
     return Identity(
         n_pairs=len(pairs),
-        n_same=partings.count(None),
+        n_same=divergences.count(None),
         n_tokens=pairs[-1].first.tally.n_emitted,
-        parting=told[-1] if told else None,
+        divergence=told[-1] if told else None,
     )
 
 
-def parting_of(pair: Pair) -> Parting | None:
+def divergence_of(pair: Pair) -> Divergence | None:
     """Give where the replies of a pair part, None where they are the same."""
     first, second = pair.first, pair.second
     token = first_divergence(_ids(first.finished), _ids(second.finished))
@@ -149,7 +149,7 @@ def parting_of(pair: Pair) -> Parting | None:
         return None
     start = _n_shared(first.text, second.text)
     margin = first.margins[token] if token < len(first.margins) else None
-    return Parting(
+    return Divergence(
         token=token,
         before=" ".join(first.text[:start].split()[-N_WORDS:]),
         first=" ".join(_rest(first.text, start)),
@@ -177,3 +177,55 @@ def _n_shared(one: str, other: str) -> int:
 
 def _rest(text: str, start: int) -> list[str]:
     return text[start:].split(maxsplit=N_WORDS)[:N_WORDS]
+
+
+JsonValue = dict[str, object]
+
+
+def as_values(comparison: Comparison) -> JsonValue:
+    """Give conditions, every pair and the verdict; times are in seconds, speeds in tokens/s."""
+    speed = speed_of(comparison.pairs)
+    identity = identity_of(comparison.pairs)
+    return {
+        "sides": [side.label for side in comparison.sides],
+        "seed": comparison.request.seed,
+        "max_tokens": comparison.request.max_tokens,
+        "sampling": asdict(comparison.request.sampling),
+        "problem": comparison.problem,
+        "speed": None
+        if speed is None
+        else {
+            "median": speed.median,
+            "possible": speed.possible,
+            "ratios": speed.ratios,
+            "is_clear": speed.is_clear and has_drafts(comparison.pairs),
+        },
+        "identity": None
+        if identity is None
+        else {
+            "n_pairs": identity.n_pairs,
+            "n_same": identity.n_same,
+            "n_tokens": identity.n_tokens,
+            "parting": None if identity.divergence is None else asdict(identity.divergence),
+        },
+        "pairs": [_pair(pair) for pair in comparison.pairs],
+    }
+
+
+def _pair(pair: Pair) -> JsonValue:
+    divergence = divergence_of(pair)
+    return {
+        "first": _answer(pair.first),
+        "second": _answer(pair.second),
+        "parting": None if divergence is None else asdict(divergence),
+    }
+
+
+def _answer(answer: Answer) -> JsonValue:
+    finished = answer.finished
+    return {
+        "text": answer.text,
+        "note": answer.note,
+        "finish_reason": None if finished is None else finished.reason.value,
+        "stats": None if finished is None else asdict(finished.stats),
+    }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.doctor.check import Check
+from app.doctor.checks import Check
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
 from engine.process.client import WORKER_COMMAND, WorkerClient

@@ -6,7 +6,7 @@ The commands, the presets and the planner all start from here, so that one quest
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app import locations
+from app import paths
 from app.planning.model_source import Progress, take_model
 from app.planning.plan import Planner, Setup
 from engine.configuration import Configuration, PredictorName
@@ -53,7 +53,7 @@ def setup_of(asked: Asked, planner: Planner, *, progress: Progress | None = None
         PresetError: the preset is not there or not valid, or no model is named.
         ModelFileError: a model is not there or cannot be read.
     """
-    preset = find_preset(asked.preset, locations.presets_dir()) if asked.preset else None
+    preset = find_preset(asked.preset, paths.presets_dir()) if asked.preset else None
     return setup_of_preset(preset or Preset(name="default"), asked, planner, progress=progress)
 
 

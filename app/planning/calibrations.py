@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.locations import data_dir
+from app.paths import data_dir
 from engine.memory.calibration import Calibration, read_calibrations
 
 

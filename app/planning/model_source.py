@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app import locations
+from app import paths
 from app.planning.plan import Planner
 from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
@@ -28,7 +28,7 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
     if is_remote(name):
         return planner.add(_remote(name, progress))
     try:
-        return find_model(name, locations.model_folders())
+        return find_model(name, paths.model_folders())
     except UnknownNameError as unknown:
         return planner.add(_of_catalog(name, unknown))
 
@@ -36,7 +36,7 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
 def _remote(name: str, progress: Progress | None) -> Model:
     from engine.model.remote import read_remote  # what speaks HTTP takes 0.1 s to import
 
-    file = read_remote(name, cache_folder=locations.remote_headers_dir(), progress=progress)
+    file = read_remote(name, cache_folder=paths.remote_headers_dir(), progress=progress)
     return Model(file, architecture_of(file))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app import format as fmt
-from app.chat.kept_chats import NOBODY, KeptChat
+from app.cache.cached_chats import NOBODY, CachedChat
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render.cache import LABEL_WIDTH, TIERS, hanging, note_lines
 from app.render.charts import GraphSymbols, bar
@@ -83,7 +83,7 @@ def state_line(entry: CacheEntry, titles: Titles, width: int, now: float) -> Lin
     return _table_line(Run(owners_text(entry.owners, titles)), cells, width, where)
 
 
-def chat_line(chat: KeptChat, titles: Titles, width: int, now: float) -> Line:
+def chat_line(chat: CachedChat, titles: Titles, width: int, now: float) -> Line:
     """One chat: its longest kept line, and where all of it lies.
 
     A capital stands for a tier that holds all of it, a small letter for one that holds a part.
@@ -101,7 +101,7 @@ def chat_line(chat: KeptChat, titles: Titles, width: int, now: float) -> Line:
     )
 
 
-def _pinned(chat: KeptChat) -> str:
+def _pinned(chat: CachedChat) -> str:
     """`part` also where nothing but what it shares with another chat is pinned."""
     if not chat.n_pinned:
         return ""
@@ -134,7 +134,7 @@ def _span(entry: CacheEntry) -> str:
     return "-".join(map(write, ends))
 
 
-def _where(chat: KeptChat, tier: TierName) -> Run:
+def _where(chat: CachedChat, tier: TierName) -> Run:
     holding = [tier in entry.tiers for entry in chat.entries]
     if not any(holding):
         return _absent()
@@ -199,7 +199,7 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
 
 
 def chat_detail(
-    chat: KeptChat, titles: Titles, width: int, now: float, symbols: GraphSymbols
+    chat: CachedChat, titles: Titles, width: int, now: float, symbols: GraphSymbols
 ) -> list[Line]:
     """Where one chat lies, tier by tier, and what that costs and spares.
 
@@ -253,7 +253,7 @@ def _named(text: str, owners: Owners, titles: Titles) -> str:
     return _STATE.sub(named, text)
 
 
-def _pinned_with(chat: KeptChat, titles: Titles, width: int) -> list[Line]:
+def _pinned_with(chat: CachedChat, titles: Titles, width: int) -> list[Line]:
     """What of a chat is pinned, and with which chats it shares that."""
     states = [entry for entry in chat.entries if entry.is_pinned]
     if not states:
@@ -265,7 +265,7 @@ def _pinned_with(chat: KeptChat, titles: Titles, width: int) -> list[Line]:
     return hanging("pinned", (Run(said, "accent"),), width)
 
 
-def _tier(chat: KeptChat, place: int, width: int, symbols: GraphSymbols) -> Line:
+def _tier(chat: CachedChat, place: int, width: int, symbols: GraphSymbols) -> Line:
     tier = TIERS[place]
     n_tokens = chat.n_by_tier[tier]
     drawn = bar(n_tokens / chat.n_tokens, max(width - LABEL_WIDTH - _COUNT_WIDTH, 1), symbols)

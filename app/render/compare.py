@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from app import format as fmt
-from app.compare.answer import Answer
-from app.compare.comparison import Comparison
+from app.compare.comparison import Answer, Comparison
 from app.compare.side import Side
 from app.compare.verdict import (
     NEAR_ONE,
+    Divergence,
     Identity,
-    Parting,
     Speed,
     has_drafts,
     identity_of,
@@ -152,20 +151,20 @@ def _spelled(ratios: Sequence[float]) -> str:
 def _identity(identity: Identity | None, comparison: Comparison) -> Line:
     if identity is None:
         return (Run("not known before both have answered", "muted"),)
-    if identity.parting is None:
+    if identity.divergence is None:
         of_tokens = fmt.counted(identity.n_tokens, "token")
         what = f"identical, all {of_tokens}" if identity.n_tokens > 1 else "identical"
         return (Run(what, "good"), Run("" if identity.n_pairs == 1 else " in every pair", "muted"))
-    parting = identity.parting
+    divergence = identity.divergence
     share = f" in {identity.n_pairs - identity.n_same} of {_pairs(identity.n_pairs)}"
     return (
-        Run(f"parts at token {parting.token + 1}", "warn"),
+        Run(f"parts at token {divergence.token + 1}", "warn"),
         Run("" if identity.n_pairs == 1 else share, "muted"),
-        Run(f": {visible(parting.before)} "),
-        Run(f"[{_or_end(parting.first)}]", "strong"),
+        Run(f": {visible(divergence.before)} "),
+        Run(f"[{_or_end(divergence.first)}]", "strong"),
         Run(" or "),
-        Run(f"[{_or_end(parting.second)}]", "strong"),
-        Run(_why(parting, comparison), "muted"),
+        Run(f"[{_or_end(divergence.second)}]", "strong"),
+        Run(_why(divergence, comparison), "muted"),
     )
 
 
@@ -173,16 +172,16 @@ def _or_end(words: str) -> str:
     return visible(words.replace("\n", " ")) or "the reply ends"
 
 
-def _why(parting: Parting, comparison: Comparison) -> str:
+def _why(divergence: Divergence, comparison: Comparison) -> str:
     is_drawn = comparison.request.sampling.temperature > 0
     methods = {side.settings.verification for side in comparison.sides if not side.is_plain}
     if is_drawn and methods & {"rejection", "block"}:
         return "  rejection keeps the law of the text, not the text"
-    if parting.margin is None:
+    if divergence.margin is None:
         return ""
-    if parting.margin <= NEAR_TIE:
-        return f"  a near tie: {parting.margin:.3f} logits apart, rounding decides"
-    return f"  {parting.margin:.2f} logits apart"
+    if divergence.margin <= NEAR_TIE:
+        return f"  a near tie: {divergence.margin:.3f} logits apart, rounding decides"
+    return f"  {divergence.margin:.2f} logits apart"
 
 
 def _pairs(n_pairs: int) -> str:

@@ -204,7 +204,7 @@ def speculation_title(snapshot: CockpitSnapshot) -> str:
         return "speculation"
     if snapshot.predictor == "off":
         return "speculation · off"
-    names = ("speculation", snapshot.predictor, snapshot.controller, *snapshot.judging)
+    names = ("speculation", snapshot.predictor, snapshot.controller, *snapshot.verification_label)
     return " · ".join(names)
 
 

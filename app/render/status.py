@@ -80,7 +80,9 @@ def _name_and_type(snapshot: CockpitSnapshot) -> tuple[str, str]:
 
 def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
     name, file_type = _name_and_type(snapshot)
-    elsewhere = f"answering “{short_title(snapshot.elsewhere)}”" if snapshot.elsewhere else ""
+    elsewhere = (
+        f"answering “{short_title(snapshot.background_title)}”" if snapshot.background_title else ""
+    )
     # Before what does not change: the end is cut off where the line is short.
     parts = [
         (name, "strong"),

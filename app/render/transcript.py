@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from app import format as fmt
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown.document import MarkdownDocument
 from app.sanitize import visible
@@ -37,35 +37,35 @@ def source_style(source: str) -> str:
     return style if style in SOURCE_STYLES else "source-other"
 
 
-def piece_style(piece: Piece, mode: TintMode) -> str:
-    """Give the style of a piece: by who drafted it, or by what became of the draft.
+def span_style(span: TokenSpan, mode: TintMode) -> str:
+    """Give the style of a span: by who drafted it, or by what became of the draft.
 
     By source only accepted drafts have a colour: what stands in the place of a refuted token is the
     model's own.
     """
     match mode:
         case "source":
-            is_drafted = piece.kind is TokenKind.DRAFT and piece.source is not None
-            return source_style(piece.source or "") if is_drafted else ""
+            is_drafted = span.kind is TokenKind.DRAFT and span.source is not None
+            return source_style(span.source or "") if is_drafted else ""
         case "verdict":
-            return _KINDS[piece.kind][0] if piece.kind is not None else ""
+            return _KINDS[span.kind][0] if span.kind is not None else ""
         case "off":
             return ""
 
 
-def _named(piece: Piece, mode: TintMode) -> tuple[str, str]:
-    style = piece_style(piece, mode)
+def _named(span: TokenSpan, mode: TintMode) -> tuple[str, str]:
+    style = span_style(span, mode)
     if mode == "source":
-        return piece.source or "", style
-    return (_KINDS[piece.kind][1] if piece.kind is not None else ""), style
+        return span.source or "", style
+    return (_KINDS[span.kind][1] if span.kind is not None else ""), style
 
 
 class TintedText:
     """The lines of a text at a width; text that is appended lays out only the last row again."""
 
-    def __init__(self, mode: TintMode, pieces: Iterable[Piece] = ()) -> None:
+    def __init__(self, mode: TintMode, spans: Iterable[TokenSpan] = ()) -> None:
         self.mode: TintMode = mode
-        self.pieces: list[Piece] = []
+        self.spans: list[TokenSpan] = []
         self._rows: list[list[Run]] = [[]]
         """The rows as the model broke them, not yet wrapped."""
         self._width = 0
@@ -74,16 +74,16 @@ class TintedText:
         """Names and styles of what is there, in the order in which they came."""
         self._n_wrapped = 0
         """Rows that `_lines` holds; the last row is never among them."""
-        self.append(pieces)
+        self.append(spans)
 
-    def append(self, pieces: Iterable[Piece]) -> None:
-        """Add pieces at the end."""
-        for piece in pieces:
-            self.pieces.append(piece)
-            name, style = _named(piece, self.mode)
+    def append(self, spans: Iterable[TokenSpan]) -> None:
+        """Add spans at the end."""
+        for span in spans:
+            self.spans.append(span)
+            name, style = _named(span, self.mode)
             if style:
                 self._named[name, style] = None
-            for i, part in enumerate(visible(piece.text).split("\n")):
+            for i, part in enumerate(visible(span.text).split("\n")):
                 if i:
                     self._rows.append([])
                 if part:
@@ -129,7 +129,7 @@ MAX_QUESTION_LINES = 200
 _SPEAKERS = {
     Speaker.USER: "you",
     Speaker.MODEL: "model",
-    Speaker.ASIDE: "note",
+    Speaker.NOTE: "note",
     Speaker.DIVIDER: "",
 }
 UNSEEN = "the model no longer sees what is above"
@@ -148,7 +148,7 @@ class EntryLines:
         self.hint = ""
         """Which keys apply to it; stands behind how the reply went."""
         self._tint: TintMode = tint
-        self._pieces = list(entry.pieces)
+        self._spans = list(entry.spans)
         self._tinted = self._tinted_text()
         self._document = MarkdownDocument(entry.content) if _is_markdown(entry) else None
         self._width = 0
@@ -164,17 +164,17 @@ class EntryLines:
             # The whole text once at the end: an append only reads from its last block on.
             self._document.replace(entry.content)
         self.entry = entry
-        self._pieces = list(entry.pieces)
+        self._spans = list(entry.spans)
         self._tinted = self._tinted_text()
         self._lines = None
 
-    def append(self, text: str, pieces: Iterable[Piece] = ()) -> None:
+    def append(self, text: str, spans: Iterable[TokenSpan] = ()) -> None:
         """Add text to a reply that streams, and the same by where its tokens came from."""
         if self._document is None:
             return
         self._document.append(text)
-        added = list(pieces)
-        self._pieces += added
+        added = list(spans)
+        self._spans += added
         if self._tinted is not None:
             self._tinted.append(added)
         else:
@@ -194,8 +194,8 @@ class EntryLines:
         self._lines = None
 
     def _tinted_text(self) -> TintedText | None:
-        is_known = self._tint != "off" and bool(self._pieces)
-        return TintedText(self._tint, self._pieces) if is_known else None
+        is_known = self._tint != "off" and bool(self._spans)
+        return TintedText(self._tint, self._spans) if is_known else None
 
     def lines(self, width: int) -> list[Line]:
         """The lines without the gutter, an empty one at the end."""
@@ -213,11 +213,11 @@ class EntryLines:
             return self._document.lines(width) or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
             return divider_lines(self.entry.content, width)
-        style = "aside" if self.entry.speaker is Speaker.ASIDE else ""
+        style = "aside" if self.entry.speaker is Speaker.NOTE else ""
         return question_lines(self.entry.content, width, style)
 
     def _footer(self, width: int) -> list[Line]:
-        parts = [self.entry.note] if self.entry.note else []
+        parts = [self.entry.ending] if self.entry.ending else []
         if self.entry.n_variants > 1:
             which = f"variant {self.entry.variant} of {self.entry.n_variants}"
             parts.insert(0, f"{which} (tab, then [ or ])")
@@ -259,7 +259,7 @@ def gutter(entry: Entry, *, is_first: bool, is_selected: bool) -> Line:
     """What stands left of a line: a bar when selected, the speaker beside the first line."""
     marker = Run("▌", "selected") if is_selected else Run(" ")
     name = _SPEAKERS[entry.speaker] if is_first else ""
-    is_own = entry.speaker in (Speaker.ASIDE, Speaker.DIVIDER)
+    is_own = entry.speaker in (Speaker.NOTE, Speaker.DIVIDER)
     style = "aside" if is_own else _SPEAKERS[entry.speaker]
     return (marker, Run(f"{name:<{GUTTER - 1}}", style))
 

@@ -11,9 +11,8 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from app import format as fmt
-from app.chat.controller import ChatController
-from app.chat.kept_chats import KeptChat, kept_chats
-from app.chat.replies import owner_of
+from app.cache.cached_chats import CachedChat, cached_chats, owner_of
+from app.chat.conversation import Conversation
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache_list import (
     chat_detail,
@@ -68,7 +67,7 @@ class CacheScreen(Screen[None]):
                 tooltip="Back to the chat"),
     ]  # fmt: skip
 
-    def __init__(self, controller: ChatController) -> None:
+    def __init__(self, controller: Conversation) -> None:
         """List what is kept.
 
         Args:
@@ -78,7 +77,7 @@ class CacheScreen(Screen[None]):
         self._controller = controller
         self._is_by_chat = True
         self._report: CacheReport | None = None
-        self._rows: Sequence[KeptChat | CacheEntry] = ()
+        self._rows: Sequence[CachedChat | CacheEntry] = ()
         self._titles: dict[str, str] = {}
         self._owners: dict[str, tuple[str, ...]] = {}
         """Of every state that was seen here, dropped ones too: the log speaks of those."""
@@ -109,7 +108,7 @@ class CacheScreen(Screen[None]):
         self._report = snapshot.tiers
         self._find_titles()
         entries = self._report.entries if self._report is not None else ()
-        chats = kept_chats(entries)
+        chats = cached_chats(entries)
         marked = self._marked_name()
         self._rows = chats if self._is_by_chat else entries
         names = [_name_of(row) for row in self._rows]
@@ -136,7 +135,7 @@ class CacheScreen(Screen[None]):
 
         def render(width: int) -> list[Line]:
             match row:
-                case KeptChat():
+                case CachedChat():
                     return chat_detail(row, self._titles, width, now, detail.symbols)
                 case CacheEntry():
                     return state_detail(row, self._titles, width, now)
@@ -147,7 +146,7 @@ class CacheScreen(Screen[None]):
 
     def _row(self, place: int, width: int) -> Line:
         row, now = self._rows[place], time.time()
-        if isinstance(row, KeptChat):
+        if isinstance(row, CachedChat):
             return chat_line(row, self._titles, width, now)
         return state_line(row, self._titles, width, now)
 
@@ -170,7 +169,7 @@ class CacheScreen(Screen[None]):
     def on_row_list_marked(self) -> None:
         self._present_detail()
 
-    def _marked(self) -> KeptChat | CacheEntry | None:
+    def _marked(self) -> CachedChat | CacheEntry | None:
         place = self.query_one("#kept", RowList).place
         return self._rows[place] if place < len(self._rows) else None
 
@@ -190,7 +189,7 @@ class CacheScreen(Screen[None]):
         self._is_by_chat = not self._is_by_chat
         self._present(self._controller.snapshot())
         wanted: str | None = None
-        if isinstance(row, KeptChat):
+        if isinstance(row, CachedChat):
             wanted = row.entries[0].key
         elif row is not None:
             wanted = row.owners[0] if row.owners else ""
@@ -211,7 +210,7 @@ class CacheScreen(Screen[None]):
         row = self._marked()
         if row is None or not self._marked_states():
             return
-        states = row.own if isinstance(row, KeptChat) else (row,)
+        states = row.own if isinstance(row, CachedChat) else (row,)
         if not states:
             self.notify("Other chats use all of its states: tab lists them one by one.")
             return
@@ -258,7 +257,7 @@ class CacheScreen(Screen[None]):
         if row is None:
             self.notify(NOTHING_KEPT)
             return ()
-        return row.entries if isinstance(row, KeptChat) else (row,)
+        return row.entries if isinstance(row, CachedChat) else (row,)
 
     def _has_cache(self) -> bool:
         if self._report is None or not self._controller.client.is_alive:
@@ -267,19 +266,19 @@ class CacheScreen(Screen[None]):
         return True
 
 
-def _name_of(row: KeptChat | CacheEntry) -> str:
-    return row.owner if isinstance(row, KeptChat) else row.key
+def _name_of(row: CachedChat | CacheEntry) -> str:
+    return row.owner if isinstance(row, CachedChat) else row.key
 
 
 def _drop_question(
-    row: KeptChat | CacheEntry, states: Sequence[CacheEntry], titles: dict[str, str]
+    row: CachedChat | CacheEntry, states: Sequence[CacheEntry], titles: dict[str, str]
 ) -> str | None:
     """What to ask before; None where little is lost: one state of one chat that is not pinned."""
     n_pinned = sum(state.is_pinned for state in states)
     pinned = f", {n_pinned} of them pinned" if n_pinned else ""
     if len(states) == 1:
         pinned = ", and that is pinned" if n_pinned else ""
-    if isinstance(row, KeptChat):
+    if isinstance(row, CachedChat):
         title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
         return f"Drop {what} of “{title}” that no other chat uses{pinned}?"
     if len(row.owners) > 1:

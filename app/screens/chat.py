@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from app.chat.change import Change
-from app.chat.controller import ChatController
-from app.chat.pacing import Pacer
-from app.chat.reply import Piece
+from app.chat.conversation import Conversation
+from app.chat.reply import TokenSpan
 from app.chat.snapshot import Phase
+from app.chat.update import ChatUpdate
 from app.sanitize import visible
 from app.screens.chat_actions import ChatActions
+from app.screens.pacing import Pacer
 from app.services import Services
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.key_bar import KeyBar
@@ -58,10 +58,10 @@ class ChatScreen(ChatActions):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    def __init__(self, controller: ChatController, services: Services) -> None:
+    def __init__(self, controller: Conversation, services: Services) -> None:
         super().__init__(controller, services)
         self._pending = ""
-        self._pending_pieces: list[Piece] = []
+        self._pending_spans: list[TokenSpan] = []
         self._jump: tuple[int, str] | None = None
         """A message to scroll to, and a text in it, once the chat is shown."""
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
@@ -102,8 +102,8 @@ class ChatScreen(ChatActions):
         had_text = bool(self._pending) and self._text_pacer.is_due()
         if had_text:
             with self._text_pacer.work():
-                self.transcript.append(self._pending, self._pending_pieces)
-                self._pending, self._pending_pieces = "", []
+                self.transcript.append(self._pending, self._pending_spans)
+                self._pending, self._pending_spans = "", []
         if self._memory_pacer.is_due():
             self._read_memory()
         # Together with text, so that both are painted in one frame.
@@ -120,10 +120,10 @@ class ChatScreen(ChatActions):
         with self._memory_pacer.work():
             self.controller.meters.process(self.controller.client.process_memory_bytes())
 
-    def take(self, change: Change) -> None:
+    def take(self, change: ChatUpdate) -> None:
         """Show what a poll changed."""
         if change.is_rebuilt:
-            self._pending, self._pending_pieces = "", []
+            self._pending, self._pending_spans = "", []
             self.transcript.is_read_only = self.controller.history.is_read_only
             self.transcript.show(self.controller.entries())
             self.follow_chat()
@@ -133,10 +133,10 @@ class ChatScreen(ChatActions):
             self.transcript.jump_to(*self._jump)
             self._jump = None
         self._pending += change.text
-        self._pending_pieces += change.pieces
+        self._pending_spans += change.spans
         can_see = self.is_current and self.transcript.is_following
         for notice in change.notices:
-            if notice.is_said and can_see:
+            if notice.is_in_transcript and can_see:
                 continue
             self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
         if change.draft is not None:

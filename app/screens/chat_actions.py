@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL
 from app.chat_keys import CHAT_KEYS
@@ -26,7 +26,7 @@ class ChatActions(ChatAsking):
 
     BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
-    def __init__(self, controller: ChatController, services: Services) -> None:
+    def __init__(self, controller: Conversation, services: Services) -> None:
         super().__init__(controller, services)
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
@@ -163,7 +163,7 @@ class ChatActions(ChatAsking):
         if message is None or text is None:
             self.notify("Nothing was measured of this reply.")
         else:
-            self.controller.remark(message.id, text)
+            self.controller.toggle_note(message.id, text)
 
     # --- the screen ---
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from textual.content import Content
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
@@ -25,7 +25,7 @@ class ChatAsking(ChatDialogs):
     and esc takes it back.
     """
 
-    def __init__(self, controller: ChatController, services: Services) -> None:
+    def __init__(self, controller: Conversation, services: Services) -> None:
         super().__init__(controller, services)
         self.pending = Pending()
         self._composing: int | None = None
@@ -128,7 +128,7 @@ class ChatAsking(ChatDialogs):
         controller, composer = self.controller, self.composer
         waiting = self.pending.of(self._composing)
         is_edit = self._edited is not None
-        is_replying = controller.is_replying and controller.replying_elsewhere is None
+        is_replying = controller.is_replying and controller.background_title is None
         above = state_text(waiting, self._what_is_awaited() or "its turn comes", is_edit=is_edit)
         esc = esc_text(waiting, is_replying=is_replying, is_edit=is_edit)
         below = " · ".join(filter(None, (self._text_size, esc)))
@@ -213,11 +213,11 @@ class ChatAsking(ChatDialogs):
 
     def _what_is_awaited(self) -> str | None:
         controller = self.controller
-        if controller.replying_elsewhere is not None:
-            return f"“{short_title(controller.replying_elsewhere)}” is answered"
+        if controller.background_title is not None:
+            return f"“{short_title(controller.background_title)}” is answered"
         if controller.is_replying:
             return "this reply is done"
-        if controller.is_lent:
+        if controller.is_leased:
             return "the model is free"
         return "the model is loaded" if controller.meters.phase is Phase.LOADING else None
 
@@ -267,7 +267,7 @@ class ChatAsking(ChatDialogs):
 
     def action_stop(self) -> None:
         """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
-        elsewhere = self.controller.replying_elsewhere
+        elsewhere = self.controller.background_title
         if self.pending.of(self._chat_id):
             self._take_up(self.pending.take_newest(self._chat_id))
         elif elsewhere is None and (self.controller.stop() or self.controller.is_replying):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from textual import work
 from textual.screen import Screen
 
-from app.chat.controller import ChatController
-from app.chat.making_room import RoomMaker
+from app.chat.context_full import ContextFull
+from app.chat.conversation import Conversation
 from app.screens.hand_back import hand_back
 from app.services import Services
 from app.store.errors import StoreError
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class ChatDialogs(Screen[None]):
     """Opens dialogs; each is imported with its first use, to start fast."""
 
-    def __init__(self, controller: ChatController, services: Services) -> None:
+    def __init__(self, controller: Conversation, services: Services) -> None:
         super().__init__()
         self.controller = controller
-        self.room = RoomMaker(controller)
+        self.room = ContextFull(controller)
         self.services = services
         self.is_choosing = False
         """The user is asked what goes from a full context: nothing else is asked meanwhile."""
@@ -131,7 +131,7 @@ class ChatDialogs(Screen[None]):
                 self.report(error)
 
         self.is_choosing = True
-        self.app.push_screen(ContextFullScreen(why, self.room.choices()), chosen)
+        self.app.push_screen(ContextFullScreen(why, self.room.options()), chosen)
 
     def action_see_all(self) -> None:
         """Let the model see the whole chat again."""

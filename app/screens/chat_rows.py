@@ -7,7 +7,7 @@ from datetime import datetime
 from textual.content import Content
 
 from app import format as fmt
-from app.chat.kept_chats import KeptChat
+from app.cache.cached_chats import CachedChat
 from app.sanitize import visible
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
@@ -27,7 +27,7 @@ class ChatRow:
 
     chat: Chat
     size: ChatSize
-    kept: KeptChat | None = None
+    kept: CachedChat | None = None
     is_shown: bool = False
     is_answered: bool = False
     """A reply is being written in it."""

@@ -15,9 +15,8 @@ from textual.timer import Timer
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.chat.controller import ChatController
-from app.chat.kept_chats import KeptChat, kept_chats
-from app.chat.replies import owner_of
+from app.cache.cached_chats import CachedChat, cached_chats, owner_of
+from app.chat.conversation import Conversation
 from app.sanitize import visible
 from app.screens.ask import AskLine, AskYes
 from app.screens.chat_export import ChatExport
@@ -82,7 +81,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def __init__(
         self,
-        controller: ChatController,
+        controller: Conversation,
         *,
         is_searching: bool = False,
         forget_kept: Callable[[str], None] = lambda _: None,
@@ -166,11 +165,11 @@ class ChatsScreen(ModalScreen[Opening | None]):
         if not ids:
             self.query_one("#chats-detail", Static).update(self._nothing())
 
-    def _kept(self) -> dict[str, KeptChat]:
+    def _kept(self) -> dict[str, CachedChat]:
         report = self._controller.snapshot().tiers
-        return {each.owner: each for each in kept_chats(report.entries if report else ())}
+        return {each.owner: each for each in cached_chats(report.entries if report else ())}
 
-    def _row(self, chat: Chat, kept: dict[str, KeptChat]) -> ChatRow:
+    def _row(self, chat: Chat, kept: dict[str, CachedChat]) -> ChatRow:
         shown = self._controller.history.chat
         return ChatRow(
             chat,

@@ -9,11 +9,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.clipboard import copy
 from app.compare.comparison import Comparison
 from app.compare.from_chat import MAX_TOKENS, obstacle, prompt_of, request_of
-from app.compare.side import Side, plain_side, speculative_side
+from app.compare.side import Side, plain_side, side_choices, speculative_side
 from app.format import counted
 from app.render.compare import figure_lines, question_line, report, verdict_lines
 from app.render.lines import indented
@@ -76,7 +76,7 @@ class CompareScreen(Screen[None]):
 
     def __init__(
         self,
-        controller: ChatController,
+        controller: Conversation,
         composed: str,
         *,
         presets_dir: Path,
@@ -199,7 +199,7 @@ class CompareScreen(Screen[None]):
             if is_asking:
                 self.remove_class("-asking")
                 self.query_one("#answer-1").focus()
-            self._controller.guest = self.comparison
+            self._controller.lease = self.comparison
         self.comparison.add_pairs(n_pairs)
         self.show_now()
 
@@ -217,7 +217,6 @@ class CompareScreen(Screen[None]):
 
     def action_choose(self) -> None:
         """Choose how the side in focus drafts."""
-        from app.compare.choices import choices
         from app.screens.compare_sides import SidesScreen
 
         loaded = self._controller.loaded
@@ -229,7 +228,7 @@ class CompareScreen(Screen[None]):
             if side is not None and side != now:
                 self._change(side)
 
-        found = choices(loaded.predictors, self._controller.speculation, self._presets_dir)
+        found = side_choices(loaded.predictors, self._controller.speculation, self._presets_dir)
         self.app.push_screen(SidesScreen(found, now), chosen)
 
     def action_predictor(self) -> None:

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import ClassVar
 
-from app.compare.choices import Choice
-from app.compare.side import Side
+from app.compare.side import Side, SideChoice
 from app.render.lines import Line, Run
 from app.screens.plan_pick import PickScreen, Row
 
@@ -14,7 +13,7 @@ class SidesScreen(PickScreen[Side]):
 
     TITLE_TEXT: ClassVar[str] = "this side answers with"
 
-    def __init__(self, choices: list[Choice], now: Side) -> None:
+    def __init__(self, choices: list[SideChoice], now: Side) -> None:
         """Take what there is to choose from, and what the side is now."""
         super().__init__()
         self._choices = choices
@@ -31,7 +30,7 @@ class SidesScreen(PickScreen[Side]):
         self.show_all(rows, note=note, place=places[0] if places else 0)
 
 
-def _line(choice: Choice, width: int) -> Line:
+def _line(choice: SideChoice, width: int) -> Line:
     del width
     origin = f"preset {choice.origin}" if choice.origin else ""
     return (Run(f"{choice.side.label:<24}", "strong"), Run(origin, "muted"))

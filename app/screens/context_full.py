@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.chat.making_room import Choices
+from app.chat.context_full import ContextFullOptions
 from app.format import counted
 
 MUTED = "$foreground 60%"
@@ -34,7 +34,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
         Binding("k", "move(-1)", "Up", id="context-up", show=False, tooltip="Choice above"),
     ]  # fmt: skip
 
-    def __init__(self, why: str, choices: Choices) -> None:
+    def __init__(self, why: str, choices: ContextFullOptions) -> None:
         super().__init__()
         self._why = why
         self._choices = choices

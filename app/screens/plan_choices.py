@@ -9,7 +9,7 @@ from pathlib import Path
 from textual import work
 from textual.screen import Screen
 
-from app import locations
+from app import paths
 from app.planning.asked import PLACED, Asked, setup_of_preset, suited
 from app.planning.devices import with_gpus
 from app.planning.goals import Searched, search_setup
@@ -72,7 +72,7 @@ class PlanChoices(Screen[Configuration | None]):
         self.past: deque[Setup] = deque(maxlen=MAX_PAST)
         """Setups before the one of now."""
         self._scan = scan or _scan
-        self._presets_dir = presets_dir or locations.presets_dir()
+        self._presets_dir = presets_dir or paths.presets_dir()
 
     def change(self, setup: Setup) -> None:
         """Plan another setup."""
@@ -105,7 +105,7 @@ class PlanChoices(Screen[Configuration | None]):
         """List the models of this machine and of the catalogue."""
         from app.screens.plan_models import PlanModelsScreen
 
-        setup, folders = self.setup, locations.model_folders()
+        setup, folders = self.setup, paths.model_folders()
         now = None if setup is None else setup.configuration.model_path
         bench = partial(bench_of, setup, self.planner)
         self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
@@ -118,7 +118,7 @@ class PlanChoices(Screen[Configuration | None]):
             return
         kind, now = chooser, self.setup.configuration
         beside = now.model_path.absolute().parent
-        folders = tuple(dict.fromkeys((*locations.model_folders(), beside)))
+        folders = tuple(dict.fromkeys((*paths.model_folders(), beside)))
 
         def look() -> Sequence[ModelEntry]:
             return self._scan() if kind == "draft" else _scan(folders, (_KINDS[kind],))
@@ -272,5 +272,5 @@ _WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
 def _scan(
     folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
 ) -> Sequence[ModelEntry]:
-    cache_path = locations.header_cache_path()
-    return scan(folders or locations.model_folders(), cache_path=cache_path, kinds=kinds)
+    cache_path = paths.header_cache_path()
+    return scan(folders or paths.model_folders(), cache_path=cache_path, kinds=kinds)

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 
-from app import locations
+from app import paths
 from app.planning.asked import Asked, setup_of_preset
 from app.planning.plan import Plan, Planner
 from app.render.lines import Line, Run, clipped, plain, width_of
@@ -248,8 +248,8 @@ class PresetsScreen(Screen[Configuration | None]):
     def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
         from app.screens.plan_files import FilesScreen
 
-        folders = locations.model_folders()
-        look = LibraryScan(folders, locations.header_cache_path())
+        folders = paths.model_folders()
+        look = LibraryScan(folders, paths.header_cache_path())
         self.app.push_screen(FilesScreen("model", look, folders), chosen)
 
     @work(thread=True, exclusive=True, group="use")

@@ -8,7 +8,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app import format as fmt
-from app.compare.answer import Answer
+from app.compare.comparison import Answer
 from app.render.lines import Line, wrapped
 from app.render.plan import STYLES
 from app.render.transcript import TINT_STYLES, TintedText, TintMode
@@ -121,7 +121,7 @@ class AnswerPane(ScrollView, Ink, can_focus=True):
             self._answer = answer
             self._text = TintedText(self.tint)
         if answer is not None:
-            new = answer.pieces[len(self._text.pieces) :]
+            new = answer.spans[len(self._text.spans) :]
             if not new and not is_other:
                 return
             self._text.append(new)

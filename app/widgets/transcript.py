@@ -19,7 +19,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from app.chat_keys import MESSAGE_KEYS
 from app.format import counted
 from app.render.lines import Line, Run, plain
@@ -114,10 +114,10 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def on_focus(self) -> None:
         self._select_last()
 
-    def append(self, text: str, pieces: Sequence[Piece] = ()) -> None:
+    def append(self, text: str, spans: Sequence[TokenSpan] = ()) -> None:
         """Add text to the entry that is live, and the same by where its tokens came from."""
         if self._shown and self._shown[-1].entry.is_live:
-            self._shown[-1].append(text, pieces)
+            self._shown[-1].append(text, spans)
             self._lay_out_from(len(self._shown) - 1)
 
     def set_tint(self, tint: TintMode) -> None:
@@ -292,7 +292,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
 
     def action_select(self, step: int) -> None:
         """Select the message above or below."""
-        own = (Speaker.ASIDE, Speaker.DIVIDER)
+        own = (Speaker.NOTE, Speaker.DIVIDER)
         keys = [shown.entry.key for shown in self._shown if shown.entry.speaker not in own]
         if not keys:
             return

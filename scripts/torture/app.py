@@ -4,7 +4,7 @@ import random
 import sys
 from pathlib import Path
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from engine.configuration import SamplingSettings
 from engine.events import Event
 from torture.aim import aim_in_app
@@ -29,7 +29,7 @@ class Application:
         self._store = PromisingStore(plan.database, journal, plan.sabotage)
         for notice in self._store.notices:
             journal.tell("notice", text=notice)
-        self._controller = ChatController(
+        self._controller = Conversation(
             self._client,
             self._store,
             sampling=SamplingSettings(),

@@ -4,9 +4,9 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from app.chat.controller import ChatController
+from app.cache.cached_chats import owner_of
+from app.chat.conversation import Conversation
 from app.chat.entries import CannotContinueError
-from app.chat.replies import owner_of
 from app.chat.snapshot import Phase
 from app.store.errors import StoreError
 from engine.cache.report import CacheReport
@@ -47,7 +47,7 @@ class Walker:
 
     def __init__(
         self,
-        controller: ChatController,
+        controller: Conversation,
         client: EngineClient,
         load: Callable[[Choice], None],
         choices: Sequence[Choice],

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
+from app.config import Settings
 from app.opening import ModelRequest, configure, open_model
-from app.settings import Settings
 from app.store.chats import ChatStore
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 from engine.model.library import ModelNotFoundError
@@ -80,11 +80,11 @@ def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_an
 ) -> None:
     for name in ("any", "last", "mine", "named", "rules"):
         drafting_model(home / "models" / f"{name}.gguf", 1)
-    locations.presets_dir().mkdir(parents=True)
-    (locations.presets_dir() / "own.toml").write_text('name = "own"\nmodel = "rules"\n')
+    paths.presets_dir().mkdir(parents=True)
+    (paths.presets_dir() / "own.toml").write_text('name = "own"\nmodel = "rules"\n')
     mine = Settings.model_validate({"models": {"default": "mine"}})
     assert model_opened(ModelRequest()) == "any"
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         path = str(home / "models" / "last.gguf")
         store.create_chat(title="", model_path=path, system_prompt="", sampling=SamplingSettings())
     assert model_opened(ModelRequest()) == "last"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.live_keys import every_binding_id
 from app.opening import ModelRequest
 from app.startup import Opened, prepare
@@ -55,7 +55,7 @@ def test_the_model_used_last_opens_before_the_starter(
     starter_path: Path, gemma_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         store.create_chat(
             title="", model_path=str(gemma_path), system_prompt="", sampling=SamplingSettings()
         )

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from app.cli.cache import command
-from app.settings import CacheDefaults, Settings
+from app.config import CacheDefaults, Settings
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "cache.md").read_text(encoding="utf-8")
 

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from engine.events import Failed, FinishReason
-from tests.app.chat.test_controller import Clock, loaded
+from tests.app.chat.test_conversation import Clock, loaded
 from tests.fakes_client import Script, ScriptedClient
 
 WORDS = "word " * 50
@@ -15,7 +15,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def left(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClient, int]:
+def left(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, int]:
     """A new chat, shown while the one before is being answered."""
     controller, client = loaded(tmp_path, clock, Script(replies=(WORDS,), tps=10))
     controller.send("go")
@@ -28,7 +28,7 @@ def left(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClient, 
     return controller, client, chat.id
 
 
-def pass_time(controller: ChatController, clock: Clock, seconds: float) -> str:
+def pass_time(controller: Conversation, clock: Clock, seconds: float) -> str:
     text = ""
     for _ in range(int(seconds * 10)):
         clock.now += 0.1
@@ -43,13 +43,13 @@ def test_a_reply_goes_on_in_its_own_chat_while_another_is_shown(
     assert client.n_stops == 0
     assert pass_time(controller, clock, 3.0) == "", "its text stays out of the chat that is shown"
     assert controller.entries() == []
-    assert controller.replying_elsewhere == "go"
-    assert controller.snapshot().elsewhere == "go"
+    assert controller.background_title == "go"
+    assert controller.snapshot().background_title == "go"
     assert not controller.can_ask
     clock.now += 30
     change = controller.poll()
     assert "“go” is answered" in change.notices[-1].message
-    assert controller.replying_elsewhere is None
+    assert controller.background_title is None
     assert controller.can_ask
     controller.open_chat(chat_id)
     [_, reply] = controller.entries()
@@ -62,7 +62,7 @@ def test_going_back_shows_the_live_text_and_it_grows(tmp_path: Path, clock: Cloc
     pass_time(controller, clock, 1.0)
     controller.open_chat(chat_id)
     assert not controller.history.is_read_only, "the lock comes back with the chat"
-    assert controller.replying_elsewhere is None
+    assert controller.background_title is None
     assert controller.poll().is_rebuilt
     live = controller.entries()[-1]
     assert live.is_live
@@ -70,7 +70,7 @@ def test_going_back_shows_the_live_text_and_it_grows(tmp_path: Path, clock: Cloc
     assert pass_time(controller, clock, 1.0).startswith(" word")
     assert controller.stop()
     controller.poll()
-    assert controller.entries()[-1].note.startswith("stopped")
+    assert controller.entries()[-1].ending.startswith("stopped")
 
 
 def test_a_chat_in_the_background_stays_locked_until_its_reply_ends(
@@ -103,7 +103,7 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     [question, reply] = controller.entries()
     assert question.content == "go"
     assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
-    assert "enter shows what can be done" in reply.note
+    assert "enter shows what can be done" in reply.ending
 
 
 def test_another_variant_can_be_shown_while_another_chat_is_answered(

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import CannotContinueError, Speaker
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason
-from tests.app.chat.test_controller import Clock, contents, loaded
+from tests.app.chat.test_conversation import Clock, contents, loaded
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
@@ -23,7 +23,7 @@ def clock() -> Clock:
 
 def stopped(
     tmp_path: Path, clock: Clock, *, replies: tuple[str, ...] = (FIRST, SECOND)
-) -> tuple[ChatController, ScriptedClient]:
+) -> tuple[Conversation, ScriptedClient]:
     """A chat whose reply was stopped in the middle."""
     controller, client = loaded(tmp_path, clock, Script(replies=replies, tps=10))
     controller.send("count")
@@ -35,7 +35,7 @@ def stopped(
     return controller, client
 
 
-def finished(controller: ChatController, clock: Clock) -> None:
+def finished(controller: Conversation, clock: Clock) -> None:
     for _ in range(40):
         clock.now += 0.5
         controller.poll()
@@ -46,7 +46,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     controller, client = stopped(tmp_path, clock)
     [_, cut] = controller.entries()
     assert 0 < len(cut.content) < len(FIRST)
-    assert cut.note.endswith("enter goes on")
+    assert cut.ending.endswith("enter goes on")
     assert controller.continue_reply()
     assert spelled(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
@@ -57,7 +57,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     [_, whole] = controller.entries()
     assert whole.key == cut.key
     assert whole.content == cut.content + SECOND
-    assert "enter goes on" not in whole.note
+    assert "enter goes on" not in whole.ending
     assert not controller.continue_reply()
     stored = controller.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
@@ -109,7 +109,7 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
     controller.send("count")
     controller.poll()
     cut = controller.entries()[1]
-    assert cut.note.endswith("enter goes on")
+    assert cut.ending.endswith("enter goes on")
     client.script = replace(client.script, dies_after=None)
     controller.load(CONFIGURATION)
     controller.poll()
@@ -140,7 +140,7 @@ def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
         seed=None, finish_reason="engine stopped", stats=None,
     )  # fmt: skip
     controller.refresh()
-    assert controller.entries()[-1].note.endswith(hint)
+    assert controller.entries()[-1].ending.endswith(hint)
 
 
 def test_a_cut_reply_shows_its_new_text_as_it_comes(tmp_path: Path, clock: Clock) -> None:
@@ -176,7 +176,7 @@ def test_a_reply_of_another_vocabulary_does_not_go_on(tmp_path: Path, clock: Clo
     with pytest.raises(CannotContinueError, match="Tiny-Instruct"):
         controller.continue_reply()
     assert len(client.requests) == n_requests
-    assert controller.entries()[-1].note.startswith("stopped")
+    assert controller.entries()[-1].ending.startswith("stopped")
 
 
 def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
@@ -187,7 +187,7 @@ def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: C
         store.add_message(chat.id, parent_id=None, role="user", content="anyone?")
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
-    assert "enter asks" in controller.entries()[-1].note
+    assert "enter asks" in controller.entries()[-1].ending
     assert controller.continue_reply()
     controller.poll()
     assert client.requests[0].messages[0].content == "anyone?"
@@ -201,7 +201,7 @@ def test_a_tint_keeps_the_part_that_was_there(tmp_path: Path, clock: Clock) -> N
     clock.now += 0.1
     controller.poll()
     live = controller.entries()[-1]
-    assert "".join(piece.text for piece in live.pieces) == live.content
+    assert "".join(span.text for span in live.spans) == live.content
     assert live.content.startswith(cut.content)
 
 

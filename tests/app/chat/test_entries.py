@@ -1,6 +1,6 @@
 import pytest
 
-from app.chat.entries import reply_note
+from app.chat.entries import ending_of
 from app.chat.history import MAX_TITLE_CHARS, title_of
 from app.store.records import StoredMessage
 
@@ -14,7 +14,7 @@ def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
         "n_emitted": 1412, "decode_tps": 74.2, "n_verified": 100, "n_accepted": 71,
         "first_token_s": 0.31, "speedup": 1.42, "saved_s": 8.0, "saved_error_s": 0.5,
     }  # fmt: skip
-    note = reply_note(reply("cancelled", stats))
+    note = ending_of(reply("cancelled", stats))
     assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · 1.4x · first token 0.31 s"
 
 
@@ -32,15 +32,15 @@ def test_a_figure_that_noise_blurs_says_so_and_one_that_may_be_noise_is_left_out
     more: dict[str, object], figures: str
 ) -> None:
     stats: dict[str, object] = {"decode_tps": 74.2, "n_verified": 1, "n_accepted": 1, **more}
-    assert reply_note(reply("end", stats)) == figures
+    assert ending_of(reply("end", stats)) == figures
 
 
 def test_a_reply_that_ended_by_itself_needs_no_word() -> None:
-    assert reply_note(reply("end")) == ""
+    assert ending_of(reply("end")) == ""
 
 
 def test_a_reply_without_an_end_was_cut() -> None:
-    assert "kvchat was ended" in reply_note(reply(None))
+    assert "kvchat was ended" in ending_of(reply(None))
 
 
 def test_a_title_is_the_first_line_that_says_something() -> None:

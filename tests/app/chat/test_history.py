@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.history import ChatHistory
 from app.store.chats import ChatStore
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
-from tests.app.chat.test_controller import Clock, loaded
+from tests.app.chat.test_conversation import Clock, loaded
 from tests.fakes_client import Script
 
 WARM = SamplingSettings(temperature=0.9)
@@ -58,7 +58,7 @@ def refuse(_store: ChatStore, message_id: int) -> list[StoredMessage]:
     raise AssertionError(f"the path to {message_id} was read")
 
 
-def assert_as_stored(controller: ChatController) -> None:
+def assert_as_stored(controller: Conversation) -> None:
     fresh = ChatHistory(controller.history.store, sampling=WARM, system_prompt="")
     assert controller.history.chat is not None
     fresh.chat = controller.history.chat
@@ -78,12 +78,12 @@ def test_a_remark_stands_behind_its_message_until_it_is_made_again(tmp_path: Pat
         first, second = reply.parent_id, reply.id
         assert first is not None
         history.say("hello")
-        history.remark(first, "figures")
-        history.remark(second, "figures")
+        history.toggle_note(first, "figures")
+        history.toggle_note(second, "figures")
         shown = [entry.content for entry in history.entries()]
         assert shown == ["one", "figures", "two", "hello", "figures"]
         assert len({entry.key for entry in history.entries()}) == 5
-        history.remark(first, "figures")
+        history.toggle_note(first, "figures")
         assert [entry.content for entry in history.entries()] == ["one", "two", "hello", "figures"]
         history.say("more")
         assert len({entry.key for entry in history.entries()}) == 5

@@ -205,13 +205,13 @@ def test_an_unusual_way_to_judge_drafts_is_shown_from_the_load_on_and_at_each_ch
     meters = Meters()
     strict = SpeculationSettings(strict=True)
     meters.loading(replace(CONFIGURATION, speculation=strict))
-    assert meters.snapshot().judging == ("strict",)
+    assert meters.snapshot().verification_label == ("strict",)
     meters.feed(loaded(CONFIGURATION))
-    assert meters.snapshot().judging == ()
+    assert meters.snapshot().verification_label == ()
     meters.speculation(replace(strict, verification="block", bonus_token=False))
-    assert meters.snapshot().judging == ("block", "no bonus")
+    assert meters.snapshot().verification_label == ("block", "no bonus")
     meters.speculation(replace(strict, verification="match"))
-    assert meters.snapshot().judging == ("match", "strict")
+    assert meters.snapshot().verification_label == ("match", "strict")
 
 
 def test_the_last_report_of_the_cache_is_shown_and_notes_add_up(meters: Meters) -> None:

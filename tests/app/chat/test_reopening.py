@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
-from app.chat.reopening import reopen_last
-from tests.app.chat.test_controller import Clock, loaded
+from app.chat.conversation import Conversation
+from app.chat.reopening import restore_last_chat
+from tests.app.chat.test_conversation import Clock, loaded
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script
 
@@ -31,7 +31,7 @@ def left(tmp_path: Path, clock: Clock, *, how: str) -> None:
     controller.history.store.close()
 
 
-def started(tmp_path: Path, clock: Clock) -> ChatController:
+def started(tmp_path: Path, clock: Clock) -> Conversation:
     controller, _ = make_controller(tmp_path, clock=clock)
     return controller
 
@@ -45,7 +45,7 @@ def test_a_chat_is_shown_again_where_kvchat_ended_before_its_reply_did(
 ) -> None:
     left(tmp_path, clock, how=how)
     controller = started(tmp_path, clock)
-    reopen_last(controller, "cut")
+    restore_last_chat(controller, "cut")
     assert (controller.history.chat is not None) == is_shown
     if is_shown:
         controller.load(CONFIGURATION)
@@ -59,7 +59,7 @@ def test_the_setting_shows_the_last_chat_always_or_never(
 ) -> None:
     left(tmp_path, clock, how="whole" if rule == "last" else "closed")
     controller = started(tmp_path, clock)
-    reopen_last(controller, rule)  # type: ignore[arg-type]
+    restore_last_chat(controller, rule)  # type: ignore[arg-type]
     assert (controller.history.chat is not None) == is_shown
 
 
@@ -68,12 +68,12 @@ def test_a_chat_that_another_kvchat_writes_is_left_to_it(tmp_path: Path, clock: 
     writing.send("go")
     writing.poll()
     controller = started(tmp_path, clock)
-    reopen_last(controller, "cut")
+    restore_last_chat(controller, "cut")
     assert controller.history.chat is None
     assert not controller.history.is_read_only
 
 
 def test_without_chats_there_is_nothing_to_show(tmp_path: Path, clock: Clock) -> None:
     controller = started(tmp_path, clock)
-    reopen_last(controller, "last")
+    restore_last_chat(controller, "last")
     assert controller.history.chat is None

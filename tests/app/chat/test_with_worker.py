@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import CUT_BY_CRASH
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.model
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Iterator[ChatController]:
+def controller(tmp_path: Path) -> Iterator[Conversation]:
     client = WorkerClient(log_path=tmp_path / "engine.log")
     store = ChatStore(tmp_path / "chats.db")
-    controller = ChatController(
+    controller = Conversation(
         client, store, sampling=SamplingSettings(temperature=0.0), max_tokens=200
     )
     yield controller
@@ -31,7 +31,7 @@ def controller(tmp_path: Path) -> Iterator[ChatController]:
     store.close()
 
 
-def wait(controller: ChatController, is_so: Callable[[], object]) -> None:
+def wait(controller: Conversation, is_so: Callable[[], object]) -> None:
     def is_so_now() -> bool:
         if is_so():
             return True
@@ -42,7 +42,7 @@ def wait(controller: ChatController, is_so: Callable[[], object]) -> None:
 
 
 def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
-    controller: ChatController, starter_path: Path
+    controller: Conversation, starter_path: Path
 ) -> None:
     configuration = Configuration(starter_path, n_ctx=512, n_threads=1)
     controller.load(configuration)
@@ -54,8 +54,8 @@ def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
             os.kill(process.pid, signal.SIGKILL)
     wait(controller, lambda: controller.meters.phase is Phase.STOPPED)
     cut = controller.entries()[1]
-    assert CUT_BY_CRASH in cut.note
-    assert cut.note.endswith("enter goes on")
+    assert CUT_BY_CRASH in cut.ending
+    assert cut.ending.endswith("enter goes on")
     controller.load(configuration)
     wait(controller, lambda: controller.can_ask)
     assert controller.continue_reply()
@@ -64,7 +64,7 @@ def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
 
 
 def test_a_load_before_the_next_frame_is_the_only_one_that_counts(
-    controller: ChatController, starter_path: Path
+    controller: Conversation, starter_path: Path
 ) -> None:
     controller.load(Configuration(starter_path, n_ctx=512, n_threads=1))
     wait_for_client(controller)
@@ -77,6 +77,6 @@ def test_a_load_before_the_next_frame_is_the_only_one_that_counts(
     assert controller.loaded.n_ctx == 1024
 
 
-def wait_for_client(controller: ChatController) -> None:
+def wait_for_client(controller: Conversation) -> None:
     """Let the engine say that it is ready, and let nobody hear it."""
     wait_until(lambda: controller.client.is_alive)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.cli.main import run
-from app.settings import load_settings
+from app.config import load_settings
 from app.store.chats import ChatStore
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[ColdFolder]:
     model = tmp_path / "smol.gguf"
     model.touch()
     here = Namespace(NAMESPACE.key, str(model), (("model hash", "00ff"), ("K type", "f16")))
-    with ColdFolder(locations.snapshots_dir()) as folder:
+    with ColdFolder(paths.snapshots_dir()) as folder:
         put(folder, here, HEAD, TAIL, OLD)
         put(folder, OTHER, GONE)
         yield folder
@@ -60,7 +60,7 @@ def damage(folder: ColdFolder, state: StoredState, at: int = -1) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_the_list_names_models_settings_states_and_chats() -> None:
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         store.create_chat(
             title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
         )
@@ -79,7 +79,7 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_the_list_as_json_says_everything() -> None:
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         store.create_chat(
             title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
         )
@@ -124,7 +124,7 @@ def test_a_check_names_damaged_states_removes_them_and_fails(folder: ColdFolder)
 def test_a_check_as_json_tells_a_damaged_head_too(folder: ColdFolder) -> None:
     damage(folder, HEAD, at=200)
     damage(folder, TAIL)
-    (locations.snapshots_dir() / "index.db").unlink()  # so that heads are read
+    (paths.snapshots_dir() / "index.db").unlink()  # so that heads are read
     done = kvchat("cache", "verify", "--json")
     assert done.returncode == 1
     damaged = json.loads(done.stdout)["damaged"]
@@ -200,7 +200,7 @@ def test_the_budget_is_shown_and_set(folder: ColdFolder) -> None:
     assert kvchat("cache", "budget", "much").returncode == 2
     assert load_settings().settings.cache.cold == 1536 * MIB
     kvchat("cache", "budget", "2048GiB")
-    assert '"2TiB"' in locations.settings_path().read_text(encoding="utf-8")
+    assert '"2TiB"' in paths.settings_path().read_text(encoding="utf-8")
 
 
 def test_clearing_asks_first(folder: ColdFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +217,6 @@ def test_clearing_asks_first(folder: ColdFolder, monkeypatch: pytest.MonkeyPatch
 def test_clearing_leaves_no_tokens_on_disk(folder: ColdFolder) -> None:
     folder.close()
     assert kvchat("cache", "clear", "--yes").returncode == 0
-    left = [path for path in locations.snapshots_dir().rglob("*") if path.is_file()]
+    left = [path for path in paths.snapshots_dir().rglob("*") if path.is_file()]
     assert left
     assert not [path for path in left if HEAD.packed[:40] in path.read_bytes()]

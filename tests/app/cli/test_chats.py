@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.cli import chats_delete
 from app.cli.main import run
 from app.store.chats import ChatStore
@@ -21,7 +21,7 @@ from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 @pytest.fixture
 def store() -> Iterator[ChatStore]:
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         yield store
 
 
@@ -171,7 +171,7 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
         state_of((1, 2), owners=(f"chat:{chat.id}", f"chat:{other.id}")),
         state_of((1, 2, 3), 2, owners=(f"chat:{chat.id}",)),
     ]
-    with ColdFolder(locations.snapshots_dir()) as folder:
+    with ColdFolder(paths.snapshots_dir()) as folder:
         for state in states:
             folder.write(NAMESPACE, state, payload_of(state))
         done = kvchat("chats", "delete", "gone", "--yes")
@@ -186,7 +186,7 @@ def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
         raise CacheStoreError(f"{folder} cannot be written")
 
     dialogue(store, "gone")
-    locations.snapshots_dir().mkdir(parents=True)
+    paths.snapshots_dir().mkdir(parents=True)
     monkeypatch.setattr(chats_delete, "forget_owner", refuse)
     assert run(["chats", "delete", "gone", "--yes"]) == 0
     assert "could not be removed" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 import app.application
 import engine.memory.hardware
 import engine.process.client
-from app import locations
+from app import paths
 from app.bench.records import PromptRecord
 from app.bench.results_file import write_results
 from app.cli import main
@@ -213,7 +213,7 @@ def settings_of_others(folder: Path) -> None:
 
 def files_of_kvchat(folder: Path) -> dict[str, Path]:
     """Presets, results, a log and a file that is none of them."""
-    presets = locations.presets_dir()
+    presets = paths.presets_dir()
     presets.mkdir(parents=True)
     found = {
         "PRESET": presets / f"{HOSTILE}.toml", "WRONG": presets / f"wrong {HOSTILE}.toml",
@@ -241,7 +241,7 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
 
 
 def kept_chats_and_states() -> None:
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         chat = store.create_chat(
             title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
             sampling=SamplingSettings(),
@@ -252,7 +252,7 @@ def kept_chats_and_states() -> None:
         )
         store.set_summary(chat.id, LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
-    with ColdFolder(locations.snapshots_dir()) as folder:
+    with ColdFolder(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))
 
 
@@ -265,7 +265,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setenv("KVCHAT_MODELS", f"{folder}{os.pathsep}/{HOSTILE}")
     gpu = Device(HOSTILE, "gpu", 8 << 30, 8 << 30)
     monkeypatch.setattr(engine.memory.hardware, "find_gpus", lambda: (gpu,))
-    monkeypatch.setattr("app.doctor.gpu.find_nvidia_gpus", lambda: (gpu,))
+    monkeypatch.setattr("app.doctor.checks.find_nvidia_gpus", lambda: (gpu,))
     monkeypatch.setattr("app.planning.gpu_holders.holders", lambda: [HOSTILE])
     monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
     monkeypatch.setattr("app.bench.benchmark.WorkerClient", HostileClient)
@@ -343,7 +343,7 @@ def test_a_completion_of_the_shell_is_harmless(words: dict[str, str]) -> None:
 @pytest.mark.parametrize("command", ["where", "cache list", "doctor --help", "models"])
 def test_the_settings_are_told_of_harmlessly(command: str, words: dict[str, str]) -> None:
     del words
-    locations.settings_path().write_text(f"{SPELLED} = 1\n[{SPELLED}]\n{SPELLED} = {SPELLED}\n")
+    paths.settings_path().write_text(f"{SPELLED} = 1\n[{SPELLED}]\n{SPELLED} = {SPELLED}\n")
     shown = on_terminal(*command.split())
     assert not harmful(shown), shown
     assert "owned" in shown or "--help" in command

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.cli.main import run
 
 
@@ -52,7 +52,7 @@ def test_a_preset_without_a_model_asks_for_one(capsys: pytest.CaptureFixture[str
 def test_a_preset_that_names_its_model_needs_no_other(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = locations.presets_dir()
+    folder = paths.presets_dir()
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text(f'name = "mine"\nmodel = "{starter_path}"\nn_ctx = 1024\n')
     assert run(["export", "--preset", "mine"]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.cli.main import run
 from engine.presets.export.formats import FORMATS
 from tests.app.cli.test_imports import imported
@@ -32,7 +32,7 @@ def test_a_saved_preset_can_be_exported_again(
     script = tmp_path / "serve.sh"
     assert run(["export", str(starter_path), "--format", "shell", "--output", str(script)]) == 0
     assert run(["import", str(script), "--name", "back", "--save"]) == 0
-    assert (locations.presets_dir() / "back.toml").is_file()
+    assert (paths.presets_dir() / "back.toml").is_file()
     capsys.readouterr()
     assert (
         run(["export", "--preset", "back", "--format", "shell", "--name", starter_path.stem]) == 0

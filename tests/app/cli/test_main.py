@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from app import __version__, locations
+from app import __version__, paths
 from app.cli import main
 from app.store.errors import StoreError
 from engine.errors import ModelFileError
@@ -123,7 +123,7 @@ def test_a_mistyped_command_is_taken_as_a_model_and_hinted_at() -> None:
 
 
 def settings(text: str) -> None:
-    path = locations.settings_path()
+    path = paths.settings_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -148,7 +148,7 @@ def test_every_command_says_what_is_wrong_in_the_settings(
     main.run(command)
     shown = capsys.readouterr().err
     assert shown.startswith("kvchat: ")
-    assert str(locations.settings_path()) in shown
+    assert str(paths.settings_path()) in shown
     assert told in shown
     assert shown.count("config.toml") == 1
 
@@ -163,7 +163,7 @@ def test_nothing_is_deleted_by_settings_that_cannot_be_read(
     settings(text)
     assert main.run(["cache", *command]) == 1
     assert "nothing is deleted or changed while" in capsys.readouterr().err
-    assert locations.settings_path().read_text() == text
+    assert paths.settings_path().read_text() == text
 
 
 def test_help_does_not_read_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 from app.cli.main import run
 from engine.memory.cards import all_cards
 from engine.model import starter
@@ -90,7 +90,7 @@ def test_the_starter_is_installed_where_models_are_found(
     monkeypatch.setattr(starter, "install_starter", install)
     assert run(["models", "install-starter"]) == 0
     assert asked
-    assert locations.models_dir() in locations.model_folders()
+    assert paths.models_dir() in paths.model_folders()
     assert capsys.readouterr().err == "verifying\n"
 
 

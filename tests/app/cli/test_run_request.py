@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import engine.process.client
-from app import locations
+from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
@@ -20,16 +20,16 @@ from tests.gguf_files import header, llama_values, write
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     client = ScriptedClient()
-    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **paths: client)
+    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **files: client)
     return client
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    presets = locations.presets_dir()
+    presets = paths.presets_dir()
     presets.mkdir(parents=True)
     (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
-    locations.settings_path().write_text(
+    paths.settings_path().write_text(
         '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
     )
     return write(tmp_path / "model.gguf", header(llama_values()))
@@ -77,7 +77,7 @@ def test_without_a_model_the_one_used_last_answers(
     other = drafting_model(tmp_path / "other.gguf", 1)
     monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
     assert main.run(["run", "hello"]) == 0
-    with ChatStore(locations.database_path()) as store:
+    with ChatStore(paths.database_path()) as store:
         store.create_chat(
             title="", model_path=str(model), system_prompt="", sampling=SamplingSettings()
         )

@@ -145,7 +145,7 @@ def test_identical_texts_are_called_identical() -> None:
     run(comparison, client)
     identity = identity_of(comparison.pairs)
     assert identity is not None
-    assert (identity.n_same, identity.n_pairs, identity.parting) == (1, 1, None)
+    assert (identity.n_same, identity.n_pairs, identity.divergence) == (1, 1, None)
 
 
 def test_texts_that_part_are_told_with_the_token_and_the_words_around_it() -> None:
@@ -160,8 +160,8 @@ def test_texts_that_part_are_told_with_the_token_and_the_words_around_it() -> No
     identity = identity_of(comparison.pairs)
     assert identity is not None
     assert identity.n_same == 0
-    parting = identity.parting
-    assert parting is not None
-    assert (parting.token, parting.before) == (2, "The red")
-    assert (parting.first, parting.second) == ("fox ran home", "dog ran home at")
-    assert parting.margin == 0.03
+    divergence = identity.divergence
+    assert divergence is not None
+    assert (divergence.token, divergence.before) == (2, "The red")
+    assert (divergence.first, divergence.second) == ("fox ran home", "dog ran home at")
+    assert divergence.margin == 0.03

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.compare.comparison import Comparison
 from app.compare.from_chat import obstacle, prompt_of, request_of
 from app.compare.side import plain_side, speculative_side
@@ -12,14 +12,14 @@ from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
-def opened(tmp_path: Path, script: Script | None = None) -> tuple[ChatController, ScriptedClient]:
+def opened(tmp_path: Path, script: Script | None = None) -> tuple[Conversation, ScriptedClient]:
     controller, client = make_controller(tmp_path, script)
     controller.load(CONFIGURATION)
     controller.poll()
     return controller, client
 
 
-def until(controller: ChatController, is_so: Callable[[], bool]) -> None:
+def until(controller: Conversation, is_so: Callable[[], bool]) -> None:
     for _ in range(200):
         controller.poll()
         if is_so():
@@ -27,7 +27,7 @@ def until(controller: ChatController, is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-def answered(controller: ChatController, text: str) -> None:
+def answered(controller: Conversation, text: str) -> None:
     controller.send(text)
     until(controller, lambda: not controller.is_replying)
 
@@ -56,7 +56,7 @@ def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -
     settings = SpeculationSettings()
     sides = (plain_side(settings), speculative_side(settings))
     comparison = Comparison(client, request, sides, restore=settings)
-    controller.guest = comparison
+    controller.lease = comparison
     comparison.add_pairs()
     until(controller, lambda: not comparison.is_running)
     assert not controller.snapshot().is_of_chat
@@ -121,7 +121,7 @@ def test_the_chat_cannot_ask_while_a_comparison_has_its_engine(tmp_path: Path) -
     settings = SpeculationSettings()
     sides = (plain_side(settings), speculative_side(settings))
     comparison = Comparison(client, request, sides, restore=settings)
-    controller.guest = comparison
+    controller.lease = comparison
     assert controller.can_ask
     comparison.add_pairs()
     assert not controller.can_ask

@@ -3,12 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
-from app.doctor import gpu, places
-from app.doctor.check import Check
-from app.doctor.gpu import check_gpu
-from app.doctor.places import check_places
-from app.doctor.terminal import check_characters, check_colors
+from app import paths
+from app.doctor import checks
+from app.doctor.checks import Check, check_characters, check_colors, check_folders, check_gpu
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.library import ModelEntry
@@ -25,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(*entries: ModelEntry) -> dict[str, Check]:
-    return {check.name: check for check in check_places(entries)}
+    return {check.name: check for check in check_folders(entries)}
 
 
 def test_a_sound_machine_passes_and_nothing_is_made(home: Path) -> None:
@@ -34,8 +31,8 @@ def test_a_sound_machine_passes_and_nothing_is_made(home: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = locations.state_dir()
-    monkeypatch.setattr(places, "_can_write", lambda folder: folder != closed)
+    closed = paths.state_dir()
+    monkeypatch.setattr(checks, "_can_write", lambda folder: folder != closed)
     check = found(GOOD)["folders"]
     assert check.status == "fail"
     assert f"logs in {closed}" in check.detail
@@ -47,13 +44,13 @@ def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.Monkey
 )
 def test_disk_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
     usage = shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr(places.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
     assert found(GOOD)["disk"].status == status
 
 
 def test_bad_settings_are_passed_on() -> None:
-    locations.config_dir().mkdir(parents=True)
-    locations.settings_path().write_text("[ui]\nthem = 1\n")
+    paths.config_dir().mkdir(parents=True)
+    paths.settings_path().write_text("[ui]\nthem = 1\n")
     check = found(GOOD)["settings"]
     assert check.status == "note"
     assert "did you mean theme" in check.detail
@@ -92,12 +89,12 @@ def test_a_terminal_without_utf_8_is_a_failure() -> None:
 
 
 def test_a_gpu_that_llama_cpp_cannot_use_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "find_nvidia_gpus", lambda: [Device("H200", "gpu", 139 * GIB, GIB)])
+    monkeypatch.setattr(checks, "find_nvidia_gpus", lambda: [Device("H200", "gpu", 139 * GIB, GIB)])
     check = check_gpu(has_gpu_build=False)
     assert check.status == "note"
     assert "H200 (1 GiB of 139 GiB free)" in check.detail
     assert "-DGGML_CUDA=ON" in (check.advice or "")
     assert check_gpu(has_gpu_build=True).status == "ok"
     assert check_gpu(has_gpu_build=None).status == "ok"
-    monkeypatch.setattr(gpu, "find_nvidia_gpus", list)
+    monkeypatch.setattr(checks, "find_nvidia_gpus", list)
     assert "the CPU is used" in check_gpu(has_gpu_build=False).detail

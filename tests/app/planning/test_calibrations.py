@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.locations import data_dir
+from app.paths import data_dir
 from app.planning.calibrations import calibration_path
 from app.planning.plan import Planner, Setup
 from engine.configuration import Configuration

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.kept_chats import NOBODY, kept_chats
+from app.cache.cached_chats import NOBODY, cached_chats
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.format import NO_VALUE
 from app.render.cache_list import (
@@ -37,7 +37,7 @@ def text(lines: list[Line]) -> str:
 
 
 def test_a_shared_state_is_in_every_chat_and_its_bytes_are_told_apart() -> None:
-    one, two = sorted(kept_chats((STATE, SHARED, OTHER)), key=lambda chat: chat.owner)
+    one, two = sorted(cached_chats((STATE, SHARED, OTHER)), key=lambda chat: chat.owner)
     assert (one.owner, two.owner) == ("chat:1", "chat:2")
     assert one.n_tokens == 1104
     assert one.n_by_tier == {"hot": 0, "warm": 804, "cold": 1104}
@@ -47,29 +47,29 @@ def test_a_shared_state_is_in_every_chat_and_its_bytes_are_told_apart() -> None:
 
 
 def test_a_chat_was_used_when_its_own_states_were() -> None:
-    one = next(chat for chat in kept_chats((STATE, SHARED)) if chat.owner == "chat:1")
+    one = next(chat for chat in cached_chats((STATE, SHARED)) if chat.owner == "chat:1")
     assert (one.n_uses, one.used_at) == (47, NOW - 200)
-    assert kept_chats((SHARED,))[0].n_uses == 90
+    assert cached_chats((SHARED,))[0].n_uses == 90
 
 
 def test_whole_states_of_one_line_count_once() -> None:
     whole = [replace(STATE, key=f"{n:016}", start=0, n_tokens=n) for n in (200, 700, 400)]
-    assert kept_chats(whole)[0].n_by_tier["cold"] == 700
+    assert cached_chats(whole)[0].n_by_tier["cold"] == 700
 
 
 def test_states_of_no_chat_are_listed_too() -> None:
-    assert kept_chats((replace(STATE, owners=()),))[0].owner == NOBODY
+    assert cached_chats((replace(STATE, owners=()),))[0].owner == NOBODY
     assert owners_text((), TITLES) == "(no chat)"
 
 
 def test_chats_used_last_come_first() -> None:
     late = replace(OTHER, used_at=NOW)
-    assert [chat.owner for chat in kept_chats((STATE, late))] == ["chat:2", "chat:1"]
+    assert [chat.owner for chat in cached_chats((STATE, late))] == ["chat:2", "chat:1"]
 
 
 @pytest.mark.parametrize("width", [1, 12, 30, 46, 74, 140])
 def test_rows_and_head_fill_the_same_width(width: int) -> None:
-    chat = kept_chats((STATE,))[0]
+    chat = cached_chats((STATE,))[0]
     rows = [
         table_head(width),
         state_line(STATE, TITLES, width, NOW),
@@ -101,21 +101,21 @@ def test_each_tier_has_a_letter_and_a_colour(tiers: tuple[TierName, ...], marks:
 
 
 def test_a_chat_of_which_a_tier_holds_a_part_has_a_small_letter() -> None:
-    one = next(c for c in kept_chats((STATE, SHARED)) if c.owner == "chat:1")
+    one = next(c for c in cached_chats((STATE, SHARED)) if c.owner == "chat:1")
     assert "·wC" in plain(chat_line(one, TITLES, 74, NOW))
 
 
 def test_pins_are_told_of_all_or_some() -> None:
-    chats = kept_chats((STATE, SHARED))
+    chats = cached_chats((STATE, SHARED))
     shown = {chat.owner: plain(chat_line(chat, TITLES, 74, NOW)) for chat in chats}
     assert " part " in shown["chat:1"]
     assert " part " in shown["chat:2"], "all that is kept of it is the start of another chat"
-    alone = kept_chats((replace(STATE, is_pinned=True),))[0]
+    alone = cached_chats((replace(STATE, is_pinned=True),))[0]
     assert " pinned " in plain(chat_line(alone, TITLES, 74, NOW))
 
 
 def test_a_pin_is_told_with_the_chats_that_share_it() -> None:
-    chats = {chat.owner: chat for chat in kept_chats((STATE, SHARED))}
+    chats = {chat.owner: chat for chat in cached_chats((STATE, SHARED))}
     said = text(chat_detail(chats["chat:2"], TITLES, 60, NOW, "block"))
     assert "pinned all of it, together with “The plan”" in said
 
@@ -156,7 +156,7 @@ def test_a_state_is_told_in_full() -> None:
 
 
 def test_where_a_chat_lies_is_drawn_tier_by_tier() -> None:
-    one = next(c for c in kept_chats((STATE, SHARED)) if c.owner == "chat:1")
+    one = next(c for c in cached_chats((STATE, SHARED)) if c.owner == "chat:1")
     lines = [plain(line) for line in chat_detail(one, TITLES, 44, NOW, "block")]
     assert lines[2].startswith("hot    ░")
     assert lines[3].startswith("warm   █")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.chat.snapshot import Tally
-from app.compare.answer import Answer
-from app.compare.comparison import Comparison
+from app.compare.comparison import Answer, Comparison
 from app.compare.side import Side
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain, width_of

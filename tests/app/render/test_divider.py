@@ -30,7 +30,7 @@ def test_a_divider_has_no_speaker() -> None:
 
 def test_the_status_line_names_the_chat_that_is_answered_in_the_background() -> None:
     snapshot = CockpitSnapshot(
-        phase=Phase.DECODING, model_name="Tiny", predictor="off", elsewhere="All\nabout " * 9
+        phase=Phase.DECODING, model_name="Tiny", predictor="off", background_title="All\nabout " * 9
     )
     shown = plain(status_line(snapshot, 80))
     assert shown.startswith(" Tiny · answering “All about")

@@ -8,7 +8,7 @@ import pytest
 
 from app.bench.summary import summarise
 from app.bench.verdict import recommend, slow_prompts
-from app.chat.entries import reply_note
+from app.chat.entries import ending_of
 from app.chat.meters import Meters
 from app.cli.run import summary
 from app.compare.comparison import Comparison, Pair
@@ -173,7 +173,7 @@ def of_the_reply(chat: Chat) -> str:
     if chat.finished is None:
         return ""
     kept = message(chat.finished)
-    return f"{reply_note(kept)}\n{reply_stats_text(kept)}"
+    return f"{ending_of(kept)}\n{reply_stats_text(kept)}"
 
 
 def rows(text: str, label: str) -> list[str]:

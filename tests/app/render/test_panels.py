@@ -184,7 +184,7 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
 
 def test_the_title_says_which_predictor_is_on() -> None:
     assert speculation_title(BUSY) == "speculation · lookup · band"
-    judged = replace(BUSY, judging=("match", "strict"))
+    judged = replace(BUSY, verification_label=("match", "strict"))
     assert speculation_title(judged) == "speculation · lookup · band · match · strict"
 
 

@@ -3,19 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from app.render.lines import Run, plain, wrapped
 from app.render.transcript import TintedText, source_style
 from app.sanitize import visible
 from engine.events import TokenKind
 
 PIECES = [
-    Piece("The ", TokenKind.PLAIN),
-    Piece("red fox ", TokenKind.DRAFT, "lookup"),
-    Piece("ran", TokenKind.CORRECTION, "suffix"),
-    Piece(" home\nand", TokenKind.DRAFT, "suffix"),
-    Piece(" slept", TokenKind.DRAFT, "my-own"),
-    Piece(".", TokenKind.BONUS, "my-own"),
+    TokenSpan("The ", TokenKind.PLAIN),
+    TokenSpan("red fox ", TokenKind.DRAFT, "lookup"),
+    TokenSpan("ran", TokenKind.CORRECTION, "suffix"),
+    TokenSpan(" home\nand", TokenKind.DRAFT, "suffix"),
+    TokenSpan(" slept", TokenKind.DRAFT, "my-own"),
+    TokenSpan(".", TokenKind.BONUS, "my-own"),
 ]
 
 
@@ -43,7 +43,7 @@ def test_the_legend_names_each_colour_that_is_there_once() -> None:
     assert (
         plain(TintedText("verdict", PIECES[:2]).legend) == "colours  ▪ no draft · ▪ accepted draft"
     )
-    assert TintedText("verdict", [Piece("The ")]).legend == ()
+    assert TintedText("verdict", [TokenSpan("The ")]).legend == ()
 
 
 def test_a_predictor_of_the_users_own_has_a_colour_too() -> None:
@@ -57,7 +57,7 @@ def test_the_text_is_the_same_however_it_came_and_whatever_its_colours(
     streamed = TintedText("source")
     for i, part in enumerate(parts):
         source = "lookup" if i % 2 else "suffix"
-        streamed.append([Piece(part, TokenKind.DRAFT, source)])
+        streamed.append([TokenSpan(part, TokenKind.DRAFT, source)])
         streamed.lines(width)
     whole = visible("".join(parts)).split("\n")
     literal = [line for row in whole for line in wrapped((Run(row),), width)]

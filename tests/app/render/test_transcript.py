@@ -1,5 +1,5 @@
 from app.chat.entries import Entry, Speaker
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from app.render.lines import plain
 from app.render.transcript import MAX_QUESTION_LINES, EntryLines, gutter, question_lines
 from engine.events import TokenKind
@@ -25,12 +25,12 @@ def test_a_reply_grows_and_ends_as_its_whole_text() -> None:
     entry.append("Hello *wor")
     entry.append("ld*")
     assert shown(entry) == ["Hello world", ""]
-    entry.update(Entry(2, Speaker.MODEL, "Hello *world*", note="2 tokens"))
+    entry.update(Entry(2, Speaker.MODEL, "Hello *world*", ending="2 tokens"))
     assert shown(entry) == ["Hello world", "2 tokens", ""]
 
 
 def test_variants_are_counted_below_the_text() -> None:
-    entry = EntryLines(Entry(2, Speaker.MODEL, "x", variant=2, n_variants=3, note="9 tokens"))
+    entry = EntryLines(Entry(2, Speaker.MODEL, "x", variant=2, n_variants=3, ending="9 tokens"))
     assert shown(entry, 60)[1] == "variant 2 of 3 (tab, then [ or ]) · 9 tokens"
 
 
@@ -41,14 +41,14 @@ def test_the_selected_message_has_a_bar() -> None:
 
 
 FOX = (
-    Piece("The *red* ", TokenKind.PLAIN),
-    Piece("fox\n", TokenKind.DRAFT, "lookup"),
-    Piece("ran", TokenKind.CORRECTION, "lookup"),
+    TokenSpan("The *red* ", TokenKind.PLAIN),
+    TokenSpan("fox\n", TokenKind.DRAFT, "lookup"),
+    TokenSpan("ran", TokenKind.CORRECTION, "lookup"),
 )
 
 
-def reply(pieces: tuple[Piece, ...]) -> Entry:
-    return Entry(2, Speaker.MODEL, "".join(piece.text for piece in pieces), pieces=pieces)
+def reply(spans: tuple[TokenSpan, ...]) -> Entry:
+    return Entry(2, Speaker.MODEL, "".join(span.text for span in spans), spans=spans)
 
 
 def test_a_tinted_reply_is_plain_text_in_colours_with_a_legend() -> None:
@@ -68,8 +68,8 @@ def test_colours_come_while_a_reply_streams_and_wherever_they_are_switched_on() 
     entry = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
     entry.append(FOX[0].text, FOX[:1])
     entry.set_tint("verdict")
-    for piece in FOX[1:]:
-        entry.append(piece.text, [piece])
+    for span in FOX[1:]:
+        entry.append(span.text, [span])
     assert shown(entry, 80)[:2] == ["The *red* fox", "ran"]
     styles = {run.text: run.style for line in entry.lines(80) for run in line}
     assert styles["ran"] == "kind-correction"

@@ -4,7 +4,7 @@ import pytest
 from textual.widgets import OptionList
 
 from app.application import KvchatApp
-from app.chat.making_room import Choices
+from app.chat.context_full import ContextFullOptions
 from app.screens.chat import ChatScreen
 from app.screens.context_full import ContextFullScreen
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
@@ -27,7 +27,7 @@ async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatS
 
 
 def test_a_dialog_that_the_app_ends_before_it_is_composed_is_no_error() -> None:
-    choices = Choices(8192, 2, can_branch=True, can_take_back=True)
+    choices = ContextFullOptions(8192, 2, can_branch=True, can_take_back=True)
     ContextFullScreen("why", choices).on_mount()
 
 

@@ -16,10 +16,9 @@ from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
-from app.chat.controller import ChatController
-from app.chat.making_room import Choices
-from app.compare.choices import Choice
-from app.compare.side import plain_side
+from app.chat.context_full import ContextFullOptions
+from app.chat.conversation import Conversation
+from app.compare.side import SideChoice, plain_side
 from app.live_keys import key_sections
 from app.planning.offers import bench_of
 from app.planning.plan import Planner, Setup
@@ -127,7 +126,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "ChatsScreen": lambda s: ChatsScreen(s.controller),
     "CompareScreen": compare,
     "ContextFullScreen": lambda s: ContextFullScreen(
-        s.text, Choices(64, 2, can_branch=True, can_take_back=True)
+        s.text, ContextFullOptions(64, 2, can_branch=True, can_take_back=True)
     ),
     "EffectsScreen": effects,
     "ExportScreen": export,
@@ -140,7 +139,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SidesScreen": lambda s: SidesScreen(
-        [Choice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
+        [SideChoice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
     ),
 }
 
@@ -193,7 +192,7 @@ async def test_leaving_says_that_it_saves_until_all_is_saved(
 ) -> None:
     client = SlowClient(Script(replies=("word " * 50,), tps=10))
     store = ChatStore(tmp_path / "chats.db")
-    controller = ChatController(client, store, sampling=SamplingSettings())
+    controller = Conversation(client, store, sampling=SamplingSettings())
     application = KvchatApp(controller, services(tmp_path), configuration=CONFIGURATION)
     left: list[bool] = []
     monkeypatch.setattr(KvchatApp, "exit", lambda _: left.append(True))

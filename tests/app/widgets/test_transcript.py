@@ -43,8 +43,8 @@ async def test_text_that_streams_is_painted_inside_the_frame() -> None:
     app = Widgets()
     async with app.run_test(size=(60, 20)) as pilot:
         app.transcript.show(ENTRIES)
-        for piece in ("Hel", "lo\n\n- o", "ne\n- two"):
-            app.transcript.append(piece)
+        for span in ("Hel", "lo\n\n- o", "ne\n- two"):
+            app.transcript.append(span)
             await pilot.pause()
         rows = painted(app.transcript).split("\n")
         assert all(len(row) == 60 for row in rows)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from app.chat.reply import Piece
+from app.chat.reply import TokenSpan
 from engine.events import Loaded
 
 Severity = Literal["information", "warning", "error"]
@@ -16,12 +16,12 @@ class Notice:
     message: str
     title: str = ""
     severity: Severity = "information"
-    is_said: bool = False
+    is_in_transcript: bool = False
     """It stands in the transcript too, so that only who does not see that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChatUpdate:
     """What one poll changed."""
 
     text: str = ""
@@ -32,7 +32,7 @@ class Change:
     draft: str | None = None
     """A text that was sent and comes back, because the engine refused it."""
     loaded: Loaded | None = None
-    pieces: tuple[Piece, ...] = ()
+    spans: tuple[TokenSpan, ...] = ()
     """The text by where its tokens came from."""
     context_full: str | None = None
     """Why the shown chat's reply has no room: the user has to choose what goes."""

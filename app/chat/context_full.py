@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from functools import partial
 
-from app.chat.change import Notice
-from app.chat.controller import ChatController
+from app.cache.cached_chats import owner_of
+from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
-from app.chat.replies import owner_of
 from app.chat.trimming import MAX_KEPT, Room, Summariser, n_tokens, summary_request
+from app.chat.update import Notice
 from engine.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ContextFullOptions:
     """What can be done now, in numbers."""
 
     n_ctx: int
@@ -26,10 +26,10 @@ class Choices:
     """Whether the model was trained on more tokens than the context has."""
 
 
-class RoomMaker:
+class ContextFull:
     """Makes room in the shown chat of a controller, in the way that the user chose."""
 
-    def __init__(self, controller: ChatController) -> None:
+    def __init__(self, controller: Conversation) -> None:
         self._controller = controller
         self._history = controller.history
 
@@ -47,11 +47,11 @@ class RoomMaker:
         seen = self._history.seen()
         return sum(map(n_tokens, seen)) > (1 + MAX_KEPT) / 2 * loaded.n_ctx
 
-    def choices(self) -> Choices:
+    def options(self) -> ContextFullOptions:
         """Give what can be done."""
         room = self._room()
         path = self._history.seen()
-        return Choices(
+        return ContextFullOptions(
             n_ctx=self._n_ctx,
             n_dropped=len(room.dropped) if room else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
@@ -90,7 +90,7 @@ class RoomMaker:
             self._tell(f"The oldest {n_left_out} messages are too long for the summary too.")
         self._remark(room, "The model summarises what is above: esc stops it.")
         done = partial(self._take_summary, chat.id, room)
-        self._controller.guest = Summariser(self._controller.client, request, done)
+        self._controller.lease = Summariser(self._controller.client, request, done)
 
     def branch_off(self) -> None:
         """Ask the last question in a new chat with the same system prompt; this one stays.
@@ -113,7 +113,7 @@ class RoomMaker:
         Raises:
             StoreError: If it could not be saved.
         """
-        if not self._history.n_unseen or self._history.is_read_only:
+        if not self._history.n_hidden or self._history.is_read_only:
             return False
         self._history.see_from(None)
         self._controller.refresh()
@@ -130,7 +130,7 @@ class RoomMaker:
         return self._history.room(self._n_ctx)
 
     def _remark(self, room: Room, text: str) -> None:
-        self._controller.remark(room.dropped[-1].id, text)
+        self._controller.toggle_note(room.dropped[-1].id, text)
 
     def _tell(self, text: str, title: str = "Summary") -> None:
         self._controller.tell(Notice(text, title, "warning"))

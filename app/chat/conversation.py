@@ -5,12 +5,13 @@ What becomes of the engine's events is in `app.chat.replies`.
 
 from dataclasses import replace
 
-from app.chat.change import Notice
+from app.cache.cached_chats import owner_of
 from app.chat.entries import CUT_BY_CLOSE, is_out_of_room, known_tokens
-from app.chat.replies import ChatReplies, owner_of
+from app.chat.replies import ChatReplies
 from app.chat.reply import RunningReply
 from app.chat.snapshot import Phase
 from app.chat.trimming import Summariser
+from app.chat.update import Notice
 from app.store.errors import StoreError
 from engine.configuration import (
     Configuration,
@@ -28,7 +29,7 @@ N_PAST_TOKENS = 32_768
 """Tokens of past replies that go with a request as material for drafts."""
 
 
-class ChatController(ChatReplies):
+class Conversation(ChatReplies):
     """One user's conversation with one engine."""
 
     # --- the engine ---
@@ -36,9 +37,9 @@ class ChatController(ChatReplies):
     def load(self, configuration: Configuration) -> None:
         """Start the engine on a configuration, ending what it does."""
         self._cut_reply(FinishReason.CANCELLED)
-        if self.guest is not None:
-            self.guest.engine_ends("a model was loaded meanwhile")
-            self.guest = None
+        if self.lease is not None:
+            self.lease.revoke("a model was loaded meanwhile")
+            self.lease = None
         self._forget_engine_note()
         self.configuration = configuration
         self.loaded = self._cells_of = None
@@ -62,8 +63,8 @@ class ChatController(ChatReplies):
         if self.meters.phase is Phase.LOADING:
             self.client.stop()
             return True
-        if isinstance(self.guest, Summariser) and self.guest.is_running:
-            self.guest.stop()
+        if isinstance(self.lease, Summariser) and self.lease.is_running:
+            self.lease.stop()
             return True
         if self._reply is None or self._reply.is_stopping:
             return False
@@ -152,18 +153,18 @@ class ChatController(ChatReplies):
             return self.regenerate(last.id)
         # A reply without text has none that could be shown as its beginning: it is made anew.
         vocabulary_id = self.loaded.vocabulary_id
-        begun = replace(last, token_ids=known_tokens(last, vocabulary_id))
+        resumed = replace(last, token_ids=known_tokens(last, vocabulary_id))
         self._store.reopen_message(last.id)
         last = replace(last, finish_reason=None)
         self.history.change(last)
-        pieces = self._remembered.of(last.id, last.content) if last.content else ()
+        spans = self._remembered.of(last.id, last.content) if last.content else ()
         reply = RunningReply(
             last,
             "",
             self.history.head_id,
             vocabulary_id=vocabulary_id,
-            begun=begun,
-            begun_pieces=pieces,
+            resumed=resumed,
+            resumed_spans=spans,
             chat_title=self.history.title,
         )
         self._begin(reply, question_id)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from app.locations import settings_path
+from app.paths import settings_path
 from engine.cache.report import MIB, CacheSettings
 from engine.configuration import (
     MAX_DRAFT,
@@ -20,7 +20,7 @@ from engine.configuration import (
     Verification,
 )
 from engine.errors import EngineError, HardwareError, shown
-from engine.files import SETTINGS_BYTES, read_text
+from engine.files import SETTINGS_BYTES, read_text, replace_file
 from engine.memory.units import parse_bytes
 from engine.parsing import parse_toml
 
@@ -262,8 +262,6 @@ def save_setting(
         SettingsError: If the key or value is none, or the file cannot be read or written.
     """
     _require_valid(section, key, value)
-    from app.toml_files import change_toml  # tomlkit takes 0.04 s and is for writing only
-
     change_toml(path or settings_path(), section, key, value)
 
 
@@ -340,3 +338,44 @@ def _require_valid(section: str, key: str, value: str | int | float | bool) -> N
     except ValidationError as error:
         location, reason = next(_problems(error))
         raise SettingsError(f"{_spell(location)}: {reason}") from error
+
+
+def change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
+    """Set one key of one table; comments, order and spelling of the rest stay.
+
+    Raises:
+        SettingsError: If the file is not valid TOML, or cannot be read or written.
+    """
+    import tomlkit  # takes 0.04 s and is for writing only
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        text = read_text(path, limit=SETTINGS_BYTES)
+        parse_toml(text)
+        document = tomlkit.parse(text)
+    except FileNotFoundError:
+        document = tomlkit.document()
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except (TOMLKitError, ValueError) as error:
+        raise SettingsError(f"{path} is not valid TOML ({error}): repair it first") from error
+    table = document.setdefault(section, tomlkit.table())
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: {section} is not a table: write [{section}] there")
+    table[key] = value
+    write_atomically(path, tomlkit.dumps(document))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file whole, or leave it as it was; it is for its owner only.
+
+    A link is followed, so that settings kept in another folder stay there.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    target = path.resolve()
+    try:
+        replace_file(target, [text.encode()], is_durable=False)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error

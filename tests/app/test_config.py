@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from app.settings import Settings, SettingsError, load_settings, save_setting
+from app.config import Settings, SettingsError, load_settings, save_setting
 from engine.cache.report import MIB, CacheSettings
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 
@@ -213,9 +213,9 @@ def test_every_setting_is_documented_below_its_line() -> None:
     import ast
     import inspect
 
-    import app.settings
+    import app.config
 
-    tree = ast.parse(inspect.getsource(app.settings))
+    tree = ast.parse(inspect.getsource(app.config))
     classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name.endswith("gs")]
     for node in classes:
         fields = [n for n, item in enumerate(node.body) if isinstance(item, ast.AnnAssign)]

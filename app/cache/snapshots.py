@@ -1,28 +1,26 @@
-"""What is kept on disk, by model, with the titles of the chats that it spares."""
+"""The snapshots on disk: found by model, checked, and removed with what needs them."""
 
 import difflib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.cache.cached_chats import CHAT
 from engine.cache.disk_index import ColdEntry
 from engine.cache.namespace import Namespace
 from engine.cache.snapshot_folder import ColdFolder
-from engine.errors import EngineError
-
-CHAT = "chat:"
-"""Begins the name of an owner that is a chat; its number follows."""
+from engine.errors import CacheStoreError, EngineError, StateError
 
 
-class UnknownStateError(EngineError):
+class UnknownSnapshotError(EngineError):
     """No kept state, or more than one, is meant by what was typed."""
 
     title = "Which state?"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptModel:
+class CachedModel:
     """The states of one model and its settings, those used last first."""
 
     namespace: Namespace
@@ -39,7 +37,7 @@ class KeptModel:
         return sum(entry.file_bytes for entry in self.entries)
 
 
-def kept_models(folder: ColdFolder) -> list[KeptModel]:
+def cached_models(folder: ColdFolder) -> list[CachedModel]:
     """Give what a folder holds, the model used last first.
 
     Raises:
@@ -50,18 +48,18 @@ def kept_models(folder: ColdFolder) -> list[KeptModel]:
         of[entry.namespace].append(entry)
     namespaces = {namespace.key: namespace for namespace in folder.namespaces()}
     models = [
-        KeptModel(namespaces[key], tuple(sorted(entries, key=_used_at, reverse=True)))
+        CachedModel(namespaces[key], tuple(sorted(entries, key=_used_at, reverse=True)))
         for key, entries in of.items()
         if key in namespaces
     ]
     return sorted(models, key=lambda model: _used_at(model.entries[0]), reverse=True)
 
 
-def find_state(models: Sequence[KeptModel], text: str) -> ColdEntry:
+def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
     """Give the state with this key or, where there is only one, this beginning of a key.
 
     Raises:
-        UnknownStateError: none is meant, or more than one.
+        UnknownSnapshotError: none is meant, or more than one.
     """
     entries = {entry.state.key: entry for model in models for entry in model.entries}
     wanted = text.strip().lower()
@@ -69,12 +67,12 @@ def find_state(models: Sequence[KeptModel], text: str) -> ColdEntry:
     if len(found) == 1:
         return entries[found[0]]
     if found:
-        raise UnknownStateError(
+        raise UnknownSnapshotError(
             f"{len(found)} keys begin with {text!r}: {', '.join(sorted(found)[:8])}"
         )
     near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
     hint = f"near are {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
-    raise UnknownStateError(f"no kept state has the key {text!r}: {hint}")
+    raise UnknownSnapshotError(f"no kept state has the key {text!r}: {hint}")
 
 
 def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[ColdEntry]:
@@ -100,3 +98,35 @@ def chats_of(entry: ColdEntry, titles: Mapping[int, str]) -> list[str]:
 
 def _used_at(entry: ColdEntry) -> float:
     return entry.state.used_at
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCheck:
+    """What a look at one state gave."""
+
+    key: str
+    """Empty where the head of a file could not be read."""
+    problem: str | None = None
+    """What is wrong; None where nothing is."""
+
+
+def verified(
+    folder: ColdFolder, entries: Sequence[ColdEntry], *, tell: Callable[[int, int], None]
+) -> list[SnapshotCheck]:
+    """Check states, damaged files that were found while listing them included.
+
+    Args:
+        folder: Where they lie; damaged ones are removed.
+        entries: The states.
+        tell: Is called with how many are done, of how many.
+    """
+    verdicts = [SnapshotCheck("", note) for note in folder.take_damaged()]
+    for n_done, entry in enumerate(entries):
+        tell(n_done, len(entries))
+        try:
+            folder.verify(entry.namespace, entry.state.key)
+            verdicts.append(SnapshotCheck(entry.state.key))
+        except (StateError, CacheStoreError) as error:
+            verdicts.append(SnapshotCheck(entry.state.key, str(error)))
+    tell(len(entries), len(entries))
+    return verdicts

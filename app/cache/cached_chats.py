@@ -1,17 +1,28 @@
-"""What the cache keeps, chat by chat."""
+"""What the cache holds, chat by chat."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from app.store.chats import ChatStore
+from app.store.errors import StoreError
 from engine.cache.report import CacheEntry, TierName
 
 NOBODY = ""
-"""Owner of states whose chats are deleted, or that no chat asked for."""
+"""Owner of snapshots whose chats are deleted, or that no chat asked for."""
+CHAT = "chat:"
+"""Begins the name of an owner that is a chat; its number follows."""
+ALL = 1_000_000
+
+
+def owner_of(chat_id: int) -> str:
+    """The name by which the cache knows a chat."""
+    return f"{CHAT}{chat_id}"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptChat:
+class CachedChat:
     """The kept states of one chat, over all of its branches."""
 
     owner: str
@@ -42,7 +53,7 @@ class KeptChat:
         return self.n_pinned == len(self.entries)
 
 
-def kept_chats(entries: Iterable[CacheEntry]) -> list[KeptChat]:
+def cached_chats(entries: Iterable[CacheEntry]) -> list[CachedChat]:
     """Give the chats that something is kept of, those used last first; a shared state is in all."""
     by_owner: dict[str, list[CacheEntry]] = defaultdict(list)
     for entry in entries:
@@ -52,10 +63,10 @@ def kept_chats(entries: Iterable[CacheEntry]) -> list[KeptChat]:
     return sorted(chats, key=lambda chat: -chat.used_at)
 
 
-def _chat(owner: str, entries: Sequence[CacheEntry]) -> KeptChat:
+def _chat(owner: str, entries: Sequence[CacheEntry]) -> CachedChat:
     told = _own(entries) or entries
     tiers: tuple[TierName, ...] = ("hot", "warm", "cold")
-    return KeptChat(
+    return CachedChat(
         owner=owner,
         entries=tuple(entries),
         n_tokens=max(entry.n_tokens for entry in entries),
@@ -82,3 +93,14 @@ def _n_covered(entries: Iterable[CacheEntry]) -> int:
         else:
             n_whole = max(n_whole, entry.n_tokens)
     return n_whole + n_stretches
+
+
+def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
+    """Give the titles by number, and what kept them from being read."""
+    if not database.is_file():
+        return {}, None
+    try:
+        with ChatStore(database) as store:
+            return {chat.id: chat.title for chat in store.list_chats(ALL, archived=None)}, None
+    except StoreError as error:
+        return {}, f"chats are shown by number: {error}"

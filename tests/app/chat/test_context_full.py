@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.context_full import ContextFull
+from app.chat.conversation import Conversation
 from app.chat.entries import DIVIDER_KEY, SUMMARY_BEGINS, Speaker
-from app.chat.making_room import RoomMaker
 from app.chat.trimming import INSTRUCTION, Summariser
 from app.compare.comparison import Comparison
 from app.compare.side import plain_side, speculative_side
@@ -13,7 +13,7 @@ from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason, TiersChanged
 from engine.requests import GenerationRequest, Message
-from tests.app.chat.test_controller import Clock, contents, loaded
+from tests.app.chat.test_conversation import Clock, contents, loaded
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 FULL = Script(refuses=("The context is full", "the prompt has 900 tokens, the context has 512"))
@@ -25,9 +25,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def chat_of(
-    tmp_path: Path, clock: Clock, n_turns: int = 6
-) -> tuple[ChatController, ScriptedClient]:
+def chat_of(tmp_path: Path, clock: Clock, n_turns: int = 6) -> tuple[Conversation, ScriptedClient]:
     """A chat of so many turns of about 100 tokens in a context of 512."""
     controller, client = loaded(tmp_path, clock, Script(replies=("reply " * 40,)))
     controller.load(SMALL)
@@ -39,7 +37,7 @@ def chat_of(
     return controller, client
 
 
-def refused(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClient, RoomMaker]:
+def refused(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, ContextFull]:
     controller, client = chat_of(tmp_path, clock)
     client.script = FULL
     controller.send("one more")
@@ -47,16 +45,16 @@ def refused(tmp_path: Path, clock: Clock) -> tuple[ChatController, ScriptedClien
     assert change.context_full == "the prompt has 900 tokens, the context has 512"
     assert change.draft is None
     client.script = Script(replies=("and here it is",))
-    return controller, client, RoomMaker(controller)
+    return controller, client, ContextFull(controller)
 
 
 def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) -> None:
     controller, _, maker = refused(tmp_path, clock)
-    assert controller.history.n_unseen == 0
+    assert controller.history.n_hidden == 0
     assert contents(controller)[-2][1] == "one more"
-    assert "enter shows what can be done" in controller.entries()[-1].note
+    assert "enter shows what can be done" in controller.entries()[-1].ending
     assert maker.is_needed()
-    choices = maker.choices()
+    choices = maker.options()
     assert choices.n_ctx == 512
     assert 0 < choices.n_dropped < 12
     assert choices.can_branch
@@ -65,7 +63,7 @@ def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) ->
 
 def test_shifting_hides_the_oldest_turns_from_the_model_alone(tmp_path: Path, clock: Clock) -> None:
     controller, client, maker = refused(tmp_path, clock)
-    n_dropped = maker.choices().n_dropped
+    n_dropped = maker.options().n_dropped
     maker.shift()
     controller.poll()
     request = client.requests[-1]
@@ -99,7 +97,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     controller, client, maker = refused(tmp_path, clock)
     client.script = Script(replies=("They asked six times.", "and here it is"))
     client._n_replies = 0
-    n_dropped = maker.choices().n_dropped
+    n_dropped = maker.options().n_dropped
     maker.summarise()
     asked = client.requests[-1]
     assert asked.messages[-1].content == INSTRUCTION
@@ -128,7 +126,7 @@ def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock)
     clock.now += 5
     change = controller.poll()
     assert "it was stopped" in change.notices[-1].message
-    assert controller.history.n_unseen == 0
+    assert controller.history.n_hidden == 0
     assert maker.is_needed()
     assert controller.can_ask
 
@@ -144,7 +142,7 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     change = controller.poll()
     assert not any("esc stops it" in text for _, text in contents(controller))
     assert "a model was loaded meanwhile" in change.notices[0].message
-    assert not controller.is_lent
+    assert not controller.is_leased
 
 
 def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
@@ -159,11 +157,11 @@ def test_what_the_engine_says_of_itself_reaches_the_chat_while_it_is_lent(
     summariser = Summariser(client, request, lambda *_: None)
     client._running = None  # the engine goes on with nothing: both guests wait for their reply
     for n_notes, guest in enumerate((summariser, comparison), start=1):
-        controller.guest = guest
+        controller.lease = guest
         client.emit(TiersChanged(CacheReport(notes=(CacheNote(0.0, "evicted"),))))
         controller.poll()
         assert len(controller.snapshot().cache_log) == n_notes
-        assert controller.is_lent
+        assert controller.is_leased
 
 
 def test_a_later_summary_takes_the_earlier_one_in(tmp_path: Path, clock: Clock) -> None:
@@ -229,8 +227,8 @@ def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
     assert controller.poll().context_full == "all 8,192 cells of the context are used"
     cut = controller.entries()[-1]
     assert controller.history.message(cut.key).finish_reason == FinishReason.CONTEXT
-    maker = RoomMaker(controller)
-    assert not maker.choices().can_take_back
+    maker = ContextFull(controller)
+    assert not maker.options().can_take_back
     client.script = Script(replies=(" second half",))
     maker.shift()
     controller.poll()

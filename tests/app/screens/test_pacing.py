@@ -1,4 +1,4 @@
-from app.chat.pacing import Pacer
+from app.screens.pacing import Pacer
 
 
 class Clock:

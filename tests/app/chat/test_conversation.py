@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.controller import ChatController
+from app.chat.conversation import Conversation
 from app.chat.entries import CUT_BY_CLOSE, CUT_BY_CRASH, FAILED, Speaker
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
@@ -27,14 +27,14 @@ def clock() -> Clock:
 
 def loaded(
     tmp_path: Path, clock: Clock, script: Script | None = None
-) -> tuple[ChatController, ScriptedClient]:
+) -> tuple[Conversation, ScriptedClient]:
     controller, client = make_controller(tmp_path, script, clock=clock)
     controller.load(CONFIGURATION)
     controller.poll()
     return controller, client
 
 
-def contents(controller: ChatController) -> list[tuple[Speaker, str]]:
+def contents(controller: Conversation) -> list[tuple[Speaker, str]]:
     return [(entry.speaker, entry.content) for entry in controller.entries()]
 
 
@@ -100,7 +100,7 @@ def test_stopping_keeps_the_text_so_far(tmp_path: Path, clock: Clock) -> None:
     controller.poll()
     [_, reply] = controller.entries()
     assert 0 < len(reply.content) < 250
-    assert reply.note.startswith("stopped")
+    assert reply.ending.startswith("stopped")
     assert not controller.is_replying
 
 
@@ -162,7 +162,7 @@ def test_a_refused_question_comes_back_and_leaves_the_chat_as_it_was(
     assert change.draft == "not like this"
     assert change.notices[0].severity == "error"
     speakers = [speaker for speaker, _ in contents(controller)]
-    assert speakers == [Speaker.USER, Speaker.MODEL, Speaker.ASIDE]
+    assert speakers == [Speaker.USER, Speaker.MODEL, Speaker.NOTE]
     assert controller.can_ask
 
 
@@ -174,7 +174,7 @@ def test_a_first_question_that_is_refused_leaves_no_empty_chat(
     controller.send("much too long")
     assert controller.poll().draft == "much too long"
     assert controller.history.store.list_chats() == []
-    assert [speaker for speaker, _ in contents(controller)] == [Speaker.ASIDE]
+    assert [speaker for speaker, _ in contents(controller)] == [Speaker.NOTE]
     client.script = Script()
     controller.send("shorter")
     controller.poll()
@@ -203,7 +203,7 @@ def test_a_fault_in_the_middle_keeps_the_text_and_the_engine_goes_on(
     controller.poll()
     reply, aside = controller.entries()[1:]
     assert reply.content.startswith("word")
-    assert FAILED in reply.note
+    assert FAILED in reply.ending
     stored = controller.history.message(reply.key)
     assert (stored.content, spelled(stored.token_ids or ())) == (reply.content, reply.content)
     assert aside.content == "Decoding failed: llama_decode returned -3."
@@ -224,7 +224,7 @@ def test_the_death_of_the_engine_keeps_the_text_and_a_load_goes_on(
     assert not controller.snapshot().is_of_chat, "its cells are gone"
     reply, aside = controller.entries()[1:]
     assert reply.content.startswith("word word")
-    assert CUT_BY_CRASH in reply.note
+    assert CUT_BY_CRASH in reply.ending
     assert "ctrl+r starts it again" in aside.content
     client.script = Script()
     controller.load(CONFIGURATION)
@@ -268,7 +268,7 @@ def test_loading_another_model_keeps_the_reply_so_far(tmp_path: Path, clock: Clo
     controller.poll()
     [_, reply] = controller.entries()
     assert reply.content.startswith("word")
-    assert reply.note.startswith("stopped")
+    assert reply.ending.startswith("stopped")
 
 
 def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: Clock) -> None:
@@ -282,7 +282,7 @@ def test_a_chat_that_another_process_writes_is_read_only(tmp_path: Path, clock: 
     controller.send("more")
     other.open_chat(chat.id)
     assert other.history.is_read_only
-    assert other.entries()[-1].note == "another kvchat writes this"
+    assert other.entries()[-1].ending == "another kvchat writes this"
     assert not other.can_ask
     controller.new_chat()
     other.open_chat(chat.id)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app import locations
+from app import paths
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +17,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
     for place in (
-        locations.settings_path,
-        locations.presets_dir,
-        locations.themes_dir,
-        locations.database_path,
-        locations.models_dir,
-        locations.header_cache_path,
-        locations.snapshots_dir,
-        locations.worker_log_path,
-        locations.doctor_log_path,
-        locations.build_memory_path,
-        locations.model_folders,
+        paths.settings_path,
+        paths.presets_dir,
+        paths.themes_dir,
+        paths.database_path,
+        paths.models_dir,
+        paths.header_cache_path,
+        paths.snapshots_dir,
+        paths.worker_log_path,
+        paths.doctor_log_path,
+        paths.build_memory_path,
+        paths.model_folders,
     ):
         place()
     assert list(tmp_path.iterdir()) == []
@@ -37,31 +37,31 @@ def test_the_users_own_folders_come_before_the_usual_ones(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", f"/first:~/second:{home}/models")
-    folders = locations.model_folders([Path("~/configured")])
+    folders = paths.model_folders([Path("~/configured")])
     assert folders[:5] == (
         Path("/first"),
         home / "second",
         home / "models",
         home / "configured",
-        locations.models_dir(),
+        paths.models_dir(),
     )
     assert folders.count(home / "models") == 1
 
 
 def test_the_settings_file_names_folders(home: Path) -> None:
-    path = locations.settings_path()
+    path = paths.settings_path()
     path.parent.mkdir(parents=True)
     path.write_text('[models]\nfolders = ["~/mine"]\n')
-    assert home / "mine" in locations.model_folders()
+    assert home / "mine" in paths.model_folders()
 
 
 def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert home / ".lmstudio" / "models" in locations.model_folders()
+    assert home / ".lmstudio" / "models" in paths.model_folders()
     monkeypatch.setenv("HF_HOME", "/hf")
     monkeypatch.setenv("LLAMA_CACHE", "/llama")
-    assert {Path("/hf/hub"), Path("/llama")} <= set(locations.model_folders())
+    assert {Path("/hf/hub"), Path("/llama")} <= set(paths.model_folders())
     monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert Path("/hub") in locations.model_folders()
-    assert not [folder for folder in locations.model_folders() if "ollama" in str(folder).lower()]
+    assert Path("/hub") in paths.model_folders()
+    assert not [folder for folder in paths.model_folders() if "ollama" in str(folder).lower()]

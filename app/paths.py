@@ -108,7 +108,7 @@ def _environment_folders() -> Iterator[Path]:
 def _configured_folders() -> Sequence[Path]:
     if not settings_path().exists():
         return ()
-    from app.settings import load_settings  # pydantic takes 0.1 s
+    from app.config import load_settings  # pydantic takes 0.1 s
 
     return load_settings().settings.models.folders
 
