@@ -29,7 +29,7 @@ from app.render.charts import GraphSymbols
 from app.render.console import console
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
-from app.services import Services
+from app.startup import Services
 from app.themes import load_themes, nearest_theme, theme_variable_defaults
 from app.threads import DaemonExecutor
 from engine.configuration import Configuration

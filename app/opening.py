@@ -1,16 +1,17 @@
-"""From the model that was asked for to the configuration that the engine loads.
+"""From the model that was asked for to an engine that has loaded it.
 
 The chat, `run`, `compare` and `bench` all open a model in this way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import paths
 from app.config import Settings
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, PredictorName, SamplingSettings
 from engine.errors import ModelFileError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
@@ -18,7 +19,9 @@ from engine.presets.library import find_preset
 from engine.presets.preset import Preset
 
 if TYPE_CHECKING:
-    from app.chat.snapshot import PlannedBytes
+    from engine.cache.report import CacheSettings
+    from engine.process.blocking_client import BlockingClient
+    from engine.process.client import WorkerClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,10 @@ class ChosenModel:
     """The model; None where none was named."""
     draft: Path | None
     rules: Preset | None
+
+    def sampling(self, settings: Settings) -> SamplingSettings:
+        """How tokens are drawn: as the preset says, else the settings."""
+        return self.rules.sampling.settings() if self.rules else settings.chat.sampling()
 
     def system_prompt(self, settings: Settings) -> str:
         """The instruction that a chat begins with: of the preset, else of the settings."""
@@ -188,22 +195,40 @@ def _usual_rules(settings: Settings) -> Preset:
     )
 
 
-def planned_bytes(configuration: Configuration) -> "PlannedBytes":
-    """What the estimate says that llama.cpp allocates, and what comes beside it.
+def new_client(cache: "CacheSettings | None" = None) -> "WorkerClient":
+    """An engine's client that keeps its log and what it learns in kvchat's folders."""
+    from engine.process.client import WorkerClient
+
+    return WorkerClient(
+        log_path=paths.worker_log_path(),
+        memory_path=paths.build_memory_path(),
+        costs_path=paths.costs_path(),
+        cache=cache,
+    )
+
+
+@contextmanager
+def loaded_engine(
+    configuration: Configuration, note: Callable[[str], None]
+) -> "Iterator[BlockingClient]":
+    """An engine that has loaded a model; it ends with the block.
+
+    Args:
+        configuration: What to load.
+        note: Called with what the user should know, such as a fallback that was taken.
 
     Raises:
-        EngineError: If a model file cannot be read.
+        WorkerError: the model cannot be loaded.
     """
-    from app.chat.snapshot import PlannedBytes
-    from engine.memory.estimate import estimate
-    from engine.memory.hardware import usable_devices
-    from engine.memory.terms import TermKind
-    from engine.model.architecture import read_model
+    from engine.process.blocking_client import BlockingClient
 
-    draft = read_model(configuration.draft.model_path) if configuration.draft else None
-    planned = estimate(
-        read_model(configuration.model_path), configuration, usable_devices(), draft=draft
+    client = new_client()
+    engine = BlockingClient(
+        client, on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}")
     )
-    total = sum(device.total_bytes for device in planned.devices)
-    overhead = sum(device.term(TermKind.OVERHEAD).nbytes for device in planned.devices)
-    return PlannedBytes(buffers=total - overhead, overhead=overhead)
+    try:
+        for text in engine.load(configuration).notes:
+            note(text)
+        yield engine
+    finally:
+        client.close()

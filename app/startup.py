@@ -1,28 +1,58 @@
 """What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from app import paths
 from app.chat.conversation import Conversation
 from app.chat.reopening import restore_last_chat
+from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, load_settings, save_setting
 from app.keys import Keymap, read_keymap
-from app.opening import ModelRequest, choose_model, planned_bytes, usual_model
-from app.services import Services
+from app.opening import ModelRequest, choose_model, new_client, usual_model
+from app.render.transcript import TintMode
 from app.store.chats import ChatStore
+from engine.configuration import Configuration
 from engine.errors import ModelFileError
-from engine.model.library import LibraryScan
+from engine.model.library import LibraryScan, ModelEntry
 from engine.model.starter import install_starter
-from engine.process.client import WorkerClient
 
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Services:
+    """Functions that may take a moment; screens call those in threads."""
+
+    configure: Callable[[Path], Configuration]
+    """The configuration that a model is opened with; raises `EngineError`."""
+    planned_bytes: Callable[[Configuration], PlannedBytes | None]
+    """What the estimate says for it, None where there is no estimate."""
+    scan: Callable[[], Sequence[ModelEntry]]
+    """The models in the folders."""
+    folders: tuple[Path, ...]
+    """Folders that are searched for models."""
+    install_starter: Callable[[Callable[[str], None]], Path]
+    """Installs the starter model and says how far it is; raises `EngineError`."""
+    presets_dir: Path
+    save_theme: Callable[[str], None]
+    """Remembers the theme; raises `EngineError`."""
+    save_tint: Callable[[TintMode], None]
+    """Remembers how tokens are coloured; raises `EngineError`."""
+    save_speculation: Callable[[str, str | int], None] = lambda _key, _value: None
+    """Remembers who drafts and by which rule, by the key of the settings; raises `EngineError`."""
+    tint: TintMode = "off"
+    """How tokens are coloured at the start."""
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    """The user's keys by binding id."""
+    forget_kept: Callable[[str], None] = lambda _: None
+    """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppParts:
     """Everything that the application is made of; `close` ends it."""
 
     settings: Settings
@@ -39,7 +69,7 @@ class Opened:
         self.store.close()
 
 
-def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> Opened:
+def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> AppParts:
     """Open everything, nothing of it visible yet.
 
     Args:
@@ -55,21 +85,14 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     settings = loaded.settings
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
-    rules = chosen.rules
     store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
     model, no_default = (
         (chosen.path, None) if chosen.path else _usual_model(settings, folders, store)
     )
-    client = WorkerClient(
-        log_path=paths.worker_log_path(),
-        memory_path=paths.build_memory_path(),
-        costs_path=paths.costs_path(),
-        cache=settings.cache.cache(paths.snapshots_dir()),
-    )
     controller = Conversation(
-        client,
+        new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
-        sampling=rules.sampling.settings() if rules else settings.chat.sampling(),
+        sampling=chosen.sampling(settings),
         system_prompt=chosen.system_prompt(settings),
         max_tokens=settings.chat.max_tokens,
     )
@@ -77,7 +100,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: chosen.configure(path, settings),
-        planned_bytes=planned_bytes,
+        planned_bytes=_planned_bytes,
         scan=LibraryScan(folders, paths.header_cache_path()),
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
@@ -91,7 +114,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     )
     problems = filter(None, (loaded.problem, no_default))
     notices = (*problems, *keymap.problems, *store.notices)
-    return Opened(settings, store, controller, services, model, notices)
+    return AppParts(settings, store, controller, services, model, notices)
 
 
 def _forget_kept(owner: str) -> None:
@@ -112,3 +135,23 @@ def _usual_model(
     except ModelFileError as error:
         without = settings.model_copy(update={"models": ModelSettings()})
         return usual_model(without, folders, last), f"[models] default of the settings: {error}"
+
+
+def _planned_bytes(configuration: Configuration) -> PlannedBytes:
+    """What the estimate says that llama.cpp allocates, and what comes beside it.
+
+    Raises:
+        EngineError: If a model file cannot be read.
+    """
+    from engine.memory.estimate import estimate
+    from engine.memory.hardware import usable_devices
+    from engine.memory.terms import TermKind
+    from engine.model.architecture import read_model
+
+    draft = read_model(configuration.draft.model_path) if configuration.draft else None
+    planned = estimate(
+        read_model(configuration.model_path), configuration, usable_devices(), draft=draft
+    )
+    total = sum(device.total_bytes for device in planned.devices)
+    overhead = sum(device.term(TermKind.OVERHEAD).nbytes for device in planned.devices)
+    return PlannedBytes(buffers=total - overhead, overhead=overhead)

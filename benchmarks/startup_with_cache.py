@@ -21,7 +21,7 @@ from pathlib import Path
 
 from app import paths
 from app.opening import ModelRequest
-from app.startup import Opened, prepare
+from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
 from engine.cache.radix import StoredState, line_digest, pack, state_key
 from engine.cache.snapshot_folder import ColdFolder
@@ -105,7 +105,7 @@ def start(model: Path) -> Sequence[float]:
     return [reached[step] for step in STEPS]
 
 
-def wait_for_tiers(opened: Opened, began: float) -> dict[str, float]:
+def wait_for_tiers(opened: AppParts, began: float) -> dict[str, float]:
     reached: dict[str, float] = {}
     while len(reached) < 2:
         for event in opened.controller.client.poll(LIMIT_S):

@@ -12,7 +12,7 @@ from app.application import KvchatApp
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.screens.chat import ChatScreen
-from app.services import Services
+from app.startup import Services
 from app.store.chats import ChatStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.model.library import ModelEntry

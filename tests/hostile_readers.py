@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from app.bench.jsonl import read_jsonl as read_prompts
-from app.bench.results_file import read_results, write_results
+from app.bench.prompt_sets import read_jsonl as read_prompts
+from app.bench.results import read_results, write_results
 from app.cli.amounts import Age
 from app.config import load_settings
 from app.history_files.files import read_history

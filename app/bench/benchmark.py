@@ -1,45 +1,59 @@
 """One benchmark from the options to the report and the preset; what the command does."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from rich.text import Text
 
 from app import paths
-from app.bench.asking import Asker
-from app.bench.errors import BenchError
-from app.bench.job import make_units, run_units, still_to_do, without_failures
-from app.bench.machine import this_machine
-from app.bench.opening import (
-    Asked,
-    check_policies,
-    chosen_policies,
-    make_plan,
-    make_subject,
-    read_prompts,
-)
+from app.bench.measure import RunPlan, measure_prompt, n_runs
+from app.bench.policies import Policy, PolicyChoice
 from app.bench.preset_writing import find_target, write_policy
-from app.bench.progress import ConsoleProgress
-from app.bench.prompt_sets import Prompt
-from app.bench.records import Results, Subject
+from app.bench.prompt_sets import Prompt, PromptChoice, read_prompts
 from app.bench.report_html import html_report
-from app.bench.results_file import check_same_subject, read_results, write_results, write_text
-from app.bench.schedule import n_runs
+from app.bench.results import (
+    BenchError,
+    PromptRecord,
+    Results,
+    Subject,
+    check_same_subject,
+    read_results,
+    this_machine,
+    write_results,
+    write_text,
+)
 from app.bench.summary import summarise
-from app.bench.table import report
+from app.bench.table import ConsoleProgress, report
 from app.bench.verdict import noise_warning, recommend
 from app.config import Settings
 from app.format import counted
-from app.opening import ModelRequest, open_model
+from app.opening import ModelRequest, loaded_engine, open_model
 from app.render.console import console
-from engine.configuration import Configuration
-from engine.errors import EngineError
-from engine.process.client import WorkerClient
-from engine.process.protocol import EngineClient
+from engine.configuration import Configuration, PredictorName
+from engine.errors import EngineError, WorkerError
+from engine.events import Loaded
+from engine.process.blocking_client import BlockingClient, EngineStoppedError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+MOST_CRASHES = 3
+"""Prompts in a row on which the engine may die."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What to measure."""
+
+    prompts: PromptChoice = field(default_factory=PromptChoice)
+    policies: PolicyChoice = field(default_factory=PolicyChoice)
+    n_pairs: int = 2
+    n_tokens: int = 128
+    """Most tokens of a reply."""
+    temperatures: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +63,55 @@ class Files:
     json: Path | None
     html: Path | None
     resume: Path | None
-    """Results of an earlier run, which also are written on if `json` names no other file."""
+    """Results of an earlier run; they are continued in this file where `json` names no other."""
     preset: str | None
     """Name or path of the preset that is set as recommended."""
 
 
-def run_benchmark(asked: Asked, request: ModelRequest, files: Files, settings: Settings) -> int:
-    """Measure, show the report and write the files; gives the exit code.
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A prompt at a temperature; `index` is its number in its set."""
+
+    prompt: Prompt
+    temperature: float
+    index: int
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """What identifies its record."""
+        return self.prompt.set_name, self.prompt.name, self.temperature
+
+
+class Progress(Protocol):
+    """Shows how far a benchmark is."""
+
+    def run_done(self, prompt: Prompt, policy: str) -> None:
+        """A reply was made."""
+        ...
+
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
+        """All runs of a prompt are in; `n_done` replies are done or left out by now."""
+        ...
+
+
+def run_benchmark(
+    options: BenchOptions, request: ModelRequest, files: Files, settings: Settings
+) -> int:
+    """The exit code, after measuring, showing the report and writing the files.
 
     Raises:
         EngineError: something is wrong before the first prompt is measured.
     """
-    check_policies(asked)
-    prompts = read_prompts(asked)
+    options.policies.check()
+    prompts = read_prompts(options.prompts)
     old = read_results(files.resume) if files.resume else None
     _check_is_free(files)
     target = find_target(files.preset, paths.presets_dir()) if files.preset else None
     configuration = open_model(request, settings).configuration
-    benchmark = Benchmark(asked, prompts, configuration, files.json or files.resume)
+    benchmark = Benchmark(options, prompts, configuration, files.json or files.resume)
     exit_code = benchmark.run(old)
     if benchmark.results is None or not benchmark.results.prompts:
-        _tell("no prompt was measured to its end")
+        _note("no prompt was measured to its end")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
     if target is not None and files.preset is not None and exit_code == 0:
@@ -91,54 +133,46 @@ class Benchmark:
 
     def __init__(
         self,
-        asked: Asked,
+        options: BenchOptions,
         prompts: tuple[list[Prompt], ...],
         configuration: Configuration,
         json_path: Path | None,
     ) -> None:
-        self._asked = asked
+        self._options = options
         self._prompts = prompts
         self._configuration = configuration
         self._json_path = json_path
         self.results: Results | None = None
 
     def run(self, old: Results | None) -> int:
-        """Measure, after what an older file has; gives the exit code."""
-        client = WorkerClient(
-            log_path=paths.worker_log_path(),
-            memory_path=paths.build_memory_path(),
-            costs_path=paths.costs_path(),
-        )
+        """The exit code, after measuring what an older file lacks."""
         try:
-            self._measure(client, old)
+            with loaded_engine(self._configuration, _note) as engine:
+                self._measure(engine, old)
         except KeyboardInterrupt:
-            _tell("stopped; this is what was measured")
+            _note("stopped; this is what was measured")
             return EXIT_INTERRUPTED
         except EngineError as error:
             if self.results is None or not self.results.prompts:
                 raise
-            _tell(str(error), style="red")
+            _note(str(error), style="red")
             return EXIT_FAILED
-        finally:
-            client.close()
         return 0
 
-    def _measure(self, client: EngineClient, old: Results | None) -> None:
-        asker = Asker(client, self._configuration)
-        policies = chosen_policies(self._asked, asker.loaded.predictors)
-        plan = make_plan(self._asked, self._configuration, asker.loaded, policies)
-        subject = make_subject(self._configuration, asker.loaded, plan)
+    def _measure(self, engine: BlockingClient, old: Results | None) -> None:
+        policies = self._options.policies.of_model(engine.loaded.predictors)
+        plan = make_plan(self._options, self._configuration, engine.loaded, policies)
+        subject = make_subject(self._configuration, engine.loaded, plan)
         if old is not None:
             check_same_subject(old.subject, subject)
         results = _new_results(subject) if old is None else without_failures(old)
         self._keep(results)
-        units = still_to_do(make_units(self._prompts, self._asked.temperatures), results)
+        units = still_to_do(make_units(self._prompts, self._options.temperatures), results)
         total = len(units) * n_runs(len(policies), plan.n_pairs)
         screen = console(stderr=True)
-        for note in (*asker.loaded.notes, _introduction(subject, len(units), total)):
-            screen.print(note, soft_wrap=True)
+        screen.print(_introduction(subject, len(units), total), soft_wrap=True)
         with ConsoleProgress(screen, total) as progress:
-            run_units(asker, units, plan, results, progress=progress, keep=self._keep)
+            run_units(engine, units, plan, results, progress=progress, keep=self._keep)
 
     def _keep(self, results: Results) -> None:
         self.results = results
@@ -150,12 +184,12 @@ def _check_is_free(files: Files) -> None:
     """Make sure that no earlier results are lost.
 
     Raises:
-        BenchError: the JSON file is there, and not the one that is gone on with.
+        BenchError: the JSON file is there, and is not the one to resume.
     """
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise BenchError(
-        f"{files.json} is there already: go on with it by --resume {files.json}, or name another "
+        f"{files.json} is there already: continue it with --resume {files.json}, or name another "
         "file for --json"
     )
 
@@ -174,8 +208,132 @@ def _new_results(subject: Subject) -> Results:
     return Results(this_machine(), subject, started)
 
 
+def make_plan(
+    options: BenchOptions,
+    configuration: Configuration,
+    loaded: Loaded,
+    policies: tuple[Policy, ...],
+) -> RunPlan:
+    """What is run for every prompt."""
+    return RunPlan(
+        policies=policies,
+        n_pairs=options.n_pairs,
+        n_tokens=options.n_tokens,
+        seed=options.prompts.seed,
+        speculation=configuration.speculation,
+        sampling=configuration.sampling,
+        has_draft=PredictorName.DRAFT in loaded.predictors,
+        has_template=loaded.has_chat_template,
+    )
+
+
+def make_subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) -> Subject:
+    """What the results are of."""
+    draft = configuration.draft
+    return Subject(
+        model=configuration.model_path.name,
+        model_bytes=configuration.model_path.stat().st_size,
+        file_type=loaded.file_type,
+        n_vocab=loaded.n_vocab,
+        n_ctx=loaded.n_ctx,
+        n_threads=configuration.n_threads,
+        draft=None if draft is None else draft.model_path.name,
+        draft_bytes=None if draft is None else draft.model_path.stat().st_size,
+        policies=tuple(policy.name for policy in plan.policies),
+        n_pairs=plan.n_pairs,
+        n_tokens=plan.n_tokens,
+        seed=plan.seed,
+        verification=plan.speculation.verification,
+        strict=plan.speculation.strict,
+    )
+
+
+def make_units(sets: Sequence[Sequence[Prompt]], temperatures: Sequence[float]) -> tuple[Unit, ...]:
+    """Every prompt at every temperature, set after set, as a chat stays with its subject."""
+    return tuple(
+        Unit(prompt, temperature, index)
+        for temperature in dict.fromkeys(temperatures)
+        for prompts in sets
+        for index, prompt in enumerate(prompts)
+    )
+
+
+def still_to_do(units: Sequence[Unit], results: Results) -> tuple[Unit, ...]:
+    """The prompts without a record."""
+    done = {record.key for record in results.prompts}
+    return tuple(unit for unit in units if unit.key not in done)
+
+
+def without_failures(results: Results) -> Results:
+    """The results whose prompts have runs, so that the others are tried again."""
+    kept = tuple(record for record in results.prompts if record.failure is None)
+    return replace(results, prompts=kept)
+
+
+def run_units(
+    engine: BlockingClient,
+    units: Sequence[Unit],
+    plan: RunPlan,
+    results: Results,
+    *,
+    progress: Progress,
+    keep: Callable[[Results], None],
+) -> Results:
+    """The results with the records of these prompts.
+
+    Args:
+        engine: The engine, which has a model.
+        units: The prompts to run.
+        plan: What is run for each.
+        results: What there is already.
+        progress: Shows every run.
+        keep: Called with the results after every prompt.
+
+    Raises:
+        WorkerError: the engine cannot be started again, or died on `MOST_CRASHES` prompts in a
+            row; what was measured has been kept.
+    """
+    n_crashes = 0
+    runs_each = n_runs(len(plan.policies), plan.n_pairs)
+    for number, unit in enumerate(units, 1):
+        start_s = time.perf_counter()
+        record, is_crash = _record(engine, unit, plan, progress)
+        results = replace(
+            results,
+            prompts=(*results.prompts, record),
+            elapsed_s=results.elapsed_s + time.perf_counter() - start_s,
+        )
+        keep(results)
+        progress.prompt_done(record, number * runs_each)
+        n_crashes = n_crashes + 1 if is_crash else 0
+        if n_crashes >= MOST_CRASHES:
+            raise WorkerError(
+                f"the engine died on {n_crashes} prompts in a row ({record.failure}): what was "
+                "measured before is kept; try fewer policies, or look with `kvchat doctor`"
+            )
+    return results
+
+
+def _record(
+    engine: BlockingClient, unit: Unit, plan: RunPlan, progress: Progress
+) -> tuple[PromptRecord, bool]:
+    """The record of a prompt, and whether the engine died over it."""
+    try:
+        record = measure_prompt(
+            engine,
+            unit.prompt,
+            plan,
+            temperature=unit.temperature,
+            index=unit.index,
+            run_done=lambda policy: progress.run_done(unit.prompt, policy),
+        )
+    except EngineStoppedError as error:
+        return PromptRecord(*unit.key, failure=str(error)), True
+    return record, False
+
+
 def write_recommendation(
-    target: Path, results: Results, configuration: Configuration, asked: str
+    target: Path, results: Results, configuration: Configuration, preset: str
 ) -> None:
     """Write what the benchmark recommends into a preset, unless it cannot be told.
 
@@ -185,11 +343,11 @@ def write_recommendation(
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
     if noise_warning(summaries) is not None:
-        _tell(f"{target} is left as it is, for the numbers are too noisy")
+        _note(f"{target} is left as it is, for the numbers are too noisy")
         return
     advice = recommend(summaries, policies)
     if advice.is_open:
-        _tell(f"{target} is left as it is: {advice.reason}")
+        _note(f"{target} is left as it is: {advice.reason}")
         return
     draft = configuration.draft
     write_policy(
@@ -197,10 +355,10 @@ def write_recommendation(
         advice.policy,
         model=configuration.model_path,
         draft=None if draft is None else draft.model_path,
-        name=target.stem if Path(asked).suffix == ".toml" else asked,
+        name=target.stem if Path(preset).suffix == ".toml" else preset,
     )
     console().print(Text(f"Written to {target}"), soft_wrap=True)
 
 
-def _tell(text: str, *, style: str = "") -> None:
+def _note(text: str, *, style: str = "") -> None:
     console(stderr=True).print(Text(f"kvchat: {text}", style), soft_wrap=True)

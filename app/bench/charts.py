@@ -1,4 +1,4 @@
-"""Charts as SVG text, drawn with the colours of the page they stand in."""
+"""Charts as SVG text, drawn with the colours of the page around them."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Series:
 
 
 def ratio_chart(labels: Sequence[str], series: Sequence[Series], title: str) -> str:
-    """Give a dot for each ratio, a row for each label, on a logarithmic axis around 1.
+    """A dot for each ratio, a row for each label, on a logarithmic axis around 1.
 
     Twice as fast and half as fast are equally far from the middle.
     """
@@ -51,7 +51,7 @@ def ratio_chart(labels: Sequence[str], series: Sequence[Series], title: str) -> 
 
 
 def bar_chart(bars: Sequence[tuple[str, float]], title: str, *, unit: str = "") -> str:
-    """Give a bar from 0 for each value, with the number behind it."""
+    """A bar from 0 for each value, with the number after it."""
     plot = WIDTH - LEFT - RIGHT - 60
     most = max([value for _, value in bars], default=0.0) or 1.0
     parts = []
@@ -67,7 +67,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], title: str, *, unit: str = "") 
 
 
 def curve_chart(points: Sequence[tuple[int, float]], title: str) -> str:
-    """Give what batches cost in plain steps, beside the line on which n tokens cost n steps."""
+    """What batches cost in plain steps, beside the line on which n tokens cost n steps."""
     height, left = 260, 50
     most_x = max([n for n, _ in points], default=2)
     most_y = max([steps for _, steps in points], default=2.0) * 1.1
@@ -93,7 +93,7 @@ def curve_chart(points: Sequence[tuple[int, float]], title: str) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Give the mark and the name of each series."""
+    """The mark and the name of each series."""
     entries = [
         f'<span><svg width="14" height="14" aria-hidden="true">'
         f"{_mark(7, 7, index, each.name, MAIN_MARK if each.is_main else MARK)}</svg>"
@@ -104,7 +104,7 @@ def legend(series: Sequence[Series]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Give round ratios between two, 1 among them, few enough for their labels."""
+    """Round ratios between two, 1 among them, few enough for their labels."""
     wide = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
     narrow = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
     middle = (0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5)
@@ -119,7 +119,7 @@ def _round_steps(most: float) -> list[float]:
 
 
 def _mark(x: float, y: float, index: int, title: str, size: float = MARK) -> str:
-    """Give a dot, ring or square, so that more series than colours stay apart."""
+    """A dot, ring or square, so that more series than colours stay apart."""
     shape = index // N_COLOURS % 3
     style = f"s{index % N_COLOURS}"
     said = f"<title>{escape(title)}</title>"

@@ -1,22 +1,28 @@
-"""Runs one prompt plain and under every policy, and writes down what happened."""
+"""One prompt, plain and under every policy: the order of its runs, and what happened in each."""
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from app.bench.asking import Asker, PromptError, Reply, is_speed
-from app.bench.numbers import loops, parts_at
-from app.bench.policies import PLAIN, Policy
+from app.bench.policies import Policy
 from app.bench.prompt_sets import Prompt
-from app.bench.records import BatchCost, PromptRecord, Run
-from app.bench.schedule import Slot, slots_of_pair
+from app.bench.results import PLAIN, BatchCost, BenchError, PromptRecord, Run
+from app.bench.summary import ends_in_loop, first_difference
 from engine.configuration import (
     ControllerName,
     PredictorName,
     SamplingSettings,
     SpeculationSettings,
 )
+from engine.events import (
+    Event,
+    Finished,
+    RoundFinished,
+    SpeculationChanged,
+)
+from engine.process.blocking_client import BlockingClient, RequestFailedError
 from engine.requests import GenerationRequest, Message
 
 N_EXCERPT = 80
@@ -26,7 +32,7 @@ OTHER_PROMPT = "."
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What is run for every prompt."""
 
     policies: tuple[Policy, ...]
@@ -42,42 +48,92 @@ class Plan:
     has_template: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply with what its rounds took."""
+
+    finished: Finished
+    rounds: tuple[tuple[int, float], ...]
+    """Rows of each round after the first one, and its seconds without the drafting."""
+    last_reason: str
+    """What the rule of the draft length said after the last round."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One reply to make; `group` is shared by a plain run and the runs next to it."""
+
+    group: int
+    policy: Policy | None
+    """None is plain decoding."""
+
+
 def measure_prompt(
-    asker: Asker,
+    engine: BlockingClient,
     prompt: Prompt,
-    plan: Plan,
+    plan: RunPlan,
     *,
     temperature: float,
     index: int,
-    tell: Callable[[str], None],
+    run_done: Callable[[str], None],
 ) -> PromptRecord:
-    """Give all runs of a prompt; one that the engine refuses becomes a record that says so.
+    """All runs of a prompt; one that the engine refuses becomes a record that says so.
 
     Args:
-        asker: The engine.
+        engine: The engine, which has a model.
         prompt: What is asked.
         plan: The runs.
         temperature: Of every run, 0 is greedy.
-        index: Number of the prompt in its set, which turns the order of the runs.
-        tell: Called behind every run with the name of its policy.
+        index: Number of the prompt in its set, which rotates the order of the runs.
+        run_done: Called after every run with the name of its policy.
 
     Raises:
         EngineStoppedError: the engine's process ended.
     """
     empty = PromptRecord(prompt.set_name, prompt.name, temperature)
-    collected = _Collected()
+    runs = _PromptRuns()
     try:
-        asker.ask(_request(prompt, plan, temperature, plan.seed, N_PRIMING), _off(plan))
+        warm_up = _request(prompt, plan, temperature, plan.seed, N_PRIMING)
+        collected(engine.reply(warm_up, _off(plan)))
         for pair in range(plan.n_pairs):
             slots = slots_of_pair(plan.policies, prompt=index, pair=pair)
             request = _request(prompt, plan, temperature, plan.seed + pair, plan.n_tokens)
-            _run_pair(asker, request, plan, slots, pair, collected, tell)
-    except PromptError as error:
+            _run_pair(engine, request, plan, slots, pair, runs, run_done)
+    except (RequestFailedError, BenchError) as error:
         return replace(empty, failure=str(error))
-    return collected.record(empty)
+    return runs.record(empty)
 
 
-class _Collected:
+def slots_of_pair(policies: Sequence[Policy], *, prompt: int, pair: int) -> tuple[Slot, ...]:
+    """The order of one pair of one prompt: a plain run between every two policies.
+
+    Each policy runs next to a plain run, once before and once after it in two consecutive pairs
+    (the second is the first one backwards), so that a drift of the machine favours nobody. Which
+    policies share a plain run, and who comes first, changes with every prompt and every second
+    pair.
+
+    Args:
+        policies: What is compared, in its order.
+        prompt: Number of the prompt in its set, from 0.
+        pair: Number of the pair, from 0.
+    """
+    n = len(policies)
+    start = (prompt + pair // 2) % n
+    turned = [*policies[start:], *policies[:start]]
+    slots: list[Slot] = []
+    for group, first in enumerate(range(0, n, 2)):
+        before, *after = turned[first : first + 2]
+        slots += [Slot(group, before), Slot(group, None), *(Slot(group, each) for each in after)]
+    return tuple(slots) if (prompt // 2 + pair) % 2 == 0 else tuple(reversed(slots))
+
+
+def n_runs(n_policies: int, n_pairs: int) -> int:
+    """How many replies one prompt takes."""
+    return n_pairs * (n_policies + (n_policies + 1) // 2)
+
+
+class _PromptRuns:
     """Runs and round times of one prompt."""
 
     def __init__(self) -> None:
@@ -99,7 +155,7 @@ class _Collected:
         return replace(
             empty,
             n_prompt=plain.finished.stats.n_prompt,
-            is_loop=loops(plain.finished.token_ids),
+            is_loop=ends_in_loop(plain.finished.token_ids),
             text=plain.finished.text,
             runs=tuple(self.runs),
             batches=tuple(
@@ -111,39 +167,39 @@ class _Collected:
 
 
 def _run_pair(
-    asker: Asker,
+    engine: BlockingClient,
     request: GenerationRequest,
-    plan: Plan,
+    plan: RunPlan,
     slots: Sequence[Slot],
     pair: int,
-    collected: _Collected,
-    tell: Callable[[str], None],
+    done: _PromptRuns,
+    run_done: Callable[[str], None],
 ) -> None:
     replies = []
     for slot in slots:
-        if plan.has_draft and slot.policy is not None and _asks_draft(slot.policy):
-            _forget_prompt(asker, plan)
+        if plan.has_draft and slot.policy is not None and slot.policy.uses_draft_model:
+            _forget_prompt(engine, plan)
         settings = _off(plan) if slot.policy is None else slot.policy.settings(plan.speculation)
-        replies.append(asker.ask(request, settings))
-        tell(PLAIN if slot.policy is None else slot.policy.name)
+        replies.append(collected(engine.reply(request, settings)))
+        run_done(PLAIN if slot.policy is None else slot.policy.name)
     plain = {
         slot.group: reply for slot, reply in zip(slots, replies, strict=True) if slot.policy is None
     }
-    if collected.first_plain is None:
-        collected.first_plain = plain[0]
+    if done.first_plain is None:
+        done.first_plain = plain[0]
     runs = [
         _run(slot, pair, reply, plain[0 if slot.policy is None else slot.group])
         for slot, reply in zip(slots, replies, strict=True)
     ]
-    collected.add(runs, replies)
+    done.add(runs, replies)
 
 
 def _run(slot: Slot, pair: int, reply: Reply, plain: Reply) -> Run:
     finished, stats = reply.finished, reply.finished.stats
     if stats.decode_tps is None or not is_speed(stats.decode_tps):
-        raise PromptError("the reply is empty, so it has no speed: ask something else")
-    where = parts_at(plain.finished.token_ids, finished.token_ids)
-    where_in_text = parts_at(plain.finished.text, finished.text)
+        raise BenchError("the reply is empty, so it has no speed: ask something else")
+    where = first_difference(plain.finished.token_ids, finished.token_ids)
+    where_in_text = first_difference(plain.finished.text, finished.text)
     return Run(
         policy=PLAIN if slot.policy is None else slot.policy.name,
         pair=pair,
@@ -161,13 +217,36 @@ def _run(slot: Slot, pair: int, reply: Reply, plain: Reply) -> Run:
         by_source={
             name: (counts.n_verified, counts.n_accepted) for name, counts in stats.by_source.items()
         },
-        by_position=tuple((place.n_examined, place.n_accepted) for place in stats.by_position),
+        by_position=tuple((each.n_examined, each.n_accepted) for each in stats.by_position),
         last_reason=reply.last_reason,
     )
 
 
-def _forget_prompt(asker: Asker, plan: Plan) -> None:
-    """Have the draft model decode something else, so that it reads the prompt anew.
+def is_speed(decode_tps: float | None) -> bool:
+    """Whether a reply was long enough to have a speed."""
+    return decode_tps is not None and math.isfinite(decode_tps) and decode_tps > 0
+
+
+def collected(events: Iterator[Event]) -> Reply:
+    """A reply of which only the end and the rounds are of interest."""
+    rounds: list[tuple[int, float]] = []
+    notes: list[str] = []
+    is_first, reason = True, ""
+    for event in events:
+        match event:
+            case RoundFinished(n_verified=n_verified, verify_s=verify_s, reason=reason):
+                if not is_first:
+                    rounds.append((n_verified + 1, verify_s))
+                is_first = False
+            case SpeculationChanged(note=str(note)):
+                notes.append(note)
+            case Finished():
+                return Reply(event, tuple(rounds), reason, tuple(notes))
+    raise AssertionError("a reply ends with `Finished`")
+
+
+def _forget_prompt(engine: BlockingClient, plan: RunPlan) -> None:
+    """Let the draft model decode something else, so that it reads the prompt again.
 
     In a chat every prompt is new to it, and reading it is a part of what drafting costs.
     """
@@ -178,15 +257,11 @@ def _forget_prompt(asker: Asker, plan: Plan) -> None:
         controller=ControllerName.FIXED,
         n_draft=1,
     )
-    asker.ask(request, drafting)
-
-
-def _asks_draft(policy: Policy) -> bool:
-    return policy.predictor in (PredictorName.DRAFT, PredictorName.COMBINED)
+    collected(engine.reply(request, drafting))
 
 
 def _request(
-    prompt: Prompt, plan: Plan, temperature: float, seed: int, n_tokens: int
+    prompt: Prompt, plan: RunPlan, temperature: float, seed: int, n_tokens: int
 ) -> GenerationRequest:
     return GenerationRequest(
         messages=(Message("user", prompt.text),) if plan.has_template else (),
@@ -197,5 +272,5 @@ def _request(
     )
 
 
-def _off(plan: Plan) -> SpeculationSettings:
+def _off(plan: RunPlan) -> SpeculationSettings:
     return replace(plan.speculation, predictor=PredictorName.OFF)

@@ -3,13 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from app.bench.errors import BenchError
+from app.bench.results import BenchError
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import PresetError
 from engine.speculation.registry import with_predictor
 
-PLAIN = "plain"
-"""Name of the runs that draft nothing."""
+USUAL = (
+    PredictorName.LOOKUP,
+    PredictorName.SUFFIX,
+    PredictorName.COMBINED,
+    PredictorName.DRAFT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,11 @@ class Policy:
         return ":".join(parts if self.n_draft is None else [*parts, str(self.n_draft)])
 
     @property
+    def uses_draft_model(self) -> bool:
+        """Whether a loaded draft model drafts."""
+        return self.predictor in (PredictorName.DRAFT, PredictorName.COMBINED)
+
+    @property
     def is_fixed(self) -> bool:
         """Whether the length is one number, whatever the text and the machine."""
         return self.controller is ControllerName.FIXED
@@ -39,7 +48,7 @@ class Policy:
         return self.controller is ControllerName.AUTO
 
     def settings(self, base: SpeculationSettings) -> SpeculationSettings:
-        """Give the settings of a session; what a policy does not name is taken from `base`."""
+        """The settings of a session; what a policy does not name is taken from `base`."""
         return replace(
             base,
             predictor=self.predictor,
@@ -47,6 +56,51 @@ class Policy:
             controller=self.controller,
             n_draft=base.n_draft if self.n_draft is None else self.n_draft,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """Which policies to compare with plain decoding."""
+
+    predictors: tuple[str, ...] = ()
+    """Empty is those of `USUAL` that the model can use."""
+    controllers: tuple[ControllerName, ...] = (ControllerName.AUTO, ControllerName.FIXED)
+    lengths: tuple[int, ...] = (2, 4, 8)
+    policies: tuple[str, ...] = ()
+    """Exactly these instead of what the three above make."""
+
+    def check(self) -> None:
+        """Make sure that the policies can be read, before a model is loaded for them.
+
+        Raises:
+            BenchError: one cannot, or there is none.
+        """
+        self._policies(USUAL)
+
+    def of_model(self, available: Sequence[str]) -> tuple[Policy, ...]:
+        """The policies for a loaded model.
+
+        Args:
+            available: Predictors that the model can use.
+
+        Raises:
+            BenchError: a policy is unknown, or its predictor not available here.
+        """
+        policies = self._policies([name for name in USUAL if name in available])
+        wanted = {each.predictor for each in policies} - {PredictorName.CUSTOM}
+        missing = sorted(wanted - set(available))
+        if missing:
+            raise BenchError(
+                f"{', '.join(missing)} cannot be used with this model: it can use "
+                f"{', '.join(name for name in available if name != PredictorName.OFF) or 'none'}"
+                f"{'; --draft names a draft model' if PredictorName.DRAFT in missing else ''}"
+            )
+        return policies
+
+    def _policies(self, usual: Sequence[PredictorName]) -> tuple[Policy, ...]:
+        if self.policies:
+            return unique(map(parse_policy, self.policies))
+        return make_policies(self.predictors or usual, self.controllers, self.lengths)
 
 
 def parse_policy(text: str) -> Policy:
@@ -75,10 +129,10 @@ def parse_policy(text: str) -> Policy:
 
 
 def drafting(predictor: str, controller: ControllerName) -> Policy:
-    """Give a policy of a predictor that is spelled as everywhere, `custom:NAME` too.
+    """A policy of a predictor, `custom:NAME` among them, without a length.
 
     Raises:
-        BenchError: it spells none, or none at all.
+        BenchError: there is no such predictor, or it is `off`.
     """
     try:
         settings = with_predictor(SpeculationSettings(), predictor)
@@ -92,7 +146,7 @@ def drafting(predictor: str, controller: ControllerName) -> Policy:
 def make_policies(
     predictors: Sequence[str], controllers: Sequence[ControllerName], lengths: Sequence[int]
 ) -> tuple[Policy, ...]:
-    """Give every predictor under every controller, with every length where it is fixed.
+    """Every predictor under every controller, with every length where it is fixed.
 
     Under `auto` the sources compete by themselves, so that `combined` stands for all where it is
     among the predictors; a plugin's own one is not in it and runs besides.
@@ -112,7 +166,7 @@ def make_policies(
 
 
 def unique(policies: Iterable[Policy]) -> tuple[Policy, ...]:
-    """Give each policy once, in order.
+    """Each policy once, in order.
 
     Raises:
         BenchError: there is none.

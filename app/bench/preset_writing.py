@@ -1,4 +1,4 @@
-"""Writes a recommended policy into a preset, without touching what else stands there."""
+"""Writes a recommended policy into a preset, and leaves everything else in it."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SECTION = "speculation"
 
 
 def find_target(name: str, user_dir: Path) -> Path:
-    """Give the file that a preset's name or path means; it need not be there yet.
+    """The file that a preset's name or path means; it need not be there yet.
 
     Raises:
         PresetError: it is a preset that comes with kvchat, which stays as it is.
@@ -63,7 +63,11 @@ def write_policy(
         raise PresetError(f"{path}: write [{SECTION}] as a table there first")
     for key, value in _keys(policy).items():
         section[key] = value
-    if draft is not None and _takes_part(policy) and "draft" not in document:
+    if (
+        draft is not None
+        and (policy is not None and policy.uses_draft_model)
+        and "draft" not in document
+    ):
         document["draft"] = tomlkit.item({"model": str(draft)})
     text = tomlkit.dumps(document)
     parse_preset(text, path.name)
@@ -85,10 +89,6 @@ def _keys(policy: Policy | None) -> dict[str, str | int]:
     if policy.n_draft is not None:
         keys["n_draft"] = policy.n_draft
     return keys
-
-
-def _takes_part(policy: Policy | None) -> bool:
-    return policy is not None and policy.predictor in (PredictorName.DRAFT, PredictorName.COMBINED)
 
 
 def _read(path: Path) -> TOMLDocument:

@@ -1,18 +1,28 @@
 """What the runs of each prompt set amount to, policy by policy."""
 
+import math
+import random
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from app.bench.numbers import bootstrap_interval, geometric_mean, median
-from app.bench.records import PromptRecord, Run
+from app.bench.results import PromptRecord, Run
 from app.format import share
 
-Exclusion = Literal["loop", "short"]
 LEAST_TOKENS = 16
 """A reply that the model ended before is too short to time."""
+LOOP_TIMES = 3
+LEAST_LOOP = 24
+"""Tokens of repetition under which a reply does not count as a loop: lists repeat, too."""
+N_RESAMPLES = 2000
+CONFIDENCE = 0.95
+LEAST_ROUNDS = 8
+
+
+Exclusion = Literal["loop", "short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +122,20 @@ class SetSummary:
         return next((each for each in self.policies if each.policy == policy), None)
 
 
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What rounds of a size take."""
+
+    n_rows: int
+    """Tokens in the batch: the pending one and the draft."""
+    seconds: float
+    steps: float
+    """The same in plain steps."""
+    n_rounds: int
+
+
 def summarise(records: Sequence[PromptRecord], policies: Sequence[str]) -> tuple[SetSummary, ...]:
-    """Give a summary of every set and temperature, in the order in which they came."""
+    """A summary of every set and temperature, in the order in which they came."""
     groups: dict[tuple[str, float], list[PromptRecord]] = defaultdict(list)
     for record in records:
         groups[record.set_name, record.temperature].append(record)
@@ -121,7 +143,7 @@ def summarise(records: Sequence[PromptRecord], policies: Sequence[str]) -> tuple
 
 
 def exclusion(record: PromptRecord) -> Exclusion | None:
-    """Give why a prompt is left out of the means: its text is useless, or too short to time."""
+    """Why a prompt is left out of the means: its text is useless, or too short to time."""
     if record.is_loop:
         return "loop"
     n_plain = [run.n_tokens for run in record.runs if run.is_plain and run.finish_reason == "end"]
@@ -129,7 +151,7 @@ def exclusion(record: PromptRecord) -> Exclusion | None:
 
 
 def pair_ratios(record: PromptRecord, policy: str) -> list[float]:
-    """Give the speed of each run of a policy over that of the plain run next to it."""
+    """The speed of each run of a policy over that of the plain run next to it."""
     plain = {(run.pair, run.group): run.decode_tps for run in record.runs if run.is_plain}
     return [
         run.decode_tps / plain[run.pair, run.group] for run in record.runs if run.policy == policy
@@ -209,3 +231,90 @@ def _by_source(runs: Sequence[Run]) -> dict[str, tuple[int, int]]:
             before = total.get(name, (0, 0))
             total[name] = before[0] + verified, before[1] + accepted
     return total
+
+
+def batch_curve(records: Sequence[PromptRecord]) -> tuple[CurvePoint, ...]:
+    """The time of a round by the tokens in its batch, the medians of the prompts weighted.
+
+    Sizes with fewer than `LEAST_ROUNDS` rounds are left out; empty without plain rounds.
+    """
+    medians: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for record in records:
+        for batch in record.batches:
+            medians[batch.n_rows].append((batch.median_s, batch.n_rounds))
+    times = {n_rows: weighted_median(samples) for n_rows, samples in medians.items()}
+    plain_s = times.get(1)
+    if plain_s is None:
+        return ()
+    counts = {n_rows: sum(n for _, n in samples) for n_rows, samples in medians.items()}
+    return tuple(
+        CurvePoint(n_rows, times[n_rows], times[n_rows] / plain_s, counts[n_rows])
+        for n_rows in sorted(times)
+        if counts[n_rows] >= LEAST_ROUNDS
+    )
+
+
+def weighted_median(samples: Sequence[tuple[float, int]]) -> float:
+    """The first value at which half of the weight is reached."""
+    half = sum(weight for _, weight in samples) / 2
+    reached = 0
+    for value, weight in sorted(samples):
+        reached += weight
+        if reached >= half:
+            return value
+    raise ValueError("there is no median of nothing")
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """The mean for ratios, under which 2 and 1/2 cancel out; None of nothing."""
+    return statistics.geometric_mean(ratios) if ratios else None
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The middle value, None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def bootstrap_interval(
+    ratios: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """The interval in which the geometric mean lies, as far as other prompts are like these.
+
+    The percentile bootstrap (Efron 1979, The Annals of Statistics 7(1)): prompts are drawn with
+    replacement, `N_RESAMPLES` times.
+
+    Returns:
+        The lower and upper end; None with fewer than two prompts.
+    """
+    if len(ratios) < 2:
+        return None
+    rng = random.Random(seed)
+    logs = [math.log(ratio) for ratio in ratios]
+    means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(N_RESAMPLES))
+    cut = (1 - confidence) / 2
+    low, high = math.floor(cut * N_RESAMPLES), math.ceil((1 - cut) * N_RESAMPLES) - 1
+    return math.exp(means[low]), math.exp(means[high])
+
+
+def first_difference(plain: Sequence[object], other: Sequence[object]) -> int | None:
+    """The index of the first token or character in which two replies differ, None if none.
+
+    A reply that ends where the other goes on differs at its length.
+    """
+    for index, (one, two) in enumerate(zip(plain, other, strict=False)):
+        if one != two:
+            return index
+    return None if len(plain) == len(other) else min(len(plain), len(other))
+
+
+def ends_in_loop(token_ids: Sequence[int]) -> bool:
+    """Whether a reply ends in repeating a period `LOOP_TIMES` times, `LEAST_LOOP` tokens or more.
+
+    Look-up is at its best there, and nobody wants that text.
+    """
+    for period in range(1, len(token_ids) // LOOP_TIMES + 1):
+        n = max(LOOP_TIMES * period, LEAST_LOOP)
+        tail = token_ids[-n:]
+        if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
+            return True
+    return False

@@ -1,15 +1,28 @@
-"""The results as tables for a terminal."""
+"""How far a benchmark is, and its results as tables for a terminal."""
 
+import time
 from collections.abc import Iterator, Sequence
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from app import format as fmt
-from app.bench.curve import CurvePoint, batch_curve
-from app.bench.records import Results
-from app.bench.summary import PolicySummary, SetSummary, summarise
+from app.bench.policies import parse_policy
+from app.bench.prompt_sets import Prompt
+from app.bench.results import PromptRecord, Results
+from app.bench.summary import (
+    CurvePoint,
+    PolicySummary,
+    SetSummary,
+    batch_curve,
+    exclusion,
+    median,
+    pair_ratios,
+    summarise,
+)
 from app.bench.verdict import (
     AutoAgainstBest,
     Recommendation,
@@ -27,7 +40,7 @@ COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round"
 
 
 def report(results: Results) -> Iterator[RenderableType]:
-    """Give everything that a benchmark says, from the sets to the recommendation."""
+    """Everything that a benchmark says, from the sets to the recommendation."""
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
     for summary in summaries:
@@ -45,7 +58,7 @@ def report(results: Results) -> Iterator[RenderableType]:
 
 
 def recommendation_text(advice: Recommendation) -> Text:
-    """Give the setting that the benchmark recommends, and why."""
+    """The setting that the benchmark recommends, and why."""
     return Text.assemble("Recommended: ", (advice.name, "bold"), f" - {advice.reason}.")
 
 
@@ -65,7 +78,7 @@ def _set(summary: SetSummary) -> Iterator[RenderableType]:
 
 
 def set_facts(summary: SetSummary) -> str:
-    """Give how many prompts count, how fast plain decoding was, and what is noise."""
+    """How many prompts count, how fast plain decoding was, and what is noise."""
     facts = [fmt.counted(summary.n_prompts, "prompt"), f"plain {fmt.rate(summary.plain_tps)} tok/s"]
     if summary.plain_spread is not None:
         facts.append(f"two plain runs differ by {100 * summary.plain_spread:.1f} %")
@@ -77,7 +90,7 @@ def set_facts(summary: SetSummary) -> str:
 
 
 def against_line(comparison: AutoAgainstBest) -> str:
-    """Give how `auto` stands to the best fixed length of its set."""
+    """How fast `auto` is beside the best fixed length of its set."""
     return (
         f"best fixed, chosen afterwards: {comparison.best_fixed}; {comparison.auto} is at "
         f"{ratio(comparison.ratio)} of it{interval(comparison.interval, ' ({})')}"
@@ -96,9 +109,6 @@ def interval(ends: tuple[float, float] | None, form: str = "{}") -> str:
 
 def _cells(policy: PolicySummary) -> tuple[Text, ...]:
     worst = policy.worst
-    same = f"{policy.n_same} of {policy.n_runs}"
-    if policy.parts_at is not None:
-        same += f", from token {policy.parts_at}"
     rate = policy.tokens_per_round
     return (
         Text(policy.policy),
@@ -107,7 +117,7 @@ def _cells(policy: PolicySummary) -> tuple[Text, ...]:
         Text("" if worst is None else f"{worst.ratio:.2f} {worst.prompt}"),
         Text(accepted(policy)),
         Text(fmt.NO_VALUE if rate is None else f"{rate:.2f}"),
-        Text(same, style="" if policy.parts_at is None else "yellow"),
+        Text(same_text(policy), style="" if policy.parts_at is None else "yellow"),
     )
 
 
@@ -118,8 +128,14 @@ def accepted(policy: PolicySummary) -> str:
     return f"{fmt.percent(policy.acceptance)} of {fmt.count(policy.n_verified)}"
 
 
+def same_text(policy: PolicySummary) -> str:
+    """How many runs gave the text of plain decoding, and from which token on others differ."""
+    same = f"{policy.n_same} of {policy.n_runs}"
+    return same if policy.parts_at is None else f"{same}, from token {policy.parts_at}"
+
+
 def sources(policy: PolicySummary) -> str:
-    """Give the acceptance of every predictor of a policy, nothing where there is only one."""
+    """The acceptance of every predictor of a policy, nothing where there is only one."""
     if len(policy.by_source) < 2:
         return ""
     shares = {name: fmt.share(accepted, n) for name, (n, accepted) in policy.by_source.items()}
@@ -151,7 +167,7 @@ def _overall(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Iterat
 
 
 def against_overall(summaries: Sequence[SetSummary]) -> tuple[tuple[str, float | None], ...]:
-    """Give every automatic policy with its mean over sets of its ratio to the best fixed one."""
+    """Every automatic policy with its mean over sets of its ratio to the best fixed one."""
     all_of = [comparison for summary in summaries for comparison in auto_against_best(summary)]
     return tuple(
         (name, overall(each.ratio for each in all_of if each.auto == name))
@@ -191,3 +207,88 @@ def _table(titles: Sequence[str]) -> Table:
         is_text = title in ("policy", "worst prompt", "same text", "tokens", "95 %")
         table.add_column(title, justify="left" if is_text else "right", overflow="fold")
     return table
+
+
+def time_left(elapsed_s: float, n_done: int, n_total: int) -> float | None:
+    """The seconds that the rest takes at the pace so far, None before there is a pace."""
+    return elapsed_s / n_done * (n_total - n_done) if n_done else None
+
+
+def policy_order(name: str) -> tuple[bool, str, int]:
+    """What sorts policies by name, `auto` first and short drafts before long ones."""
+    policy = parse_policy(name)
+    return not policy.is_auto, f"{policy.predictor}:{policy.controller}", policy.n_draft or 0
+
+
+def prompt_line(record: PromptRecord) -> str:
+    """A prompt's result in one line: its ratio under every policy, or why there is none."""
+    where = f"{record.set_name} at {record.temperature:g}  {record.prompt}"
+    if record.failure is not None:
+        return f"{where}: failed: {record.failure}"
+    names = sorted({run.policy for run in record.runs if not run.is_plain}, key=policy_order)
+    ratios = " ".join(_ratio(record, name) for name in names)
+    reason = exclusion(record)
+    return f"{where}: {ratios}" + (f" ({reason}, not in the means)" if reason else "")
+
+
+def _ratio(record: PromptRecord, policy: str) -> str:
+    has_drafts = any(run.n_verified for run in record.runs if run.policy == policy)
+    said = f"{policy} {median(pair_ratios(record, policy)):.2f}"
+    return said if has_drafts else f"{said} (no drafts)"
+
+
+class ConsoleProgress:
+    """A bar on a terminal, a line for each prompt anywhere.
+
+    It draws between runs only: a thread that redraws would take time from the engine.
+    """
+
+    def __init__(self, console: Console, n_runs: int) -> None:
+        self._console = console
+        self._n_runs = n_runs
+        self._n_done = 0
+        self._start_s = time.monotonic()
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task("warming up", total=n_runs)
+
+    def __enter__(self) -> "ConsoleProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def run_done(self, prompt: Prompt, policy: str) -> None:
+        self._advance(self._n_done + 1, f"{prompt.set_name} {prompt.name} · {policy}")
+
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
+        line = f"{prompt_line(record)}{self._left(n_done)}"
+        self._console.print(line, markup=False, soft_wrap=True)
+        for note in record.notes:
+            self._console.print(f"  {note}", markup=False, soft_wrap=True)
+        self._advance(n_done, "")
+
+    def _left(self, n_done: int) -> str:
+        if self._console.is_terminal:
+            return ""
+        left_s = time_left(self._elapsed_s(), n_done, self._n_runs)
+        return f"  [{fmt.seconds(left_s)} left]"
+
+    def _advance(self, n_done: int, what: str) -> None:
+        self._n_done = n_done
+        left_s = time_left(self._elapsed_s(), n_done, self._n_runs)
+        left = f"about {fmt.seconds(left_s)} left"
+        self._bar.update(
+            self._task, completed=n_done, description=escape(f"{left}  {what}"), refresh=True
+        )
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._start_s

@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from app.bench.numbers import bootstrap_interval, geometric_mean
 from app.bench.policies import Policy, parse_policy
-from app.bench.summary import PolicySummary, PromptRatio, SetSummary
+from app.bench.summary import (
+    PolicySummary,
+    PromptRatio,
+    SetSummary,
+    bootstrap_interval,
+    geometric_mean,
+)
 
 SLOW = 0.95
-"""A prompt under it is told by name."""
+"""A prompt below it is listed by name."""
 AUTO_MAY_LACK = 0.03
 """`auto` is recommended this far behind the best one: that was chosen on the prompts it is measured
 on, and `auto` adapts to others."""
@@ -59,13 +64,13 @@ class Recommendation:
 
 
 def best_fixed(summary: SetSummary) -> PolicySummary | None:
-    """Give the fixed length with the largest mean on a set, None if none drafted anything."""
+    """The fixed length with the largest mean on a set, None if none drafted anything."""
     fixed = (each for each in summary.policies if parse_policy(each.policy).is_fixed)
     return _best(each for each in fixed if each.has_drafts)
 
 
 def auto_against_best(summary: SetSummary) -> tuple[AutoAgainstBest, ...]:
-    """Give every automatic policy of a set beside the best fixed one."""
+    """Every automatic policy of a set beside the best fixed one."""
     best = best_fixed(summary)
     return tuple(
         _against(summary, auto, best)
@@ -75,20 +80,20 @@ def auto_against_best(summary: SetSummary) -> tuple[AutoAgainstBest, ...]:
 
 
 def overall(ratios: Iterable[float | None]) -> float | None:
-    """Give the geometric mean over sets, None where one of them has no number."""
+    """The geometric mean over sets, None where one of them has no number."""
     known = list(ratios)
     found = [ratio for ratio in known if ratio is not None]
     return geometric_mean(found) if len(found) == len(known) else None
 
 
 def overall_of(summaries: Sequence[SetSummary], policy: str) -> float | None:
-    """Give the geometric mean of a policy over sets and temperatures."""
+    """The geometric mean of a policy over sets and temperatures."""
     found = [summary.find(policy) for summary in summaries]
     return overall(None if each is None else each.mean for each in found)
 
 
 def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
-    """Give the prompts on which an automatic policy is slower than `SLOW` of plain decoding.
+    """The prompts on which an automatic policy is slower than `SLOW` of plain decoding.
 
     Not those on which it drafted nothing: they were decoded plainly.
     """
@@ -103,7 +108,7 @@ def slow_prompts(summaries: Sequence[SetSummary]) -> tuple[SlowPrompt, ...]:
 
 
 def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
-    """Give why the numbers are not to be trusted, None where the machine was quiet."""
+    """Why the numbers are not to be trusted, None where the machine was quiet."""
     worst = max((each.plain_spread or 0.0 for each in summaries), default=0.0)
     if worst < NOISY:
         return None
@@ -114,7 +119,7 @@ def noise_warning(summaries: Sequence[SetSummary]) -> str | None:
 
 
 def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
-    """Give what to set on this machine for texts such as these, and how much it rests on."""
+    """What to set on this machine for texts such as these, and how much it rests on."""
     found = _recommended(summaries, policies)
     if found.is_open or any(each.interval for one in summaries for each in one.policies):
         return found
@@ -122,7 +127,7 @@ def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recom
 
 
 def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
-    """Give what to set.
+    """What to set.
 
     It judges by what drafts can have done (`PolicySummary.possible`), not by all that was measured.
     `auto` where it costs nearly nothing and is nearly as good as the best of those that lose on no

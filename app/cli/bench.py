@@ -147,28 +147,25 @@ def command(
     Without MODEL it is that of the settings, else the one used last. Ctrl+C ends it with the table
     of what was measured.
     """  # noqa: D301  click wants the backspace character itself
-    from app.bench.benchmark import Files, run_benchmark, show
-    from app.bench.opening import DEFAULT_SETS, Asked
-    from app.bench.results_file import read_results
+    from app.bench.benchmark import BenchOptions, Files, run_benchmark, show
+    from app.bench.policies import PolicyChoice
+    from app.bench.prompt_sets import DEFAULT_SETS, PromptChoice
+    from app.bench.results import read_results
     from app.config import load_settings
     from app.opening import ModelRequest
 
     if show_path is not None:
         show(read_results(show_path), html_path)
         return 0
-    asked = Asked(
-        sets=sets or DEFAULT_SETS,
-        n_prompts=n_prompts or None,
-        only=only,
+    options = BenchOptions(
+        PromptChoice(sets or DEFAULT_SETS, n_prompts or None, only, seed),
+        PolicyChoice(
+            predictors, tuple(map(ControllerName, controllers)), tuple(map(int, lengths)), policies
+        ),
         n_pairs=n_pairs,
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
-        seed=seed,
-        predictors=predictors,
-        controllers=tuple(map(ControllerName, controllers)),
-        lengths=tuple(map(int, lengths)),
-        policies=policies,
     )
     request = ModelRequest(model, draft, preset, n_ctx, n_threads)
     files = Files(json_path, html_path, resume_path, preset_name)
-    return run_benchmark(asked, request, files, load_settings().settings)
+    return run_benchmark(options, request, files, load_settings().settings)

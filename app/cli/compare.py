@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.amounts import SEED, Count, Number
-from app.cli.console import print_json, print_text, prompt_text, say, tell
-from app.cli.engine import POLL_S, loaded_engine
+from app.cli.console import note, print_json, print_text, prompt_text, say
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
     from app.compare.side import Side
     from engine.configuration import Configuration
-    from engine.process.client import WorkerClient
+    from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest
 
 EXIT_INTERRUPTED = 130
@@ -119,34 +118,38 @@ def _compare(
 ) -> "Comparison":
     from app.compare.comparison import Comparison
     from app.compare.side import check_available
+    from app.opening import loaded_engine
 
-    with loaded_engine(configuration) as (client, loaded):
-        check_available(sides, loaded.predictors)
-        comparison = Comparison(client, request, sides, restore=configuration.speculation)
+    with loaded_engine(configuration, note) as engine:
+        check_available(sides, engine.loaded.predictors)
+        comparison = Comparison(engine.client, request, sides, restore=configuration.speculation)
         comparison.add_pairs(n_pairs)
-        _follow(client, comparison)
+        _follow(engine, comparison)
         return comparison
 
 
-def _follow(client: "WorkerClient", comparison: "Comparison") -> None:
+def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
     """Take events until nothing runs; Ctrl+C ends it and keeps the whole pairs."""
     from engine.errors import WorkerError
 
     said = None
     while comparison.is_running:
+        now = (len(comparison.pairs), comparison.running_side)
+        if now != said:
+            _say_pair(comparison)
+            said = now
         try:
-            for event in client.poll(POLL_S):
-                comparison.take(event)
+            comparison.take(next(engine.events()))
         except KeyboardInterrupt:
             comparison.stop()
-        now = (len(comparison.pairs), comparison.running_side)
-        if now != said and comparison.running_side is not None:
-            label = comparison.sides[comparison.running_side].label
-            pair = f"pair {now[0] + 1} of {comparison.n_wanted}"
-            tell(f"kvchat: {pair}, {label}")
-            said = now
     if comparison.problem is not None and not comparison.was_stopped:
         raise WorkerError(comparison.problem)
+
+
+def _say_pair(comparison: "Comparison") -> None:
+    if comparison.running_side is not None:
+        label = comparison.sides[comparison.running_side].label
+        note(f"pair {len(comparison.pairs) + 1} of {comparison.n_wanted}, {label}")
 
 
 def _show(comparison: "Comparison", *, shows_text: bool) -> None:

@@ -28,6 +28,11 @@ def tell(*parts: Part) -> None:
     say(*parts, err=True)
 
 
+def note(text: str) -> None:
+    """Say on standard error what the user should know beside the output."""
+    tell(f"kvchat: {text}")
+
+
 def tell_over(text: str = "") -> None:
     """Write a text over the line of standard error that the cursor is in; that is a terminal."""
     _write(f"\r\033[K{one_line(text)}", err=True, nl=False)

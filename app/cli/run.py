@@ -1,21 +1,21 @@
 """`kvchat run`: one reply on standard output, streamed as text or summed up as JSON."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.cli.amounts import SEED, Count, Layers, Number
-from app.cli.console import print_json, print_text, prompt_text, say, tell
-from app.cli.engine import POLL_S, loaded_engine, raise_on_failure
+from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.plan_options import KV_TYPE
 from app.cli.predictor_type import PredictorType
 from engine.configuration import MAX_DRAFT
 
 if TYPE_CHECKING:
     from engine.configuration import Configuration
-    from engine.events import Finished
-    from engine.process.client import WorkerClient
+    from engine.events import Event, Finished
+    from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest, Message
 
 EXIT_CANCELLED = 130
@@ -99,7 +99,7 @@ def command(
     kvchat run --max-tokens 200 --json < letter.txt
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
-    from app.opening import ModelRequest, open_model
+    from app.opening import ModelRequest, loaded_engine, open_model
     from engine.requests import GenerationRequest
 
     text = prompt_text(prompt, 'kvchat run "..."')
@@ -118,8 +118,8 @@ def command(
         stop=stop,
         seed=seed,
     )
-    with loaded_engine(configuration) as (client, _):
-        finished = _answer(client, request, shows_text=not as_json)
+    with loaded_engine(configuration, note) as engine:
+        finished = _answer(engine, request, shows_text=not as_json)
     if as_json:
         print_json(summary(finished))
     return _exit_code(finished)
@@ -169,34 +169,32 @@ def _of(values: object, given: dict[str, object]) -> dict[str, Any]:
 
 
 def _answer(
-    client: "WorkerClient", request: "GenerationRequest", *, shows_text: bool
+    engine: "BlockingClient", request: "GenerationRequest", *, shows_text: bool
 ) -> "Finished":
-    """Follow the reply to its end; Ctrl+C stops it and keeps what there is."""
-    client.generate(request)
+    """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
     try:
-        return _follow(client, shows_text=shows_text)
+        return _follow(engine.reply(request), shows_text=shows_text)
     except KeyboardInterrupt:
-        client.stop()
-        return _follow(client, shows_text=shows_text)
+        engine.client.stop()
+        return _follow(engine.rest_of_reply(), shows_text=shows_text)
 
 
-def _follow(client: "WorkerClient", *, shows_text: bool) -> "Finished":
+def _follow(events: "Iterator[Event]", *, shows_text: bool) -> "Finished":
     from engine.events import Finished, SpeculationChanged, TokensCommitted
 
     shown = ""
-    while True:
-        for event in client.poll(POLL_S):
-            raise_on_failure(event)
-            match event:
-                case TokensCommitted(text=text) if shows_text and text:
-                    print_text([text], nl=False)
-                    shown = text
-                case SpeculationChanged(note=str(note)):
-                    tell(f"kvchat: {note}")
-                case Finished():
-                    if shown and not shown.endswith("\n"):
-                        say()
-                    return event
+    for event in events:
+        match event:
+            case TokensCommitted(text=text) if shows_text and text:
+                print_text([text], nl=False)
+                shown = text
+            case SpeculationChanged(note=str(problem)):
+                note(problem)
+            case Finished():
+                if shown and not shown.endswith("\n"):
+                    say()
+                return event
+    raise AssertionError("a reply ends with `Finished`")
 
 
 def _exit_code(finished: "Finished") -> int:
@@ -206,7 +204,7 @@ def _exit_code(finished: "Finished") -> int:
         case FinishReason.CANCELLED:
             return EXIT_CANCELLED
         case FinishReason.CONTEXT:
-            tell("kvchat: the context is full and the reply is cut: raise --ctx")
+            note("the context is full and the reply is cut: raise --ctx")
             return 0
         case _:
             return 0

@@ -5,21 +5,26 @@ import platform
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.doctor.checks import Check
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.events import Event, Failed, Loaded, WorkerStopped
+from engine.errors import WorkerError
+from engine.events import WorkerStopped
+from engine.process.blocking_client import (
+    BlockingClient,
+    EngineStoppedError,
+    EngineTimeoutError,
+)
 from engine.process.client import WORKER_COMMAND, WorkerClient
 from engine.process.watchdog import describe_exit
 
 BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_build")
 BUILD_TIMEOUT_S = 30.0
+TRIAL = "trial decode"
 TRIAL_TIMEOUT_S = 120.0
-POLL_S = 0.2
 TRIAL_N_CTX = 256
 
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -67,17 +72,29 @@ def check_trial(
     """
     if model is None:
         return Check(
-            "trial decode",
+            TRIAL,
             "note",
             "not tried, because no model was found",
             "`kvchat models install-starter` fetches a small one",
         )
     client = WorkerClient(log_path=log_path, command=command)
+    crashes: list[WorkerStopped] = []
+    engine = BlockingClient(client, limit_s=TRIAL_TIMEOUT_S, on_restart=crashes.append)
     try:
-        client.load(trial_configuration(model))
-        return _verdict(_outcome(client), model, log_path)
+        loaded = engine.load(trial_configuration(model))
+    except WorkerError as error:
+        return Check(TRIAL, "fail", *_why_no_trial(error, model, log_path))
     finally:
         client.close()
+    if not crashes:
+        return Check(TRIAL, "ok", f"{model.stem} loaded and decoded in {loaded.elapsed_s:.1f} s")
+    return Check(
+        TRIAL,
+        "fail",
+        f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); it decodes without extra "
+        "buffer types, which is slower on batches and is what kvchat falls back to",
+        rebuild_advice(crashes[-1].exit_code),
+    )
 
 
 def trial_configuration(model: Path) -> Configuration:
@@ -102,50 +119,21 @@ def rebuild_advice(exit_code: int | None) -> str:
     return f"build it again: `make llama` in a checkout of kvchat, or {REINSTALL}"
 
 
-def _outcome(client: WorkerClient) -> list[Event]:
-    """Give the events up to the one that decides."""
-    events: list[Event] = []
-    began = time.monotonic()
-    while time.monotonic() - began < TRIAL_TIMEOUT_S:
-        for event in client.poll(POLL_S):
-            events.append(event)
-            match event:
-                case Loaded() | Failed() | WorkerStopped(will_restart=False):
-                    return events
-    return events
-
-
-def _verdict(events: Sequence[Event], model: Path, log_path: Path) -> Check:
-    name = "trial decode"
-    crash = next((e for e in events if isinstance(e, WorkerStopped)), None)
-    match events[-1] if events else None:
-        case Loaded(elapsed_s=elapsed_s) if crash is None:
-            return Check(name, "ok", f"{model.stem} loaded and decoded in {elapsed_s:.1f} s")
-        case Loaded():
-            assert crash is not None
-            return Check(
-                name,
-                "fail",
-                f"{model.stem} crashed llama.cpp ({_exit_of(crash)}); it decodes without extra "
-                "buffer types, which is slower on batches and is what kvchat falls back to",
-                rebuild_advice(crash.exit_code),
-            )
-        case Failed(title, message):
-            return Check(name, "fail", f"{model.stem}: {title}: {message}", "try another model")
-        case WorkerStopped() as stopped:
-            return Check(
-                name,
-                "fail",
+def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:
+    """What happened instead of a decode, and what to do about it."""
+    match error:
+        case EngineStoppedError(event=stopped):
+            return (
                 f"{model.stem} ended the engine: {_exit_of(stopped)}; its log is {log_path}",
                 rebuild_advice(stopped.exit_code),
             )
-        case _:
-            return Check(
-                name,
-                "fail",
+        case EngineTimeoutError():
+            return (
                 f"{model.stem} gave no answer within {TRIAL_TIMEOUT_S:g} s; the log is {log_path}",
                 "try a smaller model, or `kvchat models install-starter`",
             )
+        case _:
+            return f"{model.stem}: {error}", "try another model"
 
 
 def _exit_of(stopped: WorkerStopped) -> str:

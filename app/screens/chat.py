@@ -15,7 +15,7 @@ from app.chat.update import ChatUpdate
 from app.sanitize import visible
 from app.screens.chat_actions import ChatActions
 from app.screens.pacing import Pacer
-from app.services import Services
+from app.startup import Services
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.panels import (

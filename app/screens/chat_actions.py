@@ -14,7 +14,7 @@ from app.render.markdown.document import code_blocks
 from app.render.reply_stats import reply_stats_text
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.screens.chat_asking import ChatAsking
-from app.services import Services
+from app.startup import Services
 from app.widgets.tab_strip import TabStrip
 from app.widgets.transcript import Transcript
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings

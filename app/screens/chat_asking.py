@@ -10,7 +10,7 @@ from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
 from app.screens.chat_dialogs import ChatDialogs
 from app.screens.pending import Pending, Waiting, esc_text, size_text, state_text
-from app.services import Services
+from app.startup import Services
 from app.store.errors import StoreError
 from app.store.records import Draft, StoredMessage
 from app.widgets.composer import Composer

@@ -9,7 +9,7 @@ from textual.screen import Screen
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.screens.hand_back import hand_back
-from app.services import Services
+from app.startup import Services
 from app.store.errors import StoreError
 from engine.configuration import Configuration
 from engine.errors import EngineError

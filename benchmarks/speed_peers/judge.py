@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.bench.numbers import bootstrap_interval, geometric_mean, loops, parts_at
+from app.bench.summary import bootstrap_interval, ends_in_loop, first_difference, geometric_mean
 from speed_peers.catalogue import KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
 from speed_peers.schedule import BASE
@@ -108,7 +108,7 @@ def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
         n_prompts,
         to_plain,
         None if configuration == own_plain else to_own,
-        sum(parts_at(plain.tokens, reply.tokens) is None for reply, plain in pairs),
+        sum(first_difference(plain.tokens, reply.tokens) is None for reply, plain in pairs),
         len(pairs),
         acceptance_of(own),
         tokens_per_round_of(own),
@@ -175,7 +175,7 @@ def verdict_of(
 
 def is_loop(replies: Replies) -> bool:
     """Whether kvchat's plain reply to a prompt ends in repeating itself."""
-    return any(loops(reply.tokens) for reply in replies.get(BASE, {}).values())
+    return any(ends_in_loop(reply.tokens) for reply in replies.get(BASE, {}).values())
 
 
 def n_loops(runs: Sequence[Run], set_name: str) -> int:

@@ -5,7 +5,7 @@ import pytest
 from app import paths
 from app.live_keys import every_binding_id
 from app.opening import ModelRequest
-from app.startup import Opened, prepare
+from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
 from engine.configuration import SamplingSettings
 from engine.errors import ModelFileError, PresetError
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def opened(request: ModelRequest) -> Opened:
+def opened(request: ModelRequest) -> AppParts:
     result = prepare(request, every_binding_id)
     result.close()
     return result

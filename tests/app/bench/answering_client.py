@@ -13,8 +13,9 @@ from engine.events import (
     RoundFinished,
     SourceCounts,
 )
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
-from tests.fakes_client import loaded
+from tests import fakes_client
 
 CONFIGURATION = Configuration(model_path=Path("Tiny.gguf"), n_ctx=2048)
 Answer = Callable[[GenerationRequest, SpeculationSettings], Sequence[Event]]
@@ -72,7 +73,7 @@ class AnsweringClient:
         self._events = [self.loaded(configuration)]
 
     def loaded(self, configuration: Configuration) -> Loaded:
-        return loaded(configuration)
+        return fakes_client.loaded(configuration)
 
     def generate(self, request: GenerationRequest) -> None:
         self.asked.append((request, self._settings))
@@ -92,3 +93,10 @@ class AnsweringClient:
         return None
 
     def close(self) -> None: ...
+
+
+def loaded(client: AnsweringClient) -> BlockingClient:
+    """The client with a model."""
+    engine = BlockingClient(client)
+    engine.load(CONFIGURATION)
+    return engine

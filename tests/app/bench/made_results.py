@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.bench.policies import PLAIN
-from app.bench.records import BatchCost, Machine, PromptRecord, Results, Run, Subject
+from app.bench.results import PLAIN, BatchCost, Machine, PromptRecord, Results, Run, Subject
 
 MACHINE = Machine("Linux", "A processor", 2, 8 << 30, (), "llama-cpp-python 0", "0.1.0", "3.11")
 PLAIN_TPS = 100.0

@@ -1,23 +1,28 @@
-"""The runs of one prompt, on an engine that answers as the test says."""
+"""One prompt under every policy, and the order of its runs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from app.bench.asking import Asker
-from app.bench.measure import OTHER_PROMPT, Plan, measure_prompt
+from app.bench.measure import OTHER_PROMPT, RunPlan, Slot, measure_prompt, n_runs, slots_of_pair
 from app.bench.policies import Policy, parse_policy
 from app.bench.prompt_sets import Prompt
-from app.bench.records import PromptRecord
+from app.bench.results import PromptRecord
 from app.bench.summary import pair_ratios
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
 from engine.events import Event, Failed, SpeculationChanged
 from engine.requests import GenerationRequest
 from tests.app.bench.answering_client import (
-    CONFIGURATION,
     AnsweringClient,
     finished,
+    loaded,
     round_finished,
     steady,
 )
@@ -26,22 +31,22 @@ PROMPT = Prompt("chat", "one", "Hello?")
 LOOKUP, AUTO, DRAFT = map(parse_policy, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
 
 
-def plan(*policies: Policy, **changes: object) -> Plan:
-    made = Plan(
+def plan(*policies: Policy, **changes: object) -> RunPlan:
+    made = RunPlan(
         policies=policies, n_pairs=2, n_tokens=40, seed=7, speculation=SpeculationSettings(),
         sampling=SamplingSettings(top_k=5), has_draft=False, has_template=True,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def measured(client: AnsweringClient, made: Plan, temperature: float = 0.0) -> PromptRecord:
+def measured(client: AnsweringClient, made: RunPlan, temperature: float = 0.0) -> PromptRecord:
     return measure_prompt(
-        Asker(client, CONFIGURATION),
+        loaded(client),
         PROMPT,
         made,
         temperature=temperature,
         index=0,
-        tell=lambda policy: None,
+        run_done=lambda policy: None,
     )
 
 
@@ -73,8 +78,8 @@ def test_the_prompt_is_in_the_cache_before_anything_is_timed() -> None:
 
 def test_every_run_is_told() -> None:
     told: list[str] = []
-    asker = Asker(AnsweringClient(), CONFIGURATION)
-    measure_prompt(asker, PROMPT, plan(LOOKUP), temperature=0, index=0, tell=told.append)
+    engine = loaded(AnsweringClient())
+    measure_prompt(engine, PROMPT, plan(LOOKUP), temperature=0, index=0, run_done=told.append)
     assert told == ["lookup:fixed:2", "plain", "plain", "lookup:fixed:2"]
 
 
@@ -153,3 +158,74 @@ def test_a_model_without_a_template_gets_the_bare_text() -> None:
     assert {(request.raw_prompt, request.messages) for request, _ in client.asked} == {
         ("Hello?", ())
     }
+
+
+def policies(n: int) -> list[Policy]:
+    return [Policy(PredictorName.LOOKUP, ControllerName.FIXED, 1 + i) for i in range(n)]
+
+
+def order(slots: Sequence[Slot]) -> list[int]:
+    return [slot.policy.n_draft or 0 if slot.policy else 0 for slot in slots]
+
+
+def test_a_plain_run_stands_between_two_policies() -> None:
+    assert order(slots_of_pair(policies(4), prompt=0, pair=0)) == [1, 0, 2, 3, 0, 4]
+
+
+def test_the_second_pair_is_the_first_one_backwards() -> None:
+    assert order(slots_of_pair(policies(4), prompt=0, pair=1)) == [4, 0, 3, 2, 0, 1]
+
+
+def test_an_odd_policy_has_a_plain_run_of_its_own() -> None:
+    assert order(slots_of_pair(policies(3), prompt=0, pair=0)) == [1, 0, 2, 3, 0]
+
+
+def test_one_policy_alternates_with_plain() -> None:
+    runs = [order(slots_of_pair(policies(1), prompt=0, pair=pair)) for pair in range(2)]
+    assert runs == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize("prompt", range(5))
+def test_each_policy_runs_once_a_pair_right_beside_the_plain_run_of_its_group(
+    n: int, prompt: int
+) -> None:
+    for pair in range(4):
+        slots = slots_of_pair(policies(n), prompt=prompt, pair=pair)
+        assert Counter(slot.policy for slot in slots if slot.policy) == Counter(policies(n))
+        for index, slot in enumerate(slots):
+            if slot.policy is not None:
+                beside = [*slots[max(0, index - 1) : index], *slots[index + 1 : index + 2]]
+                assert Slot(slot.group, None) in beside
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_two_pairs_put_each_policy_once_before_and_once_behind_its_plain_run(n: int) -> None:
+    for prompt in range(6):
+        for policy in policies(n):
+            assert sum(is_before(policy, n, prompt, pair) for pair in (0, 1)) == 1
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8, 12])
+def test_with_one_pair_the_prompts_balance_the_order(n: int) -> None:
+    for policy in policies(n):
+        assert sum(is_before(policy, n, prompt, pair=0) for prompt in range(4)) == 2
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_who_comes_first_changes_with_the_prompts(n: int) -> None:
+    orders = [order(slots_of_pair(policies(n), prompt=prompt, pair=0)) for prompt in range(4 * n)]
+    assert len({first for first, *_ in orders}) > n / 2
+
+
+def is_before(policy: Policy, n: int, prompt: int, pair: int) -> bool:
+    slots = slots_of_pair(policies(n), prompt=prompt, pair=pair)
+    index = next(i for i, slot in enumerate(slots) if slot.policy == policy)
+    plain = slots.index(Slot(slots[index].group, None))
+    return index < plain
+
+
+@pytest.mark.parametrize(("n", "n_pairs", "expected"), [(1, 1, 2), (4, 1, 6), (3, 2, 10)])
+def test_the_number_of_runs_is_known_before(n: int, n_pairs: int, expected: int) -> None:
+    planned = [slots_of_pair(policies(n), prompt=0, pair=pair) for pair in range(n_pairs)]
+    assert n_runs(n, n_pairs) == sum(map(len, planned)) == expected

@@ -1,13 +1,17 @@
 """What is compared, by name and by grid."""
 
+from dataclasses import replace
+
 import pytest
 
-from app.bench.errors import BenchError
-from app.bench.policies import Policy, make_policies, parse_policy
+from app.bench.policies import Policy, PolicyChoice, make_policies, parse_policy
+from app.bench.results import BenchError
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 
 LOOKUP, SUFFIX, COMBINED = PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED
 AUTO, BAND, FIXED = ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED
+CHOICE = PolicyChoice(lengths=(2, 4))
+READERS = ("off", "lookup", "suffix", "combined")
 
 
 def names(policies: tuple[Policy, ...]) -> list[str]:
@@ -70,3 +74,34 @@ def test_a_predictor_of_a_plugin_runs_beside_combined_under_auto() -> None:
     assert names(policies) == ["combined:auto", "custom:mine:auto"]
     settings = policies[1].settings(SpeculationSettings())
     assert (settings.predictor, settings.custom_predictor) == (PredictorName.CUSTOM, "mine")
+
+
+def names_with(choice: PolicyChoice, available: tuple[str, ...] = READERS) -> list[str]:
+    return [policy.name for policy in choice.of_model(available)]
+
+
+def test_without_a_choice_everything_runs_that_the_model_can_use() -> None:
+    assert names_with(CHOICE) == [
+        "combined:auto", "lookup:fixed:2", "lookup:fixed:4", "suffix:fixed:2", "suffix:fixed:4",
+        "combined:fixed:2", "combined:fixed:4",
+    ]  # fmt: skip
+    assert "draft:fixed:2" in names_with(CHOICE, (*READERS, "draft"))
+
+
+def test_named_policies_run_instead_of_the_grid() -> None:
+    assert names_with(replace(CHOICE, policies=("lookup:band", "lookup:band"))) == ["lookup:band"]
+
+
+def test_what_the_model_cannot_use_is_refused_with_what_it_can() -> None:
+    with pytest.raises(BenchError, match=r"draft cannot be used .* lookup, suffix, combined"):
+        names_with(replace(CHOICE, policies=("draft:auto",)))
+    with pytest.raises(BenchError, match="it can use none"):
+        names_with(replace(CHOICE, predictors=("lookup",)), ("off",))
+    with pytest.raises(BenchError, match="nothing to compare"):
+        names_with(CHOICE, ("off",))
+
+
+def test_bad_policies_are_found_before_a_model_is_loaded() -> None:
+    CHOICE.check()
+    with pytest.raises(BenchError, match="luck"):
+        replace(CHOICE, predictors=("luck",)).check()

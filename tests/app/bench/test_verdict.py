@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.bench.records import PromptRecord
+from app.bench.results import PromptRecord
 from app.bench.summary import SetSummary, summarise
 from app.bench.verdict import (
     auto_against_best,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.bench.benchmark import write_recommendation
-from app.bench.results_file import read_results
+from app.bench.results import read_results
 from engine.presets.preset import read_preset
 from tests.app.bench.made_results import record, results
 from tests.app.cli.conftest import kvchat

@@ -17,8 +17,7 @@ import app.application
 import engine.memory.hardware
 import engine.process.client
 from app import paths
-from app.bench.records import PromptRecord
-from app.bench.results_file import write_results
+from app.bench.results import PromptRecord, write_results
 from app.cli import main
 from app.store.chats import ChatStore
 from engine.cache.namespace import Namespace

@@ -5,22 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from app.bench.asking import Asker
-from app.bench.errors import BenchError
-from app.bench.job import make_units, run_units, still_to_do, without_failures
-from app.bench.measure import Plan
+from app.bench.benchmark import make_units, run_units, still_to_do, without_failures
+from app.bench.measure import RunPlan
 from app.bench.policies import parse_policy
 from app.bench.prompt_sets import Prompt
-from app.bench.records import PromptRecord, Results
+from app.bench.results import BenchError, PromptRecord, Results
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.errors import WorkerError
 from engine.events import Event, Failed, WorkerStopped
 from engine.requests import GenerationRequest
-from tests.app.bench.answering_client import CONFIGURATION, AnsweringClient, steady
+from tests.app.bench.answering_client import CONFIGURATION, AnsweringClient, loaded, steady
 from tests.app.bench.made_results import results
 
 POLICY = parse_policy("lookup:fixed:2")
-PLAN = Plan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
+PLAN = RunPlan((POLICY,), 1, 40, 1, SpeculationSettings(), SamplingSettings(), False, True)
 PROMPTS = [Prompt("chat", name, name) for name in ("one", "two", "three", "four")]
 EMPTY = results(policies=[POLICY.name])
 
@@ -32,7 +30,7 @@ class Told:
         self.runs: list[str] = []
         self.prompts: list[tuple[str, int]] = []
 
-    def run_done(self, unit: object, policy: str) -> None:
+    def run_done(self, prompt: object, policy: str) -> None:
         self.runs.append(policy)
 
     def prompt_done(self, record: PromptRecord, n_done: int) -> None:
@@ -57,9 +55,8 @@ DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)
 def run(client: AnsweringClient, done: Results = EMPTY) -> tuple[Results, list[Results], Told]:
     kept: list[Results] = []
     told = Told()
-    asker = Asker(client, CONFIGURATION)
     units = still_to_do(make_units([PROMPTS], [0.0]), done)
-    final = run_units(asker, units, PLAN, done, progress=told, keep=kept.append)
+    final = run_units(loaded(client), units, PLAN, done, progress=told, keep=kept.append)
     return final, kept, told
 
 
@@ -98,7 +95,7 @@ def test_an_engine_that_keeps_dying_ends_the_benchmark_and_what_was_done_is_kept
     kept: list[Results] = []
     with pytest.raises(WorkerError, match="died on 3 prompts in a row"):
         run_units(
-            Asker(client, CONFIGURATION),
+            loaded(client),
             make_units([PROMPTS], [0.0]),
             PLAN,
             EMPTY,
@@ -130,17 +127,16 @@ def test_an_engine_that_cannot_be_loaded_is_an_error() -> None:
             self._events = [Failed("No model", "it is broken", fatal=True)]
 
     with pytest.raises(WorkerError, match="No model: it is broken"):
-        Asker(Broken(), CONFIGURATION)
+        loaded(Broken())
 
 
 def test_results_that_cannot_be_kept_end_the_benchmark() -> None:
     def full(results: Results) -> None:
         raise BenchError("the disk is full")
 
-    asker = Asker(AnsweringClient(), CONFIGURATION)
     units = make_units([PROMPTS], [0.0])
     with pytest.raises(BenchError, match="disk is full"):
-        run_units(asker, units, PLAN, EMPTY, progress=Told(), keep=full)
+        run_units(loaded(AnsweringClient()), units, PLAN, EMPTY, progress=Told(), keep=full)
 
 
 def test_what_is_resumed_leaves_out_what_is_done_and_tries_failures_again() -> None:

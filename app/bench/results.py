@@ -1,0 +1,242 @@
+"""What a benchmark writes down: the machine, the settings and every run, kept as a JSON file."""
+
+import dataclasses
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from pydantic import TypeAdapter, ValidationError
+
+from app import __version__
+from app.config import SettingsError, write_atomically
+from app.doctor.llama_cpp import check_build
+from engine.errors import EngineError
+from engine.files import RECORDS_BYTES, read_text
+from engine.memory.hardware import find_gpus
+from engine.parsing import parse_json
+
+PLAIN = "plain"
+"""Name of the runs that draft nothing."""
+SCHEMA = 1
+"""Raised whenever a field changes its meaning; older files are then refused, not misread."""
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+class BenchError(EngineError):
+    """A prompt set, a choice of policies, or a file of results that cannot be used."""
+
+    title = "The benchmark cannot run"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One reply: who drafted, how fast, and what was counted."""
+
+    policy: str
+    """Name of a policy, or `plain`."""
+    pair: int
+    group: int
+    """Runs of one pair and group ran next to each other."""
+    seed: int
+    decode_tps: float
+    """Tokens a second behind the prefill."""
+    n_tokens: int
+    finish_reason: str
+    n_rounds: int
+    n_verified: int
+    n_accepted: int
+    n_emitted: int
+    parts_at: int | None = None
+    """Index of the first token that differs from the plain run beside it, None where none does; of
+    a plain run, from the first plain run of its pair."""
+    parts_as: str = ""
+    """The text from there on, shortened; empty where it does not part."""
+    by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Verified and accepted tokens of each predictor."""
+    by_position: tuple[tuple[int, int], ...] = ()
+    """Examined and accepted tokens at the first position of the drafts, the second and so on."""
+    last_reason: str = ""
+    """What the rule of the length said at the end of the reply."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self.policy == PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What rounds of one size took over a prompt, the target's batch and the choice together."""
+
+    n_rows: int
+    n_rounds: int
+    median_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRecord:
+    """All runs of one prompt at one temperature, or why there are none."""
+
+    set_name: str
+    prompt: str
+    temperature: float
+    n_prompt: int = 0
+    """Tokens of the prompt."""
+    is_loop: bool = False
+    """Whether the plain reply ends in repeating itself."""
+    text: str = ""
+    """The first plain reply."""
+    runs: tuple[Run, ...] = ()
+    batches: tuple[BatchCost, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the engine reported, such as a predictor that failed."""
+    failure: str | None = None
+    """Why the prompt has no runs, None where it has them."""
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """What identifies the prompt when a benchmark is resumed."""
+        return self.set_name, self.prompt, self.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where it was measured."""
+
+    system: str
+    processor: str
+    n_cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...]
+    llama_cpp: str
+    """Version of the binding and what its build was made for."""
+    kvchat: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was measured."""
+
+    model: str
+    """File name of the model."""
+    model_bytes: int
+    file_type: str
+    n_vocab: int
+    n_ctx: int
+    n_threads: int | None
+    draft: str | None
+    draft_bytes: int | None
+    policies: tuple[str, ...]
+    n_pairs: int
+    n_tokens: int
+    """Most tokens of a reply."""
+    seed: int
+    verification: str
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A benchmark as far as it has come."""
+
+    machine: Machine
+    subject: Subject
+    started: str
+    """Date and time in ISO 8601, with the offset."""
+    prompts: tuple[PromptRecord, ...] = ()
+    elapsed_s: float = 0.0
+    """Time of all prompts so far, those of earlier runs included."""
+    schema: int = SCHEMA
+
+
+def this_machine() -> Machine:
+    """The facts without which a number cannot be compared with another machine's."""
+    _, build = check_build()
+    described = "unknown" if build is None else f"{build.version} ({build.features})"
+    return Machine(
+        system=f"{platform.system()} {platform.release()}",
+        processor=processor_name(CPU_INFO.read_text() if CPU_INFO.is_file() else ""),
+        n_cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=tuple(device.name for device in find_gpus()),
+        llama_cpp=f"llama-cpp-python {described}",
+        kvchat=__version__,
+        python=platform.python_version(),
+    )
+
+
+def processor_name(cpu_info: str) -> str:
+    """The model of the processor from the text of `/proc/cpuinfo`, else the architecture."""
+    for line in cpu_info.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def read_results(path: Path) -> Results:
+    """Read what `write_results` wrote.
+
+    Raises:
+        BenchError: the file cannot be read, is not of a benchmark, or of another version.
+    """
+    try:
+        text = read_text(path, limit=RECORDS_BYTES)
+        data = parse_json(text)
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path} cannot be read as results of a benchmark: {error}") from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise BenchError(
+            f"{path} has the schema {schema!r} and this kvchat reads {SCHEMA}: measure again"
+        )
+    try:
+        return TypeAdapter(Results).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BenchError(f"{path} is damaged at {where}: {first['msg']}") from error
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Replace the file whole, so that a crash leaves the last complete one.
+
+    Raises:
+        BenchError: the file cannot be written.
+    """
+    text = json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1)
+    write_text(path, f"{text}\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report's file.
+
+    Raises:
+        BenchError: the file cannot be written.
+    """
+    try:
+        write_atomically(path, text)
+    except SettingsError as error:
+        raise BenchError(str(error)) from error
+
+
+def check_same_subject(old: Subject, new: Subject) -> None:
+    """Make sure that runs to come can stand beside those of a file.
+
+    Raises:
+        BenchError: something else would be measured; every difference is named.
+    """
+    differences = [
+        f"{field.name} was {before!r} and is {now!r}"
+        for field in dataclasses.fields(Subject)
+        for before, now in [(getattr(old, field.name), getattr(new, field.name))]
+        if before != now
+    ]
+    if differences:
+        raise BenchError(
+            f"the results to resume are of another measurement ({'; '.join(differences)}): "
+            "take the same options, or start a new file"
+        )

@@ -1,0 +1,127 @@
+"""Waiting for an engine: loads, replies, and the ways in which both end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.events import Event, Failed, Finished, Loaded, TokensCommitted, WorkerStopped
+from engine.process.blocking_client import (
+    BlockingClient,
+    EngineStoppedError,
+    EngineTimeoutError,
+    RequestFailedError,
+)
+from engine.requests import GenerationRequest, Message
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient, loaded
+
+REQUEST = GenerationRequest(messages=(Message("user", "Hello"),))
+DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)
+HUNG = replace(DIED, will_restart=True)
+
+
+class Loading(ScriptedClient):
+    """Says what it is given for each load."""
+
+    def __init__(self, *answers: Sequence[Event]) -> None:
+        super().__init__()
+        self.answers = [*answers]
+
+    def load(self, configuration: Configuration) -> None:
+        self.loads.append(configuration)
+        for event in self.answers.pop(0):
+            self.emit(event)
+
+
+LOADED = loaded(CONFIGURATION)
+
+
+def test_a_load_gives_what_the_engine_said_of_the_model() -> None:
+    engine = BlockingClient(ScriptedClient())
+    assert engine.load(CONFIGURATION) == LOADED
+    assert engine.loaded == LOADED
+
+
+def test_a_crash_while_loading_that_is_tried_again_is_told_and_waited_for() -> None:
+    crashes: list[WorkerStopped] = []
+    engine = BlockingClient(Loading([HUNG, LOADED]), on_restart=crashes.append)
+    assert engine.load(CONFIGURATION) == LOADED
+    assert crashes == [HUNG]
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [(Failed("No model", "it is broken"), RequestFailedError), (DIED, EngineStoppedError)],
+)
+def test_a_load_that_fails_says_why(event: Failed | WorkerStopped, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"{event.title}: {event.message}") as raised:
+        BlockingClient(Loading([event])).load(CONFIGURATION)
+    assert raised.value.event is event  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_is_silent_beyond_the_limit_is_given_up() -> None:
+    with pytest.raises(EngineTimeoutError, match=r"within 0\.01 s"):
+        BlockingClient(Loading([]), limit_s=0.01).load(CONFIGURATION)
+
+
+def test_a_reply_ends_with_its_end() -> None:
+    engine = BlockingClient(ScriptedClient())
+    engine.load(CONFIGURATION)
+    events = [*engine.reply(REQUEST)]
+    assert isinstance(events[-1], Finished)
+    assert any(isinstance(event, TokensCommitted) for event in events)
+
+
+def test_a_reply_whose_reader_was_interrupted_goes_on_without_a_gap() -> None:
+    whole = [*_ready(ScriptedClient()).reply(REQUEST)]
+    engine = _ready(ScriptedClient())
+    first = next(iter(engine.reply(REQUEST)))
+    assert [first, *engine.rest_of_reply()] == whole
+
+
+def test_settings_are_switched_before_the_reply() -> None:
+    client = ScriptedClient()
+    settings = SpeculationSettings(predictor=PredictorName.LOOKUP)
+    assert [*_ready(client).reply(REQUEST, settings)]
+    assert client.settings == [settings]
+
+
+def test_a_refused_request_leaves_the_engine_for_the_next() -> None:
+    client = ScriptedClient(Script(refuses=("Too long", "raise --ctx")))
+    engine = _ready(client)
+    with pytest.raises(RequestFailedError, match="Too long: raise --ctx"):
+        [*engine.reply(REQUEST)]
+    client.script = Script()
+    assert [*engine.reply(REQUEST)]
+    assert len(client.loads) == 1
+
+
+def test_an_engine_that_died_has_its_model_again_for_the_next_reply() -> None:
+    client = ScriptedClient(Script(dies_after=1))
+    engine = _ready(client)
+    with pytest.raises(EngineStoppedError, match="signal 9"):
+        [*engine.reply(REQUEST)]
+    client.script = Script()
+    assert [*engine.reply(REQUEST)]
+    assert client.loads == [CONFIGURATION, CONFIGURATION]
+
+
+def test_an_engine_that_hung_in_a_reply_ends_it_and_is_waited_for_before_the_next() -> None:
+    client = ScriptedClient()
+    engine = _ready(client)
+    client.emit(HUNG)
+    with pytest.raises(EngineStoppedError):
+        [*engine.reply(REQUEST)]
+    again = replace(LOADED, elapsed_s=9.0)
+    client.close()
+    client.emit(again)
+    assert [*engine.reply(REQUEST)]
+    assert engine.loaded is again
+    assert len(client.loads) == 1
+
+
+def _ready(client: ScriptedClient) -> BlockingClient:
+    engine = BlockingClient(client)
+    assert isinstance(engine.load(CONFIGURATION), Loaded)
+    return engine
