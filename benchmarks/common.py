@@ -3,22 +3,19 @@
 import sys
 import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration
-from engine.events import (
-    CacheChanged,
-    Event,
-    Failed,
-    Finished,
-    Loaded,
-    TokensCommitted,
-    WorkerStopped,
-)
+from engine.events import CacheChanged, Finished, TiersChanged, TokensCommitted, WorkerStopped
+from engine.process.blocking_client import BlockingClient, EngineStoppedError
 from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest
+
+OPEN_S = 60.0
+"""How long the cache may take to open, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,59 +28,49 @@ class Timed:
     finished: Finished
 
 
-def load(model: Path, *, cache: CacheSettings | None = None, **fields: object) -> WorkerClient:
-    """Give an engine with the model loaded; `fields` are those of `Configuration`."""
+def load(model: Path, *, cache: CacheSettings | None = None, **fields: object) -> BlockingClient:
+    """An engine with the model loaded; `fields` are those of `Configuration`."""
     log_path = Path(tempfile.gettempdir()) / "kvchat-benchmark.log"
-    client = WorkerClient(log_path=log_path, cache=cache)
-    client.load(Configuration(model_path=model.resolve(), **fields))  # type: ignore[arg-type]
-    wait(client, Loaded)
-    return client
+    engine = BlockingClient(WorkerClient(log_path=log_path, cache=cache), on_restart=_give_up)
+    engine.load(Configuration(model_path=model.resolve(), **fields))  # type: ignore[arg-type]
+    return engine
 
 
-def ask(client: WorkerClient, request: GenerationRequest) -> Finished:
-    """Give the finished reply to a request."""
-    client.generate(request)
-    finished = wait(client, Finished)[-1]
+def _give_up(stopped: WorkerStopped) -> None:
+    raise EngineStoppedError(stopped)  # what runs after a fallback is not what was asked for
+
+
+def ask(engine: BlockingClient, request: GenerationRequest) -> Finished:
+    """The finished reply to a request."""
+    (finished,) = deque(engine.reply(request), maxlen=1)
     assert isinstance(finished, Finished)
     return finished
 
 
-def ask_timed(client: WorkerClient, request: GenerationRequest) -> Timed:
-    """Give a reply with the time to its first token, as the front end sees it."""
+def ask_timed(engine: BlockingClient, request: GenerationRequest) -> Timed:
+    """A reply with the time to its first token, as the front end sees it."""
     started = time.perf_counter()
-    client.generate(request)
     first_token_s, reuse = None, None
-    while True:
-        for event in client.poll(1.0):
-            match event:
-                case TokensCommitted() if first_token_s is None:
-                    first_token_s = time.perf_counter() - started
-                case CacheChanged() if reuse is None:
-                    reuse = event
-                case Finished():
-                    if first_token_s is None or reuse is None:
-                        sys.exit("a reply ended before its first token: ask something else")
-                    return Timed(first_token_s, reuse, event)
-                case Failed() | WorkerStopped():
-                    sys.exit(f"{event.title}: {event.message}")
-                case _:
-                    pass
+    for event in engine.reply(request):
+        match event:
+            case TokensCommitted() if first_token_s is None:
+                first_token_s = time.perf_counter() - started
+            case CacheChanged() if reuse is None:
+                reuse = event
+            case Finished() if first_token_s is not None and reuse is not None:
+                return Timed(first_token_s, reuse, event)
+    sys.exit("a reply ended before its first token: ask something else")
 
 
-def wait(client: WorkerClient, last: type[Event]) -> list[Event]:
-    """Collect events up to one of a type; a failure ends the benchmark."""
-    events: list[Event] = []
-    while True:
-        for event in client.poll(1.0):
-            events.append(event)
-            if isinstance(event, last):
-                return events
-            if isinstance(event, Failed | WorkerStopped):
-                sys.exit(f"{event.title}: {event.message}")
+def wait_for_cache(engine: BlockingClient) -> None:
+    """Wait until the tiers are open, which is not part of loading."""
+    for event in engine.events(OPEN_S):
+        if isinstance(event, TiersChanged) and len(event.report.tiers) > 1:
+            return
 
 
 def tokens_per_second(finished: Finished) -> float:
-    """Give the speed behind the prefill, the time between rounds included."""
+    """The speed after the prefill, the time between rounds included."""
     if finished.stats.decode_tps is None:
         sys.exit("nothing was generated, so there is no speed")
     return finished.stats.decode_tps

@@ -103,11 +103,11 @@ def measured(configuration: Configuration) -> tuple[Device, ...]:
         for name in Configuration.__dataclass_fields__
         if name != "model_path"
     }
-    client = load(configuration.model_path, **fields)
+    engine = load(configuration.model_path, **fields)
     try:
         return find_gpus()
     finally:
-        client.close()
+        engine.client.close()
 
 
 def settled(

@@ -18,7 +18,7 @@ from common import ask, load, tokens_per_second
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import Finished
-from engine.process.client import WorkerClient
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 
 PROMPT = (
@@ -39,21 +39,23 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         loop = compile_loop(Path(folder))
-        client = load(
+        engine = load(
             options.model,
             n_ctx=N_CTX,
             n_threads=options.threads,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
         )
         ids = prompt_ids(options.model)
-        compare(loop, client, ids, options)
-        client.close()
+        compare(loop, engine, ids, options)
+        engine.client.close()
 
 
-def compare(loop: Path, client: WorkerClient, ids: list[int], options: argparse.Namespace) -> None:
+def compare(
+    loop: Path, engine: BlockingClient, ids: list[int], options: argparse.Namespace
+) -> None:
     ratios, ours, bare = [], [], []
     for pair in range(options.pairs + 1):
-        reply = generate(client, options.tokens)
+        reply = generate(engine, options.tokens)
         seconds, generated = run_loop(loop, options, ids)
         if list(reply.token_ids) != generated[: len(reply.token_ids)]:
             sys.exit("the two sides generated different tokens: the comparison would be of nothing")
@@ -72,8 +74,8 @@ def compare(loop: Path, client: WorkerClient, ids: list[int], options: argparse.
     )
 
 
-def generate(client: WorkerClient, n_tokens: int) -> Finished:
-    return ask(client, GenerationRequest(raw_prompt=PROMPT, max_tokens=n_tokens))
+def generate(engine: BlockingClient, n_tokens: int) -> Finished:
+    return ask(engine, GenerationRequest(raw_prompt=PROMPT, max_tokens=n_tokens))
 
 
 def prompt_ids(model: Path) -> list[int]:

@@ -18,19 +18,17 @@ there is printed. The state of the cache is what a setting `slots = 1` gives: on
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import page_cache
-from common import Timed, ask_timed, load
+from common import Timed, ask_timed, load, wait_for_cache
 
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.events import TiersChanged
-from engine.process.client import WorkerClient
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
@@ -43,7 +41,6 @@ QUESTIONS = tuple(
 PLACES = ("nothing", "hot", "warm", "cold", "prefetched")
 GOALS = {"warm": 1 / 50, "cold": 1 / 20}
 PREFETCH_S = 1.0
-OPEN_S = 30.0
 
 
 def main() -> None:
@@ -64,7 +61,7 @@ class Bench:
         self.how_dropped = ""
         self.resident: list[float] = []
         self.n_prompt = 0
-        self._client = self._start()
+        self._engine = self._start()
 
     def pair(self, number: int) -> dict[str, Timed]:
         """Give the reply of one new chat from each place."""
@@ -81,7 +78,7 @@ class Bench:
         self._restart()
         timed["cold"] = self._ask(chat, turns[2])
         self._restart()
-        self._client.prefetch(turns[3][:2])
+        self._engine.client.prefetch(turns[3][:2])
         time.sleep(PREFETCH_S)
         timed["prefetched"] = self._ask(chat, turns[3])
         self.n_prompt = timed["hot"].reuse.n_prompt
@@ -89,25 +86,25 @@ class Bench:
         return timed
 
     def close(self) -> None:
-        self._client.close()
+        self._engine.client.close()
 
     def _ask(self, owner: str, messages: Sequence[Message]) -> Timed:
         request = GenerationRequest(messages=tuple(messages), max_tokens=16, owner=owner)
-        return ask_timed(self._client, request)
+        return ask_timed(self._engine, request)
 
     def _another_chat(self, number: int) -> None:
         other = Message("user", f"Something else, number {number}: name three colours.")
         self._ask(f"other:{number}", (other,))
 
     def _restart(self) -> None:
-        self._client.close()
+        self._engine.client.close()
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         self.how_dropped = page_cache.drop(files, everything=self._options.drop_all)
         self.resident.append(page_cache.resident_share(files))
-        self._client = self._start()
+        self._engine = self._start()
 
-    def _start(self) -> WorkerClient:
-        client = load(
+    def _start(self) -> BlockingClient:
+        engine = load(
             self._options.model,
             cache=CacheSettings(folder=self._folder / "states"),
             n_ctx=max(4096, 2 * self._options.tokens),
@@ -117,18 +114,8 @@ class Bench:
             flash_attention=self._options.flash_attention,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
         )
-        wait_for_cache(client)
-        return client
-
-
-def wait_for_cache(client: WorkerClient) -> None:
-    """Wait until the tiers are open, which is not part of loading."""
-    end = time.monotonic() + OPEN_S
-    while time.monotonic() < end:
-        for event in client.poll(0.05):
-            if isinstance(event, TiersChanged) and len(event.report.tiers) > 1:
-                return
-    sys.exit(f"the cache was not open {OPEN_S:.0f} s after the model")
+        wait_for_cache(engine)
+        return engine
 
 
 def report(times: Sequence[dict[str, Timed]], bench: Bench) -> None:

@@ -35,13 +35,12 @@ from pathlib import Path
 import llama_cpp
 import page_cache
 import psutil
-from common import ask_timed, load
-from resume import wait_for_cache
+from common import ask_timed, load, wait_for_cache
 from speed_peers.server import free_port, last_line
 
 from engine.cache.report import MIB, CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.process.client import WorkerClient
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 
 SENTENCES = {
@@ -81,12 +80,12 @@ class Kvchat:
 
     def __init__(self, options: argparse.Namespace, folder: Path, n_slots: int) -> None:
         self._options, self._folder, self._n_slots = options, folder / "states", n_slots
-        self._client = self._start()
+        self._engine = self._start()
 
     def ask(self, step: str, outcome: Outcome) -> None:
         owner = f"chat:{step[0]}"
         timed = ask_timed(
-            self._client,
+            self._engine,
             GenerationRequest(
                 raw_prompt=text_of(step, self._options.tokens), max_tokens=MAX_TOKENS, owner=owner
             ),
@@ -96,16 +95,16 @@ class Kvchat:
         outcome.n_computed[step] = timed.reuse.n_prompt - timed.reuse.n_reused
 
     def restart(self, outcome: Outcome) -> None:
-        outcome.rss_bytes = self._client.process_memory_bytes() or 0
-        self._client.close()
+        outcome.rss_bytes = self._engine.client.process_memory_bytes() or 0
+        self._engine.client.close()
         outcome.disk_bytes = dropped(self._folder)
-        self._client = self._start()
+        self._engine = self._start()
 
     def close(self) -> None:
-        self._client.close()
+        self._engine.client.close()
 
-    def _start(self) -> WorkerClient:
-        client = load(
+    def _start(self) -> BlockingClient:
+        engine = load(
             self._options.model,
             cache=CacheSettings(folder=self._folder),
             n_ctx=context_of(self._options) * self._n_slots,
@@ -113,8 +112,8 @@ class Kvchat:
             n_threads=self._options.threads,
             speculation=SpeculationSettings(predictor=PredictorName.OFF),
         )
-        wait_for_cache(client)
-        return client
+        wait_for_cache(engine)
+        return engine
 
 
 class Server:

@@ -28,6 +28,7 @@ from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
 from engine.configuration import SamplingSettings
 from engine.events import Failed, Loaded, TiersChanged, WorkerStopped
+from engine.process.blocking_client import BlockingClient
 
 N_SHARED, N_LINE = 300, 500
 STEPS = ("prepared", "model loaded", "tiers open")
@@ -107,18 +108,17 @@ def start(model: Path) -> Sequence[float]:
 
 def wait_for_tiers(opened: AppParts, began: float) -> dict[str, float]:
     reached: dict[str, float] = {}
-    while len(reached) < 2:
-        for event in opened.controller.client.poll(LIMIT_S):
-            at = time.perf_counter() - began
-            match event:
-                case Loaded():
-                    reached["model loaded"] = at
-                case TiersChanged(report) if len(report.tiers) > 1:
-                    reached.setdefault("tiers open", at)
-                case Failed() | WorkerStopped():
-                    sys.exit(f"{event.title}: {event.message}")
-                case _:
-                    pass
+    for event in BlockingClient(opened.controller.client).events(LIMIT_S):
+        at = time.perf_counter() - began
+        match event:
+            case Loaded():
+                reached["model loaded"] = at
+            case TiersChanged(report) if len(report.tiers) > 1:
+                reached.setdefault("tiers open", at)
+            case Failed() | WorkerStopped():
+                sys.exit(f"{event.title}: {event.message}")
+        if len(reached) == 2:
+            break
     return reached
 
 

@@ -11,13 +11,14 @@ import argparse
 import random
 import statistics
 import time
+from collections import deque
 from pathlib import Path
 
-from common import ask, load, wait
+from common import ask, load
 
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.events import Finished, PromptProgress
-from engine.process.client import WorkerClient
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
@@ -29,29 +30,29 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    client = load(
+    engine = load(
         options.model,
         n_ctx=8192,
         n_threads=options.threads,
         speculation=SpeculationSettings(predictor=PredictorName.OFF),
     )
-    second_turn(client, options.runs)
-    stop_in_prefill(client, 2 * options.runs)
-    client.close()
+    second_turn(engine, options.runs)
+    stop_in_prefill(engine, 2 * options.runs)
+    engine.client.close()
 
 
-def second_turn(client: WorkerClient, runs: int) -> None:
+def second_turn(engine: BlockingClient, runs: int) -> None:
     first_message = Message("user", SENTENCE * 60)
     ratios, reused_s, whole_s = [], [], []
     for _ in range(runs):
-        forget(client)
-        first = ask(client, GenerationRequest(messages=(first_message,), max_tokens=16))
+        forget(engine)
+        first = ask(engine, GenerationRequest(messages=(first_message,), max_tokens=16))
         answer = Message("assistant", first.text, first.token_ids, first.vocabulary_id)
         turn = (first_message, answer, Message("user", "And in winter?"))
         request = GenerationRequest(messages=turn, max_tokens=4)
-        second = ask(client, request).stats
-        forget(client)
-        whole = ask(client, request).stats
+        second = ask(engine, request).stats
+        forget(engine)
+        whole = ask(engine, request).stats
         assert second.first_token_s is not None
         assert whole.first_token_s is not None
         reused_s.append(second.first_token_s)
@@ -63,17 +64,17 @@ def second_turn(client: WorkerClient, runs: int) -> None:
     print(f"  ratio       {statistics.median(ratios):8.3f} (median of {runs} pairs)")
 
 
-def stop_in_prefill(client: WorkerClient, runs: int) -> None:
+def stop_in_prefill(engine: BlockingClient, runs: int) -> None:
     rng = random.Random(1)
     latencies = []
     for _ in range(runs):
-        forget(client)
-        client.generate(GenerationRequest(messages=(Message("user", SENTENCE * 250),)))
-        wait(client, PromptProgress)
+        forget(engine)
+        events = engine.reply(GenerationRequest(messages=(Message("user", SENTENCE * 250),)))
+        assert any(isinstance(event, PromptProgress) for event in events)
         time.sleep(rng.uniform(0.1, 3.0))
         asked = time.monotonic()
-        client.stop()
-        finished = wait(client, Finished)[-1]
+        engine.client.stop()
+        (finished,) = deque(events, maxlen=1)
         latencies.append(time.monotonic() - asked)
         assert isinstance(finished, Finished)
         assert finished.stats.n_emitted == 0, "the prefill was over before the stop"
@@ -83,8 +84,8 @@ def stop_in_prefill(client: WorkerClient, runs: int) -> None:
     )
 
 
-def forget(client: WorkerClient) -> None:
-    ask(client, GenerationRequest(raw_prompt="Something else.", max_tokens=1))
+def forget(engine: BlockingClient) -> None:
+    ask(engine, GenerationRequest(raw_prompt="Something else.", max_tokens=1))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Kvchat:
         draft = None
         if setup.draft is not None:
             draft = DraftConfiguration(setup.draft.resolve(), n_ctx=setup.n_ctx)
-        self._client = load(
+        self._engine = load(
             setup.model,
             n_ctx=setup.n_ctx,
             n_threads=setup.n_threads,
@@ -42,14 +42,14 @@ class Kvchat:
         self.versions: dict[str, str] = {}
 
     def ask(self, mode: Mode, question: Question, sampling: Sampling) -> Reply:
-        self._client.set_speculation(settings_of(mode))
+        self._engine.client.set_speculation(settings_of(mode))
         request = GenerationRequest(
             messages=(Message("user", question.text),),
             sampling=SamplingSettings(temperature=sampling.temperature),
             max_tokens=sampling.max_tokens,
             seed=sampling.seed,
         )
-        finished = ask(self._client, request)
+        finished = ask(self._engine, request)
         stats = finished.stats
         if stats.n_prompt != len(question.tokens):
             raise PeerError(
@@ -66,7 +66,7 @@ class Kvchat:
         )
 
     def close(self) -> None:
-        self._client.close()
+        self._engine.client.close()
 
 
 def settings_of(mode: Mode) -> SpeculationSettings:

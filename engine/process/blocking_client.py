@@ -115,7 +115,7 @@ class BlockingClient:
 
     def rest_of_reply(self) -> Iterator[Event]:
         """What is still to come of a reply whose iteration was interrupted; raises as `reply`."""
-        for event in self.events():
+        for event in self.events(self._limit_s):
             match event:
                 case Failed(fatal=fatal):
                     self._is_gone = fatal
@@ -127,23 +127,23 @@ class BlockingClient:
             if isinstance(event, Finished):
                 return
 
-    def events(self) -> Iterator[Event]:
+    def events(self, limit_s: float = math.inf) -> Iterator[Event]:
         """Every event as it comes, without an end of its own.
 
         Raises:
-            EngineTimeoutError: the caller still waits when the limit has passed.
+            EngineTimeoutError: the caller still waits after `limit_s` seconds.
         """
-        deadline_s = time.monotonic() + self._limit_s
+        deadline_s = time.monotonic() + limit_s
         while True:
             while self._pending:
                 yield self._pending.popleft()
             if time.monotonic() > deadline_s:
-                raise EngineTimeoutError(f"it did not finish within {self._limit_s:g} s")
+                raise EngineTimeoutError(f"it did not finish within {limit_s:g} s")
             self._pending.extend(self.client.poll(POLL_S))
 
     def _wait_until_loaded(self) -> Loaded:
         self._is_restarting = False
-        for event in self.events():
+        for event in self.events(self._limit_s):
             match event:
                 case Loaded():
                     self._loaded = event
