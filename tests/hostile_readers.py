@@ -44,10 +44,9 @@ from engine.memory.units import parse_bytes
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.header_cache import HeaderCache
-from engine.model.remote import read_remote
+from engine.model.http_ranges import Version
+from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.remote_address import parse_address
-from engine.model.remote_cache import CachedHeader, RemoteCache
-from engine.model.remote_ranges import Version
 from engine.presets.export.lm_studio import merge
 from engine.presets.importing.command import read_words
 from engine.presets.importing.text import read_text as read_import

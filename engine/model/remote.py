@@ -1,30 +1,37 @@
-"""Headers of models that are not on this machine, read in pieces over HTTP."""
+"""Headers of models that are not on this machine, read in pieces over HTTP and kept on disk."""
 
+import contextlib
 import datetime
+import hashlib
+import json
 import os
-import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.gguf import GgufFile, Part, read_parts
 from engine.model.gguf_header import read_header
-from engine.model.header_bytes import HeaderBytes
-from engine.model.remote_address import RemoteAddress, parse_address
-from engine.model.remote_cache import CachedHeader, RemoteCache
-from engine.model.remote_ranges import (
+from engine.model.header_bytes import MAX_HEADER_BYTES, HeaderBytes
+from engine.model.http_ranges import (
     LIMIT_S,
     TIMEOUT_S,
     Piece,
     Progress,
+    RangeClient,
     RemoteFileError,
     UnreachableError,
-    fetch_piece,
+    Version,
 )
+from engine.model.remote_address import RemoteAddress, parse_address
+from engine.parsing import parse_json
 
 CHUNK_BYTES = 4 << 20
 """A header takes up to 10 MB, nearly all of it vocabulary: one to three pieces."""
 PART_CHUNK_BYTES = 1 << 16
 """The further parts of a split model hold little more than their tensor table."""
+FORMAT = 1
+MAX_CACHE_BYTES = 512 << 20
+"""Older headers go when those that are kept take more; one takes up to 20 MiB."""
 
 
 def read_remote(
@@ -54,12 +61,64 @@ def read_remote(
         ModelFileError: no address, or no usable GGUF file behind it.
     """
     address = parse_address(name)
-    reader = _Reader(RemoteCache(cache_folder), progress, timeout_s, time.monotonic() + limit_s)
+    client = RangeClient(progress=progress, timeout_s=timeout_s, limit_s=limit_s)
+    reader = _Reader(RemoteCache(cache_folder), client)
     asked = reader.part(address, CHUNK_BYTES)
     file = read_parts(
         asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES)
     )  # fmt: skip
-    return replace(file, origin=_origin(address, reader.kept))
+    kept = "" if reader.kept is None else f" ({reader.kept})"
+    return replace(file, origin=f"{address.shown}{kept}")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedHeader:
+    """The bytes of a header, and which content of the address they belong to."""
+
+    data: bytes
+    version: Version
+    saved: str
+    """Day on which they were read."""
+
+
+class RemoteCache:
+    """A folder of headers; without one nothing is kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, url: str) -> CachedHeader | None:
+        """What is kept of an address; none where it is not there or damaged."""
+        if self._folder is None:
+            return None
+        about, body = _cache_paths(self._folder, url)
+        try:
+            found = parse_json(read_bytes(about, limit=RECORDS_BYTES))
+            data = read_bytes(body, limit=MAX_HEADER_BYTES)
+        except (OSError, ValueError):
+            return None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            return None
+        version = _version_of(found.get("version"))
+        if version is None or found.get("digest") != _digest(data):
+            return None
+        return CachedHeader(data, version, str(found.get("saved")))
+
+    def save(self, url: str, header: CachedHeader) -> None:
+        """Keep a header. What cannot be written is asked for again, nothing is lost."""
+        if self._folder is None:
+            return
+        about, body = _cache_paths(self._folder, url)
+        content = {
+            "format": FORMAT,
+            "version": asdict(header.version),
+            "digest": _digest(header.data),
+            "saved": header.saved,
+        }
+        with contextlib.suppress(OSError):
+            replace_file(body, [header.data], is_durable=False)
+            replace_file(about, [json.dumps(content).encode()], is_durable=False)
+            _prune(self._folder, keep={about, body})
 
 
 @dataclass(slots=True)
@@ -67,9 +126,7 @@ class _Reader:
     """Reads the parts of one model."""
 
     cache: RemoteCache
-    progress: Progress | None
-    timeout_s: float
-    ends_at: float
+    client: RangeClient
     kept: str | None = None
     """Of which day the header is where the server could not be asked."""
 
@@ -94,29 +151,13 @@ class _Reader:
             raise UnreachableError(
                 f"{address.shown} is not asked for while HF_HUB_OFFLINE is set: unset it"
             )
-        return fetch_piece(
-            address,
-            0,
-            chunk_bytes,
-            known=cached.version if cached else None,
-            progress=self.progress,
-            timeout_s=self.timeout_s,
-            ends_at=self.ends_at,
-        )
+        return self.client.read(address, 0, chunk_bytes, known=cached.version if cached else None)
 
     def _rest(self, address: RemoteAddress, first: Piece, chunk_bytes: int) -> Part:
         def more(start: int, stop: int) -> bytes:
             if start < len(first.data):
                 return first.data[start:stop]
-            piece = fetch_piece(
-                address,
-                start,
-                stop,
-                url=first.url,
-                progress=self.progress,
-                timeout_s=self.timeout_s,
-                ends_at=self.ends_at,
-            )
+            piece = self.client.read(address, start, stop, url=first.url)
             if piece is None or not piece.version.is_same(first.version):
                 raise RemoteFileError(
                     f"{address.shown} changed while its header was read: read it again"
@@ -140,5 +181,28 @@ def _of_cache(address: RemoteAddress, cached: CachedHeader) -> Part:
     return Part(Path(address.file_name), header, nbytes)
 
 
-def _origin(address: RemoteAddress, kept: str | None) -> str:
-    return address.shown if kept is None else f"{address.shown} ({kept})"
+def _version_of(kept: object) -> Version | None:
+    match kept:
+        case {"etag": str() | None as etag, "modified": str() | None as modified, "nbytes": int(n)}:
+            return Version(etag, modified, n)
+        case _:
+            return None
+
+
+def _cache_paths(folder: Path, url: str) -> tuple[Path, Path]:
+    # The name tells nothing of the address, whose query may hold a secret.
+    name = hashlib.sha256(url.encode()).hexdigest()[:32]
+    return folder / f"{name}.json", folder / f"{name}.header"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _prune(folder: Path, keep: set[Path]) -> None:
+    files = [(path.stat(), path) for path in folder.iterdir() if path not in keep]
+    total = sum(path.stat().st_size for path in keep)
+    for status, path in sorted(files, key=lambda item: item[0].st_mtime, reverse=True):
+        total += status.st_size
+        if total > MAX_CACHE_BYTES:
+            path.unlink(missing_ok=True)

@@ -1,11 +1,13 @@
-"""Addresses of models on other machines: URLs, and `hf:owner/repo/file.gguf@revision`."""
+"""Addresses of models on other machines, `hf:` names among them, and the token of the hub."""
 
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from engine.errors import ModelFileError
+from engine.files import read_text
 
 HF_PREFIX = "hf:"
 HF_ENDPOINT = "https://huggingface.co"
@@ -17,6 +19,7 @@ HF_NAME = re.compile(
     r"^(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+)/(?P<file>[^@?#]+\.gguf)(@(?P<rev>.+))?$"
 )
 DEFAULT_REVISION = "main"
+TOKEN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class RemoteAddress:
         return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
     def sibling(self, file_name: str) -> "RemoteAddress":
-        """Give another file of the same folder."""
+        """Another file of the same folder."""
         parts = urlsplit(self.url)
         folder = parts.path.rpartition("/")[0]
         path = f"{folder}/{quote(file_name)}"
@@ -55,7 +58,7 @@ def is_remote(name: str) -> bool:
 
 
 def parse_address(name: str) -> RemoteAddress:
-    """Give the file that a URL or an `hf:` name means.
+    """The file that a URL or an `hf:` name means.
 
     Pages of the Hugging Face hub (`/blob/`) become the files that they show. `HF_ENDPOINT` names a
     mirror of the hub.
@@ -76,7 +79,7 @@ def parse_address(name: str) -> RemoteAddress:
             "https://host/folder/model.gguf"
         )
     page = HF_PAGE.match(parts.path)
-    if page is not None and (host in HF_HOSTS or _root(name) == _root(endpoint())):
+    if page is not None and (host in HF_HOSTS or origin_of(name) == origin_of(endpoint())):
         return _on_hub(page["repo"], unquote(page["file"]), unquote(page["revision"]))
     if not parts.path.lower().endswith(".gguf"):
         raise ModelFileError(
@@ -84,12 +87,35 @@ def parse_address(name: str) -> RemoteAddress:
             ".gguf: give the address of the file itself"
         )
     url = urlunsplit((parts.scheme, parts.netloc, quote(parts.path, safe="/%"), parts.query, ""))
-    return RemoteAddress(url, is_hub=host in HF_HOSTS or _root(name) == _root(endpoint()))
+    return RemoteAddress(url, is_hub=host in HF_HOSTS or origin_of(name) == origin_of(endpoint()))
 
 
 def endpoint() -> str:
-    """Give the address of the Hugging Face hub, or of its mirror."""
+    """The address of the Hugging Face hub, or of its mirror."""
     return (os.environ.get("HF_ENDPOINT") or HF_ENDPOINT).rstrip("/")
+
+
+def origin_of(url: str) -> tuple[str, str]:
+    """Scheme, host and port: whom a token is for."""
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
+def hub_token() -> str | None:
+    """The token of `HF_TOKEN`, else of the file that `hf auth login` writes, else none.
+
+    Raises:
+        ModelFileError: a token with characters that no request can carry.
+    """
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if token := os.environ.get(name, "").strip():
+            return _checked(token, name)
+    path = _token_path()
+    try:
+        token = read_text(path, limit=TOKEN_BYTES).strip()
+    except (OSError, UnicodeDecodeError):
+        return None  # no login: public files are read without one
+    return _checked(token, str(path)) if token else None
 
 
 def _of_hub_name(name: str) -> RemoteAddress:
@@ -111,6 +137,16 @@ def _on_hub(repo: str, file: str, revision: str) -> RemoteAddress:
     return RemoteAddress(url, is_hub=True, page=page)
 
 
-def _root(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme.lower(), parts.netloc.lower()
+def _token_path() -> Path:
+    if named := os.environ.get("HF_TOKEN_PATH"):
+        return Path(named).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "token"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "huggingface" / "token"
+
+
+def _checked(token: str, source: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ModelFileError(f"the token of {source} has characters that no token has: renew it")
+    return token

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelFileError
-from engine.model import remote, remote_cache
+from engine.model import remote
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
+from engine.model.http_ranges import RemoteFileError, UnreachableError
 from engine.model.remote import read_remote
-from engine.model.remote_ranges import RemoteFileError, UnreachableError
 from tests.gguf_files import header, llama_values
 from tests.gguf_server import Server, serving
 
@@ -310,7 +310,7 @@ def test_a_damaged_cache_is_read_over(server: Server, tmp_path: Path, kind: str)
 def test_the_cache_forgets_old_headers(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_cache, "MAX_CACHE_BYTES", 3000)
+    monkeypatch.setattr(remote, "MAX_CACHE_BYTES", 3000)
     for number in range(5):
         server.files[f"/{number}.gguf"] = whole_model()
         read_remote(f"{server.url}/{number}.gguf", cache_folder=tmp_path)

@@ -2,7 +2,6 @@
 
 import http.client
 import io
-import math
 import re
 import socket
 import time
@@ -13,11 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from engine.errors import ModelFileError
-from engine.model.remote_address import RemoteAddress
-from engine.model.remote_token import hub_token
+from engine.model.remote_address import RemoteAddress, hub_token, origin_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as WriteableBuffer
@@ -28,6 +25,7 @@ TIMEOUT_S = 20.0
 LIMIT_S = 120.0
 """How long all headers of a model may take, from the first request to the last byte."""
 READ_BYTES = 1 << 16
+TOKENS_PAGE = "https://huggingface.co/settings/tokens"
 
 Progress = Callable[[str, int], None]
 """Told the file's name and how many bytes have come."""
@@ -74,53 +72,81 @@ class Piece:
     """Where they came from, behind all redirections."""
 
 
-def fetch_piece(
-    address: RemoteAddress,
-    start: int,
-    stop: int,
-    *,
-    url: str | None = None,
-    known: Version | None = None,
-    progress: Progress | None = None,
-    timeout_s: float = TIMEOUT_S,
-    ends_at: float = math.inf,
-) -> Piece | None:
-    """Give the bytes from `start` up to `stop`, or up to the end of the file.
+class RangeClient:
+    """Reads pieces of files, all of them before one moment, headers of answers included."""
 
-    Args:
-        address: The file.
-        start: First byte.
-        stop: Byte behind the last one.
-        url: Where the address led to before.
-        known: Give None if the file is still this one.
-        progress: Told what has come.
-        timeout_s: How long the server may say nothing.
-        ends_at: Moment of `time.monotonic` at which the answer must be whole, headers and body.
+    def __init__(
+        self,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = TIMEOUT_S,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self._progress = progress
+        self._timeout_s = timeout_s
+        self._ends_at = time.monotonic() + limit_s
 
-    Raises:
-        UnreachableError: no answer, or one that stops.
-        RemoteFileError: the server refuses, or cannot give pieces.
-    """
-    request = urllib.request.Request(url or address.url)
-    request.add_header("User-Agent", "kvchat")
-    request.add_header("Range", f"bytes={start}-{stop - 1}")
-    for name, value in (known.conditions if known else {}).items():
-        request.add_header(name, value)
-    is_own = address.is_hub and _root(request.full_url) == _root(address.url)
-    token = hub_token() if is_own else None
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(_Redirect(token), _Http(ends_at))
-    try:
-        with closing(opener.open(request, timeout=timeout_s)) as answer:
-            return _piece(address, answer, start, stop, progress)
-    except urllib.error.HTTPError as error:
-        with closing(error):
-            if error.code == http.client.NOT_MODIFIED and known is not None:
-                return None
-            raise _refusal(address, error, has_token=token is not None) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _unreachable(address, error) from error
+    def read(
+        self,
+        address: RemoteAddress,
+        start: int,
+        stop: int,
+        *,
+        url: str | None = None,
+        known: Version | None = None,
+    ) -> Piece | None:
+        """The bytes from `start` up to `stop`, or up to the end of the file.
+
+        Args:
+            address: The file.
+            start: First byte.
+            stop: Byte behind the last one.
+            url: Where the address led to before.
+            known: None is the answer if the file is still this one.
+
+        Raises:
+            UnreachableError: no answer, or one that stops.
+            RemoteFileError: the server refuses, or cannot give pieces.
+        """
+        request = urllib.request.Request(url or address.url)
+        request.add_header("User-Agent", "kvchat")
+        request.add_header("Range", f"bytes={start}-{stop - 1}")
+        for name, value in (known.conditions if known else {}).items():
+            request.add_header(name, value)
+        is_own = address.is_hub and origin_of(request.full_url) == origin_of(address.url)
+        token = hub_token() if is_own else None
+        if token:
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        opener = urllib.request.build_opener(_Redirect(token), _Http(self._ends_at))
+        try:
+            with closing(opener.open(request, timeout=self._timeout_s)) as answer:
+                return self._piece(address, answer, start, stop)
+        except urllib.error.HTTPError as error:
+            with closing(error):
+                if error.code == http.client.NOT_MODIFIED and known is not None:
+                    return None
+                raise _refusal(address, error, has_token=token is not None) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _unreachable(address, error) from error
+
+    def _piece(
+        self, address: RemoteAddress, answer: http.client.HTTPResponse, start: int, stop: int
+    ) -> Piece:
+        end, total = _promised(address, answer, start, stop)
+        data = bytearray()
+        while (missing := end - start - len(data)) > 0:
+            got = answer.read1(min(READ_BYTES, missing))
+            if not got:
+                raise UnreachableError(
+                    f"{address.shown}: the connection ended at byte {start + len(data)}, "
+                    f"{missing} bytes early: try again"
+                )
+            data += got
+            if self._progress is not None:
+                self._progress(address.file_name, start + len(data))
+        told = answer.headers
+        version = Version(told.get("ETag"), told.get("Last-Modified"), total)
+        return Piece(start, bytes(data), version, answer.geturl())
 
 
 class _Stream(io.RawIOBase):
@@ -191,71 +217,37 @@ class _Redirect(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        old, new = urlsplit(req.full_url), urlsplit(newurl)
-        if new.scheme not in ("https", old.scheme):
+        old, new = origin_of(req.full_url), origin_of(newurl)
+        if new[0] not in ("https", old[0]):
             raise RemoteFileError(
-                f"{old.hostname} sends from {old.scheme} on to {new.scheme or 'nowhere'}: that is "
-                "not followed; download the file and name its path"
+                f"{old[1]} sends from {old[0]} on to {new[0] or 'nowhere'}: that is not followed; "
+                "download the file and name its path"
             )
         fp.close()  # or urllib would read a body of any length
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        is_same_host = _root(req.full_url) == _root(newurl)
-        if made is not None and is_same_host and req.has_header("Authorization"):
+        if made is not None and old == new and req.has_header("Authorization"):
             made.add_unredirected_header("Authorization", f"Bearer {self._token}")
         return made
 
 
-def _root(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
-
-
-def _piece(
-    address: RemoteAddress,
-    answer: "http.client.HTTPResponse",
-    start: int,
-    stop: int,
-    progress: Progress | None,
-) -> Piece:
+def _promised(
+    address: RemoteAddress, answer: http.client.HTTPResponse, start: int, stop: int
+) -> tuple[int, int]:
+    """The byte behind the last one that will come, and the size of the file."""
     if answer.status != http.client.PARTIAL_CONTENT:
         raise RemoteFileError(
             f"{address.shown}: the server answers {answer.status} with the whole file where a "
             "piece was asked for: it knows no ranges; download the file and name its path"
         )
-    found = CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    told = answer.headers.get("Content-Range")
+    found = CONTENT_RANGE.match(told or "")
     if found is None or int(found["start"]) != start:
-        told = answer.headers.get("Content-Range")
         raise RemoteFileError(
             f"{address.shown}: bytes from {start} on were asked for, the server names {told!r}: "
             "download the file and name its path"
         )
     total = int(found["total"])
-    wanted = min(stop, int(found["end"]) + 1, total) - start
-    data = _read(address, answer, start, wanted, progress)
-    headers = answer.headers
-    version = Version(headers.get("ETag"), headers.get("Last-Modified"), total)
-    return Piece(start, data, version, answer.geturl())
-
-
-def _read(
-    address: RemoteAddress,
-    answer: "http.client.HTTPResponse",
-    start: int,
-    wanted: int,
-    progress: Progress | None,
-) -> bytes:
-    data = bytearray()
-    while len(data) < wanted:
-        got = answer.read1(min(READ_BYTES, wanted - len(data)))
-        if not got:
-            raise UnreachableError(
-                f"{address.shown}: the connection ended at byte {start + len(data)}, "
-                f"{wanted - len(data)} bytes early: try again"
-            )
-        data += got
-        if progress is not None:
-            progress(address.file_name, start + len(data))
-    return bytes(data)
+    return min(stop, int(found["end"]) + 1, total), total
 
 
 def _refusal(
@@ -267,18 +259,18 @@ def _refusal(
             why = "the server wants a login, which kvchat does not do: download the file"
         case 401 | 403 if is_gated:
             why = f"the model is gated: accept its terms at {address.page}" + (
-                "" if has_token else ", and set HF_TOKEN (https://huggingface.co/settings/tokens)"
+                "" if has_token else f", and set HF_TOKEN ({TOKENS_PAGE})"
             )
         case 401 if not has_token:
             why = (
                 "the repository is private, gated or not there (401): check its name, or set "
-                "HF_TOKEN (https://huggingface.co/settings/tokens)"
+                f"HF_TOKEN ({TOKENS_PAGE})"
             )
         case 401:
             why = "the token was refused (401), or the repository is not there: renew HF_TOKEN"
         case 403:
-            place = f" at {address.page}" if address.page else ""
-            why = f"access is not allowed (403): ask for it{place}, or download the file otherwise"
+            where = f" at {address.page}" if address.page else ""
+            why = f"access is not allowed (403): ask for it{where}, or download the file otherwise"
         case 404 | 410:
             why = f"there is no such file ({error.code}): check repository, revision and file name"
         case 416:
