@@ -133,7 +133,7 @@ class RoundFinished:
     n_accepted: int
     n_emitted: int
     source: str | None
-    """Who drafted the first token that was verified, None in plain rounds."""
+    """Who guessed, None where nobody guessed anything; what nobody verified was guessed too."""
     length: int
     """Draft length that the controller chose for this round; 0 is plain."""
     next_length: int
@@ -153,9 +153,6 @@ class RoundFinished:
     """How far `saved_s` may be off, either way; None where it is."""
     verdicts: tuple[bool, ...] = ()
     """For each verified token whether it was accepted."""
-    sources: tuple[str, ...] = ()
-    """For each drafted token who drafted it; the verified ones are the first. Empty where all are
-    from `source`."""
     n_near_ties: int = 0
     """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
     is_redecoded: bool = False

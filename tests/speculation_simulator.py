@@ -13,7 +13,7 @@ from itertools import pairwise
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
-from engine.speculation.drafter import Shadow
+from engine.speculation.drafter import Examiner
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
@@ -118,12 +118,12 @@ class Played:
 
 def play(world: World, controller: Controller, n_tokens: int) -> Played:
     """Let a controller draft for a line of that many tokens."""
-    played, shadow, n_behind = Played(), Shadow(), 0
+    played, examiner, n_behind = Played(), Examiner(), 0
     while played.n_tokens < n_tokens:
         truth = _truth(world, played.n_tokens)
         guesses, was_asked = _pulled(world, controller, played.n_tokens)
-        n_drafted = controller.n_worth_verifying(guesses)
-        shadow.follow(guesses, is_verified=n_drafted > 0)
+        n_drafted = controller.n_to_verify(guesses) if guesses else 0
+        examiner.follow("simulated", guesses, is_verified=n_drafted > 0)
         n_accepted = _leading(truth[:n_drafted])
         n_emitted = n_accepted + 1
         drafting = world.source.step * len(guesses) + world.source.fixed * was_asked
@@ -140,14 +140,14 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
         line.append(int(truth[n_accepted]) if n_accepted == n_drafted else 0)
         controller.observe(
             RoundOutcome(
-                n_drafted=n_drafted,
+                n_verified=n_drafted,
                 n_examined=min(n_accepted + 1, n_drafted),
                 n_accepted=n_accepted,
                 n_emitted=n_emitted,
-                n_pulled=len(guesses),
+                n_drafted=len(guesses),
                 draft_s=world.clock(drafting) if was_asked else 0.0,
                 verify_s=world.clock(verifying) if len(played.lengths) > 1 else None,
-                examined=shadow.examine(line),
+                examined=examiner.examine(line),
             )
         )
     return played
@@ -156,7 +156,7 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
 def play_auto(world: World, n_tokens: int, experience: Experience | None = None) -> Played:
     """Let `auto` draft."""
     known = Experience() if experience is None else experience
-    return play(world, AutoController("simulated", known), n_tokens)
+    return play(world, AutoController(known), n_tokens)
 
 
 def best_steady(curve: Curve, share: float, source: Source) -> float:
@@ -203,7 +203,7 @@ def _pulled(world: World, controller: Controller, place: int) -> tuple[list[Draf
     """Give the guesses of a round, and whether any were asked for."""
     guesses: list[DraftToken] = []
     is_silent = world.rng.random() >= world.proposes
-    was_asked = controller.wants_another(guesses)
+    was_asked = controller.wants("simulated")
     while was_asked and not is_silent and len(guesses) < MAX_DRAFT:
         share = world.text(world.rng, place + len(guesses)) if world.tells else 0.8
         guesses.append(DraftToken(1, share))

@@ -1,8 +1,9 @@
 """Reading a prompt: what no tier holds of it is computed, in batches that can be stopped."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
-from engine.backends.base import Backend
+from engine.backends.base import Backend, Logits
 from engine.cache.recall import Recall
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady
@@ -11,6 +12,16 @@ from engine.generation.reply import Reply
 from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
 from engine.speculation.cost import Stopwatch
 from engine.speculation.experience import Experience
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRow:
+    """What the model says behind a prompt."""
+
+    logits: Logits
+    """`[1, n_vocab]`, valid until the backend is called again."""
+    elapsed_s: float
+    """Its own share of the time, as of a plain step; the rest is the prompt's."""
 
 
 class Prefill:
@@ -23,13 +34,12 @@ class Prefill:
 
     def read(
         self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
-    ) -> Iterator[PromptProgress]:
-        """Compute the prompt but for its last token, which is pending.
+    ) -> Generator[PromptProgress | PromptReady, None, FirstRow]:
+        """Compute the prompt, and give the logits of the first token of the reply.
 
-        Where the cache can be cut at any token, the last batch is left as `Reply.unread` for the
-        first round, which computes it and the pending token in one pass; `ended` must follow that.
-        Not so for a reply with a seed, which shall come out again: next time the prompt is in the
-        cache, the pending token is computed alone, and fast kernels would round it otherwise.
+        Where the cache can be cut at any token, the last batch and the pending token go in one
+        pass. Not so for a reply with a seed, which shall come out again: next time the prompt is in
+        the cache, the pending token is computed alone, and fast kernels would round it otherwise.
 
         Raises:
             DecodeAborted: it was cancelled; the sequence holds what was computed.
@@ -38,44 +48,52 @@ class Prefill:
         n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
         yield PromptProgress(n_reused, n_known, n_reused)
         n_measured = self._n_to_measure(n_known - n_reused, settings)
-        watch = Stopwatch()
-        elapsed_s = 0.0
+        watch, elapsed_s, n_last = Stopwatch(), 0.0, 0
         for start, end in self._batches(reply, n_known - n_measured):
-            if end == n_known and self._fits_the_first_round(reply, end - start):
-                reply.unread = tuple(reply.tokens[start:end])
-                break
             cancellation.check()
+            if end == n_known and self._fits_the_last_pass(reply, end - start):
+                n_last = end - start
+                break
             watch.split()
             self._recall.sequence.prefill(reply.tokens[start:end])
             elapsed_s += watch.split()
             yield PromptProgress(end, n_known, n_reused)
             self._keep_on_the_way(reply, end, elapsed_s)
-        n_left = n_measured + len(reply.unread)
-        self._recall.rate.add(n_known - n_left - n_reused, elapsed_s)
+        self._recall.rate.add(n_known - n_measured - n_last - n_reused, elapsed_s)
         if n_measured:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
             measure_batches(self._recall.sequence, rest, self._experience.curve)
             yield PromptProgress(n_known, n_known, n_reused)
         self._recall.keep_prompt()
-        reply.stats.prefill_s = reply.watch.split()
-
-    def ended(self, reply: Reply, elapsed_s: float) -> Iterator[PromptProgress | PromptReady]:
-        """Tell that the first round is over, which took so long for what was left unread."""
+        cancellation.check()
+        row = self._last_pass(reply, n_last)
+        if n_last:
+            yield PromptProgress(n_known, n_known, n_reused)
         stats = reply.stats
-        stats.prefill_s += elapsed_s
-        if reply.unread:
-            self._recall.rate.add(len(reply.unread), elapsed_s)
-            reply.unread = ()
-            yield PromptProgress(stats.n_prompt - 1, stats.n_prompt - 1, stats.n_reused)
         yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
+        return row
 
-    def _fits_the_first_round(self, reply: Reply, n_tokens: int) -> bool:
+    def _last_pass(self, reply: Reply, n_last: int) -> FirstRow:
+        """Decode the pending token, and what is left of the prompt before it."""
+        reply.stats.prefill_s = reply.watch.split()
+        *rest, pending = reply.tokens[-1 - n_last :]
+        forward = self._recall.sequence.verify((pending,), unread=rest)
+        elapsed_s = reply.watch.split()
+        row_s = elapsed_s
+        if n_last:
+            plain_s = self._experience.curve.plain_s
+            row_s = min(elapsed_s / (n_last + 1) if plain_s is None else plain_s, elapsed_s)
+            self._recall.rate.add(n_last, elapsed_s - row_s)
+            reply.stats.prefill_s += elapsed_s - row_s
+        return FirstRow(forward.logits, row_s)
+
+    def _fits_the_last_pass(self, reply: Reply, n_tokens: int) -> bool:
         is_repeatable = reply.request.seed is not None
         return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
-        """Give start and end of each batch; one ends where other lines branch off."""
+        """Start and end of each batch; one ends where other lines branch off."""
         n_branch = reply.recalled.n_branch
         start = reply.recalled.n_reused
         while start < n_end:
@@ -91,7 +109,7 @@ class Prefill:
             self._recall.keep()
 
     def _n_to_measure(self, n_left: int, settings: SpeculationSettings) -> int:
-        """Give how many tokens of the prompt go in small batches, to learn what these cost."""
+        """Tokens of the prompt that go in small batches, to learn what these cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
         is_known = len(self._experience.curve.measured()) > 1

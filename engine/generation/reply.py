@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from engine.backends.base import Vocabulary
 from engine.cache.recall import Recalled
-from engine.events import CommittedToken, FinishReason, TokenKind
+from engine.events import CommittedToken, FinishReason, TokenKind, TokensCommitted
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
+from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import Stopwatch
+from engine.speculation.drafter import Draft
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict
 
@@ -90,8 +92,6 @@ class Reply:
     recalled: Recalled
     note: str | None = None
     """Why less of earlier tokens was used again than could have been, if so."""
-    unread: Sequence[int] = ()
-    """The end of the prompt before the pending token, if the first round reads it."""
     ended: FinishReason | None = None
     end_token: int | None = None
 
@@ -122,22 +122,17 @@ class Reply:
 
     def commit(
         self,
-        draft: tuple[int, ...],
+        draft: Draft,
         verdict: Verdict,
-        sources: tuple[str, ...],
         vocabulary: Vocabulary,
-    ) -> tuple[list[CommittedToken], list[str]]:
-        """Add the accepted tokens and the next one, up to an end token or a stop string.
-
-        Returns:
-            The tokens, and the text that became showable with each but an end token.
-        """
+    ) -> TokensCommitted:
+        """Add the accepted tokens and the next one, up to an end token or a stop string."""
         committed: list[CommittedToken] = []
         shown: list[str] = []
         added = () if verdict.next_token is None else (verdict.next_token,)
-        for index, token in enumerate((*draft[: verdict.n_accepted], *added)):
-            kind = _kind(index, len(draft), verdict)
-            source = sources[min(index, len(draft) - 1)] if draft else None
+        source = draft.source if draft.tokens else None
+        for index, token in enumerate((*draft.tokens[: verdict.n_accepted], *added)):
+            kind = _kind(index, len(draft.tokens), verdict)
             margin = verdict.margins[index] if verdict.margins else None
             committed.append(CommittedToken(token, kind, source, margin))
             self.tokens.append(token)
@@ -148,7 +143,38 @@ class Reply:
             if self.text.stopped_by is not None:
                 self.ended = FinishReason.STOP_STRING
                 break
-        return committed, shown
+        return TokensCommitted(tuple(committed), "".join(shown), tuple(map(len, shown)))
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One pass through the model: what was guessed, what became text, and what it took."""
+
+    draft: Draft
+    verdict: Verdict
+    committed: TokensCommitted
+    waited_s: float = 0.0
+    """From the end of the round before: what it took to tell that one and to learn from it."""
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time of the whole round."""
+        return self.waited_s + self.draft_s + self.verify_s
+
+    @property
+    def outcome(self) -> RoundOutcome:
+        """What a controller learns from."""
+        return RoundOutcome(
+            n_verified=len(self.draft.tokens),
+            n_examined=self.verdict.n_examined,
+            n_accepted=self.verdict.n_accepted,
+            n_emitted=len(self.committed.tokens),
+            n_drafted=self.draft.n_drafted,
+            draft_s=self.draft_s,
+            verify_s=None if self.verdict.is_redecoded else self.verify_s,
+        )
 
 
 def _kind(index: int, n_drafted: int, verdict: Verdict) -> TokenKind:

@@ -28,20 +28,19 @@ from engine.events import (
     TokensCommitted,
 )
 from engine.generation.cancellation import Cancellation
-from engine.generation.prefill import Prefill
+from engine.generation.prefill import FirstRow, Prefill
 from engine.generation.prompt import asked_prompt, chat_prompt
-from engine.generation.reply import Reply, StreamingText
+from engine.generation.reply import Reply, Round, StreamingText
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Sampler
-from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import PlainStep, Stopwatch
-from engine.speculation.drafter import Drafter
+from engine.speculation.drafter import Draft, Drafter, make_controller
 from engine.speculation.experience import Experience
 from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.guard import Barred, Busy
 from engine.speculation.profile import CostProfile
-from engine.speculation.registry import Roster
+from engine.speculation.registry import Registry
 from engine.speculation.stats import ReplyStats
 from engine.speculation.strict import Exactness
 from engine.speculation.verify import Verdict, compares, settle, verify_draft
@@ -49,6 +48,7 @@ from engine.speculation.verify import Verdict, compares, settle, verify_draft
 SEED_BITS = 63
 COSTS_EVERY = 16
 """Rounds after which the measured costs are told again."""
+FIRST_TOKEN = "the first token comes with the prompt"
 
 
 class Session:
@@ -84,7 +84,7 @@ class Session:
             check_pair(backend.vocabulary, draft_backend.vocabulary)
         self._recall = Recall(backend)
         self._sequence: Sequence = self._recall.sequence
-        self._roster = Roster(backend, draft_backend, barred)
+        self._registry = Registry(backend, draft_backend, barred)
         self._experience = Experience(costs)
         self._prefill = Prefill(backend, self._recall, self._experience)
         self._wanted = speculation
@@ -99,11 +99,11 @@ class Session:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names of the predictors that can be switched on."""
-        return self._roster.names(self._wanted)
+        return self._registry.names(self._wanted)
 
     def busy_predictor(self) -> Busy | None:
         """Give the predictor that is at work now, None while none is; from any thread."""
-        return self._roster.busy()
+        return self._registry.busy()
 
     def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Look for prompts in these tiers too, and keep there what replies compute.
@@ -182,7 +182,7 @@ class Session:
         self._backend.close()
         if self._draft_backend is not None:
             self._draft_backend.close()
-        self._roster.close()
+        self._registry.close()
 
     def _check_is_free(self) -> None:
         if self._is_replying:
@@ -195,6 +195,27 @@ class Session:
     def _generate(
         self, request: GenerationRequest, cancellation: Cancellation, watch: Stopwatch
     ) -> Iterator[Event]:
+        reply = self._begun(request, watch)
+        fault: EngineError | None = None
+        try:
+            row = yield from self._prefill.read(reply, self._wanted, cancellation)
+            yield from self._first_token(reply, row)
+            yield from self._rounds(reply, cancellation)
+        except DecodeAborted:
+            reply.ended = FinishReason.CANCELLED
+        except EngineError as error:
+            fault = error
+        rest = reply.text.finish()
+        if rest:
+            yield TokensCommitted((), rest)
+        yield self._cache_state(reply)
+        if fault is not None:
+            raise fault
+        yield from self._measured_costs()
+        yield self._finished(reply)
+
+    def _begun(self, request: GenerationRequest, watch: Stopwatch) -> Reply:
+        """A reply whose sequence holds as much of the prompt as lies anywhere."""
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
         prompt = asked_prompt(
@@ -207,7 +228,7 @@ class Session:
         tokens = list(prompt.tokens)
         recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
         self._sequence = recalled.sequence
-        reply = Reply(
+        return Reply(
             request=request,
             sampler=sampler,
             tokens=tokens,
@@ -218,23 +239,6 @@ class Session:
             recalled=recalled,
             note=prompt.note,
         )
-        fault: EngineError | None = None
-        try:
-            yield from self._prefill.read(reply, self._wanted, cancellation)
-            yield self._cache_state(reply)
-            yield from self._rounds(reply, cancellation)
-        except DecodeAborted:
-            reply.ended = FinishReason.CANCELLED
-        except EngineError as error:
-            fault = error
-        rest = reply.text.finish()
-        if rest:
-            yield TokensCommitted((), rest)
-        yield self._cache_state(reply)
-        if fault is not None:
-            raise fault
-        yield from self._costs()
-        yield self._finished(reply)
 
     def _text(self, request: GenerationRequest) -> StreamingText:
         text = StreamingText((*request.stop, *self._stop_strings(request)))
@@ -245,9 +249,20 @@ class Session:
     def _stop_strings(self, request: GenerationRequest) -> tuple[str, ...]:
         return () if request.raw_prompt is not None else self._template.stop
 
+    def _first_token(self, reply: Reply, row: FirstRow) -> Iterator[Event]:
+        """Commit what the model says behind the prompt: a plain round without a forward."""
+        reply.ended = reply.out_of_room(self._backend.n_ctx)
+        if reply.ended is None:
+            by = self._wanted.verification
+            verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
+            committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
+            reply.stats.first_token_s = reply.watch.total()
+            verify_s = row.elapsed_s + reply.watch.split()
+            yield from self._tell(reply, Round(Draft(), verdict, committed, verify_s=verify_s))
+
     def _rounds(self, reply: Reply, cancellation: Cancellation) -> Iterator[Event]:
+        """Decide, do, tell, until the reply has ended."""
         drafter: Drafter | None = None
-        is_first = True
         while reply.ended is None:
             cancellation.check()
             if drafter is None or drafter.settings is not self._wanted or drafter.fault:
@@ -257,136 +272,114 @@ class Session:
             if reply.ended is not None:
                 return
             self._recall.make_room()
-            yield from self._round(reply, drafter, is_first=is_first)
-            is_first = False
+            yield from self._round(reply, drafter)
             if self._recall.is_due():
                 self._recall.keep()
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
             if reply.stats.rounds % COSTS_EVERY == 0:
-                yield from self._costs()
+                yield from self._measured_costs()
+
+    def _round(self, reply: Reply, drafter: Drafter) -> Iterator[Event]:
+        waited_s, length = reply.watch.split(), drafter.length
+        most_exact = self._most_exact(reply) if drafter.is_on else None
+        draft = drafter.draft(self._n_draft_max(reply, most_exact))
+        draft_s = reply.watch.split()
+        verdict = self._verify(reply, drafter.settings, draft, is_exact=most_exact is not None)
+        committed = reply.commit(draft, verdict, self._backend.vocabulary)
+        self._sequence.crop(len(reply.tokens) - 1)
+        verify_s = reply.watch.split()
+        done = Round(draft, verdict, committed, waited_s, draft_s, verify_s)
+        self._learn(drafter, done)
+        yield from self._tell(reply, done, length, drafter)
 
     def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
         settings = self._wanted
         if old is not None and old.fault is not None:
-            self._roster.give_up(old.settings, old.fault)
-        engaged = self._roster.engage(settings, reply.request, reply.sampler, self._plain_step)
-        drafter = Drafter(engaged.predictor, settings, self._experience)
+            self._registry.give_up(old.settings, old.fault)
+        controller = make_controller(settings, self._experience)
+        engaged = self._registry.engage(
+            settings,
+            reply.request,
+            reply.sampler,
+            controller=controller,
+            plain_step=self._plain_step,
+        )
+        drafter = Drafter(engaged.sources, controller, settings)
         drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
         reply.stats.predictor = settings.title_of(engaged.name)
         reply.stats.controller = settings.controller.value
         return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
 
-    def _round(self, reply: Reply, drafter: Drafter, *, is_first: bool) -> Iterator[Event]:
-        handing_s = reply.watch.split()
-        length = drafter.length
-        most_exact = None if drafter.predictor is None else self._most_exact(reply)
-        draft = drafter.draft(0 if reply.unread else self._n_draft_max(reply, most_exact))
-        draft_s = reply.watch.split()
-        verdict = self._verified(reply, drafter, draft, is_exact=most_exact is not None)
-        is_redecoded = verdict.is_open
-        if is_redecoded:
-            verdict = self._settled(reply, draft, verdict)
-        committed, shown = reply.commit(draft, verdict, drafter.sources, self._backend.vocabulary)
-        self._sequence.crop(len(reply.tokens) - 1)
-        outcome = RoundOutcome(
-            n_drafted=len(draft),
-            n_examined=verdict.n_examined,
-            n_accepted=verdict.n_accepted,
-            n_emitted=len(committed),
-            draft_s=draft_s,
-            verify_s=None if is_first or is_redecoded else reply.watch.since_split(),
-        )
-        drafter.observe(outcome, [token.token for token in committed])
-        self._learn(drafter, outcome)
-        verify_s = reply.watch.split()
-        if reply.stats.first_token_s is None:
-            reply.stats.first_token_s = reply.watch.total()
-        if is_first:
-            read_s = self._reading_s(reply, verify_s)
-            verify_s -= read_s
-            yield from self._prefill.ended(reply, read_s)
-        elapsed_s = handing_s + draft_s + verify_s
-        saved, step = reply.stats.saved, self._plain_step
-        saved.add(
-            step,
-            n_verified=len(draft),
-            n_emitted=len(committed),
-            draft_s=draft_s,
-            elapsed_s=elapsed_s,
-            switching=self._experience.curve.switching,
-        )
-        finished = RoundFinished(
-            n_drafted=len(drafter.sources),
-            n_verified=len(draft),
-            n_examined=verdict.n_examined,
-            n_accepted=verdict.n_accepted,
-            n_emitted=len(committed),
-            source=drafter.source if draft else None,
-            length=max(length, len(draft)),
-            next_length=drafter.length,
-            reason=drafter.reason,
-            draft_s=draft_s,
-            verify_s=verify_s,
-            elapsed_s=elapsed_s,
-            plain_step_s=step.seconds,
-            plain_spread=step.spread,
-            saved_s=saved.seconds,
-            saved_error_s=saved.error_s,
-            verdicts=tuple(index < verdict.n_accepted for index in range(len(draft))),
-            sources=drafter.sources,
-            n_near_ties=verdict.n_near_ties,
-            is_redecoded=is_redecoded,
-        )
-        reply.stats.add(finished)
-        lengths = tuple(map(len, shown))
-        yield TokensCommitted(tuple(committed), "".join(shown), lengths)
-        yield finished
-        yield self._cache_state(reply)
-
-    def _reading_s(self, reply: Reply, elapsed_s: float) -> float:
-        """Give how much of the first round's time went to what was left unread of the prompt.
-
-        The rest is what its one token costs as a plain step, or its share of the rows before such a
-        step was measured.
-        """
-        if not reply.unread:
-            return 0.0
-        plain_s = self._plain_step.seconds
-        if plain_s is None:
-            plain_s = elapsed_s / (len(reply.unread) + 1)
-        return max(elapsed_s - plain_s, 0.0)
-
-    def _learn(self, drafter: Drafter, outcome: RoundOutcome) -> None:
-        """Measure costs under every rule; `auto` has taken them in itself."""
-        self._experience.check()
-        is_auto = drafter.settings.controller is ControllerName.AUTO
-        if outcome.verify_s is not None and not (is_auto and drafter.predictor is not None):
-            self._experience.curve.add(1 + outcome.n_drafted, outcome.verify_s)
-
-    def _verified(
-        self, reply: Reply, drafter: Drafter, draft: tuple[int, ...], *, is_exact: bool
+    def _verify(
+        self, reply: Reply, settings: SpeculationSettings, draft: Draft, *, is_exact: bool
     ) -> Verdict:
-        """Decode the pending token and the draft, with what is unread before them, and compare."""
-        settings = drafter.settings
-        n_rows = len(draft) + (settings.bonus_token or not draft)
-        rows = (reply.tokens[-1], *draft)[:n_rows]
-        forward = self._sequence.verify(rows, unread=reply.unread)
-        return verify_draft(
-            draft,
+        """Decode the pending token and the draft in one batch, and compare."""
+        n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
+        forward = self._sequence.verify((reply.tokens[-1], *draft.tokens)[:n_rows])
+        verdict = verify_draft(
+            draft.tokens,
             forward.logits,
             reply.sampler,
             reply.tokens,
             verification=settings.verification,
-            laws=drafter.laws,
+            laws=draft.laws,
             strict=settings.strict and not is_exact and n_rows > 1,
         )
-
-    def _settled(self, reply: Reply, draft: tuple[int, ...], verdict: Verdict) -> Verdict:
-        line = [*reply.tokens, *draft[: verdict.n_accepted]]
+        if not verdict.is_open:
+            return verdict
+        line = [*reply.tokens, *draft.tokens[: verdict.n_accepted]]
         self._sequence.crop(len(line) - 1)
         row = self._sequence.decode(line[-1]).logits[0]
-        return settle(verdict, draft, row, reply.sampler, line)
+        return settle(verdict, draft.tokens, row, reply.sampler, line)
+
+    def _learn(self, drafter: Drafter, done: Round) -> None:
+        """Measure costs under every rule; `auto` takes them in itself."""
+        outcome = done.outcome
+        drafter.observe(outcome, [token.token for token in done.committed.tokens])
+        self._experience.check()
+        is_auto = drafter.settings.controller is ControllerName.AUTO
+        if outcome.verify_s is not None and not (is_auto and drafter.is_on):
+            self._experience.curve.add(1 + outcome.n_verified, outcome.verify_s)
+
+    def _tell(
+        self, reply: Reply, done: Round, length: int = 0, drafter: Drafter | None = None
+    ) -> Iterator[Event]:
+        """Count a round that was planned with `length` tokens, and tell it."""
+        stats, step, n_verified = reply.stats, self._plain_step, len(done.draft.tokens)
+        stats.saved.add(
+            step,
+            n_verified=n_verified,
+            n_emitted=len(done.committed.tokens),
+            draft_s=done.draft_s,
+            elapsed_s=done.elapsed_s,
+            switching=self._experience.curve.switching,
+        )
+        finished = RoundFinished(
+            n_drafted=done.draft.n_drafted,
+            n_verified=n_verified,
+            n_examined=done.verdict.n_examined,
+            n_accepted=done.verdict.n_accepted,
+            n_emitted=len(done.committed.tokens),
+            source=done.draft.source,
+            length=max(length, n_verified),
+            next_length=0 if drafter is None else drafter.length,
+            reason=FIRST_TOKEN if drafter is None else drafter.reason,
+            draft_s=done.draft_s,
+            verify_s=done.verify_s,
+            elapsed_s=done.elapsed_s,
+            plain_step_s=step.seconds,
+            plain_spread=step.spread,
+            saved_s=stats.saved.seconds,
+            saved_error_s=stats.saved.error_s,
+            verdicts=tuple(index < done.verdict.n_accepted for index in range(n_verified)),
+            n_near_ties=done.verdict.n_near_ties,
+            is_redecoded=done.verdict.is_redecoded,
+        )
+        stats.add(finished)
+        yield done.committed
+        yield finished
+        yield self._cache_state(reply)
 
     def _most_exact(self, reply: Reply) -> int | None:
         """Give the longest draft that rounds as plain steps where `strict` asks for it, else None.
@@ -394,7 +387,7 @@ class Session:
         What measuring takes is counted to the prompt: no round caused it.
         """
         is_asked = self._wanted.strict and compares(self._wanted.verification, reply.sampler)
-        if not is_asked or reply.unread or not self._backend.can_crop:
+        if not is_asked or not self._backend.can_crop:
             return None
         n_held = len(self._sequence.tokens)
         n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
@@ -424,8 +417,8 @@ class Session:
             restore_s=reply.recalled.restore_s,
         )
 
-    def _costs(self) -> Iterator[CostsMeasured]:
-        """Tell what was measured; nothing before a batch was compared with a plain step."""
+    def _measured_costs(self) -> Iterator[CostsMeasured]:
+        """What was measured; nothing before a batch was compared with a plain step."""
         curve = self._experience.curve
         if curve.plain_s is not None and len(curve.measured()) > 1:
             yield CostsMeasured(curve.measured(), curve.plain_s, curve.all_steps)

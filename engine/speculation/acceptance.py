@@ -35,14 +35,13 @@ Cell = tuple[str, bool | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One guess whose place in the line was reached: every guess before it was right."""
+    """One guess that the line reached: every guess before it was right."""
 
+    source: str
     confidence: float
     position: int
     """0 is the first guess of its draft."""
     is_right: bool
-    source: str | None = None
-    """Who guessed, where that is not the predictor that the controller was made for."""
 
 
 @dataclass(slots=True)
@@ -104,14 +103,14 @@ class Acceptance:
         self._commons: dict[tuple[str, float], _Common] = {}
         self._shares: dict[tuple[tuple[str, float], int], float] = {}
 
-    def add(self, source: str, outcomes: Sequence[Examined]) -> None:
-        """Count what one round examined; a guess may name a source of its own."""
+    def add(self, outcomes: Sequence[Examined]) -> None:
+        """Count what one round examined."""
         if outcomes:
             self._commons.clear()
             self._shares.clear()
         are_recent = dict(self._recent)
         for outcome in outcomes:
-            name = outcome.source or source
+            name = outcome.source
             recent = are_recent.get(name, FIRST_MEAN)
             for cell in _cells(name, recent, outcome.confidence, outcome.position):
                 self._counts.setdefault(cell, _Count()).add(is_right=outcome.is_right)

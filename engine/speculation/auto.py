@@ -43,11 +43,10 @@ class AutoController:
     the line then says counts as examined; others are probed ever more rarely.
     """
 
-    def __init__(self, source: str, experience: Experience) -> None:
-        self._source = source
+    def __init__(self, experience: Experience) -> None:
         self._known = experience
         self._sources: dict[str, Asked] = {}
-        self._at = self._turn_to(source)
+        self._at = self._turn_to("")
         self._asked: list[str] = []
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
@@ -62,19 +61,16 @@ class AutoController:
 
     # --- before and while drafting ---
 
-    def wants_source(self, name: str) -> bool:
-        """Tell whether a source is to make its first guess of the round."""
-        source = self._turn_to(name)
-        is_asked = self._is_worth_asking(source)
+    def wants(self, source: str) -> bool:
+        """Whether a source is to make its first guess of the round."""
+        is_asked = self._is_worth_asking(self._turn_to(source))
         if is_asked:
-            self._asked.append(name)
+            self._asked.append(source)
         return is_asked
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
-        """Tell whether one more guess is worth being made behind those."""
-        if not pulled:
-            return self.wants_source(self._source)
-        source = self._turn_to(pulled[-1].source or self._source)
+        """Whether one more guess is worth being made behind those."""
+        source = self._at
         if source.is_cheap:
             if len(pulled) == 1:
                 is_worth_it = self._best(self._shares(pulled), n_sunk=MAX_DRAFT) > 0
@@ -88,11 +84,9 @@ class AutoController:
             return False
         return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
 
-    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
-        """Give how many of the guesses go into the batch; 0 makes a plain round."""
-        if not pulled:
-            return 0
-        source = self._turn_to(pulled[0].source or self._source)
+    def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
+        """The number of guesses that go into the batch; 0 makes a plain round."""
+        source = self._at
         source.confidence = pulled[0].confidence
         if not self._may_draft:
             return 0
@@ -129,10 +123,10 @@ class AutoController:
 
     def observe(self, outcome: RoundOutcome) -> None:
         """Take the outcome of the round."""
-        self._known.acceptance.add(self._source, outcome.examined)
+        self._known.acceptance.add(outcome.examined)
         self._time(outcome)
-        is_due = outcome.n_drafted or self._is_behind_draft or not self._rounds_planned
-        if is_due or outcome.n_pulled or outcome.examined:
+        is_due = outcome.n_verified or self._is_behind_draft or not self._rounds_planned
+        if is_due or outcome.n_drafted or outcome.examined:
             self._likely.clear()
         self._count(outcome)
         self._asked = []
@@ -151,12 +145,12 @@ class AutoController:
         curve = self._known.curve
         if outcome.verify_s is None:
             return
-        curve.add(1 + outcome.n_drafted, outcome.verify_s)
+        curve.add(1 + outcome.n_verified, outcome.verify_s)
         plain_s = curve.plain_s
         if plain_s is None:
             return
-        n_steps = curve.steps(1 + outcome.n_drafted)
-        n_steps += self._switching if outcome.n_drafted else 0.0
+        n_steps = curve.steps(1 + outcome.n_verified)
+        n_steps += self._switching if outcome.n_verified else 0.0
         n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
         self._known.add_round(outcome.n_emitted, n_steps)
 
@@ -167,31 +161,31 @@ class AutoController:
         *silent, last = (self._sources[name] for name in self._asked)
         charged = sum(source.drafting.silence for source in silent)
         own = max(n_steps - charged, 0.0)
-        if not outcome.n_pulled:
+        if not outcome.n_drafted:
             if last.n_behind is not None:
                 last.drafting.add_silent(own)
             return charged + last.drafting.silence
         if last.n_behind is None:
             # A first guess catches up with a line of unknown overlap: its time tells nothing.
             if not last.is_known:
-                last.drafting.add(outcome.n_pulled, RESTART, own)
+                last.drafting.add(outcome.n_drafted, RESTART, own)
                 self._known.owe(own, FIRST_OUTLOOK)
             return charged
         n_missed = self._n_caught_up or min(last.n_behind, RESTART)
-        last.drafting.add(outcome.n_pulled, n_missed, own)
+        last.drafting.add(outcome.n_drafted, n_missed, own)
         n_missed = 0 if self._n_caught_up else n_missed
-        return charged + last.drafting.steps(outcome.n_pulled, n_missed)
+        return charged + last.drafting.steps(outcome.n_drafted, n_missed)
 
     def _count(self, outcome: RoundOutcome) -> None:
-        self._is_behind_draft = outcome.n_drafted > 0
+        self._is_behind_draft = outcome.n_verified > 0
         self._tokens_since_plain = self._tokens_since_plain + outcome.n_emitted
-        if not outcome.n_drafted:
+        if not outcome.n_verified:
             self._tokens_since_plain = 0
-        drafted = self._at_name if outcome.n_pulled else None
+        drafted = self._at_name if outcome.n_drafted else None
         for name, source in self._sources.items():
             was_asked = name in self._asked
             source.end_round(outcome.n_emitted, was_asked=was_asked)
-            if (outcome.n_drafted and name == drafted) or (was_asked and not source.is_cheap):
+            if (outcome.n_verified and name == drafted) or (was_asked and not source.is_cheap):
                 if source.is_probe_due:
                     source.end_probe(was_right=outcome.n_accepted > 0)
                 source.tokens_off = 0
@@ -269,7 +263,7 @@ class AutoController:
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
         """Give P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
-        guesses = [(guess.source or self._source, guess.confidence) for guess in pulled]
+        guesses = [(self._at_name, guess.confidence) for guess in pulled]
         following = guesses[-1] if guesses else (self._at_name, self._at.confidence)
         guesses += [following] * (MAX_DRAFT - len(guesses))
         return self._known.acceptance.products(guesses)

@@ -15,11 +15,11 @@ from engine.speculation.predictors.base import DraftToken
 class RoundOutcome:
     """What a controller is told about a round."""
 
-    n_drafted: int
+    n_verified: int
     n_examined: int
     n_accepted: int
     n_emitted: int
-    n_pulled: int = 0
+    n_drafted: int = 0
     """Guesses that were made, verified or not."""
     draft_s: float = 0.0
     verify_s: float | None = None
@@ -41,20 +41,20 @@ class Controller(Protocol):
         """Why the length is what it is, in words for the screen."""
         ...
 
-    def wants_source(self, name: str) -> bool:
-        """Tell whether a source of guesses is asked for its first one in this round."""
+    def wants(self, source: str) -> bool:
+        """Whether a source of guesses is asked for its first one in this round."""
         ...
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
-        """Tell whether the predictor is to make one more guess behind those of this round."""
+        """Whether the source that was asked last is to make one more guess behind those."""
         ...
 
     def affords_catch_up(self, n_tokens: int) -> bool:
-        """Tell whether a draft model that missed that many tokens is to decode all of them."""
+        """Whether a draft model that missed that many tokens is to decode all of them."""
         ...
 
-    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
-        """Give how many of the guesses are verified, from the first one on."""
+    def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
+        """The number of guesses that are verified, from the first one on."""
         ...
 
     def observe(self, outcome: RoundOutcome) -> None:
@@ -69,7 +69,7 @@ class _ByLength:
     def length(self) -> int:
         raise NotImplementedError
 
-    def wants_source(self, name: str) -> bool:  # noqa: ARG002  one rule for all
+    def wants(self, source: str) -> bool:  # noqa: ARG002  one rule for all
         return self.length > 0
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
@@ -78,7 +78,7 @@ class _ByLength:
     def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  whatever it costs
         return True
 
-    def n_worth_verifying(self, pulled: Sequence[DraftToken]) -> int:
+    def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
         return len(pulled)
 
 

@@ -9,8 +9,8 @@ from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError, PredictorError, PresetError
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
+from engine.speculation.controller import Controller
 from engine.speculation.cost import PlainStep, Stopwatch
-from engine.speculation.drafter import CombinedPredictor
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.guard import Barred, Busy, GuardedPredictor, translated
@@ -48,11 +48,9 @@ def with_predictor(settings: SpeculationSettings, spelled: str) -> SpeculationSe
 
 Replies = Sequence[Sequence[int]]
 
-COMPETING = (PredictorName.SUFFIX,)
-
 
 class Readers:
-    """Gives the predictor that settings name, the same one while they stay the same.
+    """Predictors that read the chat, the same ones while their settings stay the same.
 
     A predictor that is reset to a longer line indexes only what is new of it.
     """
@@ -73,23 +71,12 @@ class Readers:
             self._kept[settings.predictor] = kept
         return kept[1]
 
-    def combine(
-        self, settings: SpeculationSettings, replies: Replies, draft: Predictor | None
-    ) -> Predictor:
-        """Give suffixes, past replies, the draft: each asked where those before are silent.
-
-        Look-up is not among them: what it finds, suffixes find too.
+    def of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
+        """What guesses from replies of other chats; newer ones are added to what it knows.
 
         Raises:
-            PresetError: a setting of a predictor is out of its range.
+            PresetError: a setting of the predictor is out of its range.
         """
-        return CombinedPredictor(
-            [self.give(replace(settings, predictor=name)) for name in COMPETING],
-            min_confidence=settings.suffix_min_confidence,
-            followers=[self._of_past(replies, settings), *([draft] if draft else [])],
-        )
-
-    def _of_past(self, replies: Replies, settings: SpeculationSettings) -> Predictor:
         least = settings.suffix_min_confidence
         known, trusted, predictor = self._past or ((), least, None)
         if predictor is None or trusted != least or replies[: len(known)] != known:
@@ -162,12 +149,15 @@ class Engaged:
     """Who drafts a reply."""
 
     name: PredictorName
-    predictor: GuardedPredictor | None
+    title: str
+    """What was asked for, as `SpeculationSettings.predictor_title` spells it."""
+    sources: tuple[GuardedPredictor, ...]
+    """In the order in which they are asked: one guesses where those before it are silent."""
     note: str | None
     """Why it is not the predictor that was asked for, None where it is."""
 
 
-class Roster:
+class Registry:
     """Engages the predictor that settings ask for; where it cannot, nobody drafts and it says why.
 
     A predictor that failed stays off for the settings that it failed under, the next replies too;
@@ -207,24 +197,42 @@ class Roster:
         settings: SpeculationSettings,
         request: GenerationRequest,
         sampler: Sampler,
+        *,
+        controller: Controller,
         plain_step: PlainStep,
     ) -> Engaged:
-        """Make the predictor of the settings ready for a reply.
+        """Make the sources of the settings ready for a reply.
 
         Raises:
             PresetError: a setting of the predictor is out of its range.
         """
-        self._engaged = self._engage(settings, request, sampler, plain_step)
+        title, note = settings.predictor_title, self._objection(settings)
+        self._engaged = Engaged(PredictorName.OFF, title, (), note)
+        if note is not None or settings.predictor is PredictorName.OFF:
+            return self._engaged
+        self._making = (title, Stopwatch())
+        try:
+            made = self._make(settings, request, sampler, controller)
+        except PredictorError as error:
+            self.give_up(settings, f"the {title} predictor is off: {error}")
+            self._engaged = replace(self._engaged, note=self._objection(settings))
+        else:
+            guarded = tuple(self._guarded(each, settings, plain_step) for each in made)
+            self._engaged = Engaged(settings.predictor, title, guarded, None)
+        finally:
+            self._making = None
         return self._engaged
 
     def busy(self) -> Busy | None:
-        """Give the predictor that is at work now, None while none is; from any thread."""
+        """The predictor that is at work now, None while none is; from any thread."""
         making, engaged = self._making, self._engaged
         if making is not None:
             return Busy(making[0], making[1].total())
-        predictor = None if engaged is None else engaged.predictor
-        busy_s = None if predictor is None else predictor.busy_s
-        return None if predictor is None or busy_s is None else Busy(predictor.name, busy_s)
+        if engaged is None:
+            return None
+        running = (source.busy_s for source in engaged.sources)
+        busy_s = next((each for each in running if each is not None), None)
+        return None if busy_s is None else Busy(engaged.title, busy_s)
 
     def close(self) -> None:
         """Let go what a plugin holds.
@@ -234,29 +242,13 @@ class Roster:
         """
         self._custom.close()
 
-    def _engage(
-        self,
-        settings: SpeculationSettings,
-        request: GenerationRequest,
-        sampler: Sampler,
-        plain_step: PlainStep,
-    ) -> Engaged:
-        objection = self._objection(settings)
-        if objection is not None or settings.predictor is PredictorName.OFF:
-            return Engaged(PredictorName.OFF, None, objection)
-        title = settings.predictor_title
-        self._making = (title, Stopwatch())
-        try:
-            made = self._make(settings, request, sampler)
-        except PredictorError as error:
-            fault = f"the {title} predictor is off: {error}"
-            self.give_up(settings, fault)
-            return Engaged(PredictorName.OFF, None, fault)
-        finally:
-            self._making = None
+    def _guarded(
+        self, predictor: Predictor, settings: SpeculationSettings, plain_step: PlainStep
+    ) -> GuardedPredictor:
+        is_custom = settings.predictor is PredictorName.CUSTOM
+        name = settings.predictor_title if is_custom else predictor.name
         n_vocab = self._target.vocabulary.n_tokens
-        guarded = GuardedPredictor(made, name=title, n_vocab=n_vocab, plain_step=plain_step)
-        return Engaged(settings.predictor, guarded, None)
+        return GuardedPredictor(predictor, name=name, n_vocab=n_vocab, plain_step=plain_step)
 
     def _objection(self, settings: SpeculationSettings) -> str | None:
         if self._failed is not None and self._failed[0] is settings:
@@ -270,21 +262,27 @@ class Roster:
         return None
 
     def _make(
-        self, settings: SpeculationSettings, request: GenerationRequest, sampler: Sampler
-    ) -> Predictor:
+        self,
+        settings: SpeculationSettings,
+        request: GenerationRequest,
+        sampler: Sampler,
+        controller: Controller,
+    ) -> tuple[Predictor, ...]:
+        """The sources of the settings.
+
+        Look-up is not part of `combined`: what it finds, suffixes find too.
+        """
         match settings.predictor:
             case PredictorName.LOOKUP | PredictorName.SUFFIX:
-                return self._readers.give(settings)
+                return (self._readers.give(settings),)
             case PredictorName.COMBINED:
-                draft = self._draft_model(sampler, settings)
-                return self._readers.combine(settings, self._past_replies(request), draft)
+                suffix = self._readers.give(replace(settings, predictor=PredictorName.SUFFIX))
+                past = self._readers.of_past(self._past_replies(request), settings)
+                return (suffix, past, *self._draft_model(settings, sampler, controller))
             case PredictorName.CUSTOM:
-                return self._custom.give(settings)
+                return (self._custom.give(settings),)
             case PredictorName.DRAFT | PredictorName.OFF:
-                drafting = self._draft_model(sampler, settings)
-                if drafting is None:
-                    raise PredictorError("no draft model is loaded: name one with --draft")
-                return drafting
+                return self._draft_model(settings, sampler, controller)
 
     def _past_replies(self, request: GenerationRequest) -> tuple[Tokens[int], ...]:
         """Give the past replies that this model could have said: no token beyond its vocabulary."""
@@ -295,10 +293,12 @@ class Roster:
             if reply and min(reply) >= 0 and max(reply) < n_vocab
         )
 
-    def _draft_model(self, sampler: Sampler, settings: SpeculationSettings) -> Predictor | None:
+    def _draft_model(
+        self, settings: SpeculationSettings, sampler: Sampler, controller: Controller
+    ) -> tuple[Predictor, ...]:
         if self._draft is None or self._draft_sequence is None:
-            return None
-        return DraftModelPredictor(
+            return ()
+        predictor = DraftModelPredictor(
             self._draft_sequence,
             sampler,
             n_ctx=self._draft.n_ctx,
@@ -307,4 +307,6 @@ class Roster:
             min_tokens=settings.draft_min_tokens,
             min_confidence=settings.draft_min_confidence,
             verification=settings.verification,
+            affords_catch_up=controller.affords_catch_up,
         )
+        return (predictor,)

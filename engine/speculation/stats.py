@@ -163,21 +163,15 @@ def speedup_of(saved_s: float, decode_s: float) -> float | None:
 
 
 def count_sources(by_source: dict[str, list[int]], finished: RoundFinished) -> None:
-    """Add the tokens of a round to the counts of who drafted each."""
-    names = finished.sources
-    if not names and finished.source is not None:
-        names = (finished.source,) * finished.n_drafted
-    n_verified, n_examined = finished.n_verified, finished.n_examined
-    for place, name in enumerate(names):
-        counts = by_source.get(name)
-        if counts is None:
-            counts = by_source[name] = [0, 0, 0, 0, 0]
-        counts[0] += 1
-        counts[1] += place < n_verified
-        counts[2] += place < n_examined
-        counts[3] += place < finished.n_accepted
-    for name in set(names[:n_verified]):
-        by_source[name][4] += 1
+    """Add a round to the counts of who drafted it."""
+    if finished.source is None:
+        return
+    counts = by_source.setdefault(finished.source, [0, 0, 0, 0, 0])
+    counts[0] += finished.n_drafted
+    counts[1] += finished.n_verified
+    counts[2] += finished.n_examined
+    counts[3] += finished.n_accepted
+    counts[4] += finished.n_verified > 0
 
 
 def count_positions(by_position: list[list[int]], finished: RoundFinished) -> None:

@@ -111,6 +111,8 @@ class Verdict:
     next_token: int | None
     is_open: bool = False
     """Whether the row behind the accepted tokens is a near tie that `settle` must decide."""
+    is_redecoded: bool = False
+    """Whether `settle` decided it."""
     n_near_ties: int = 0
     """Rows of this batch that were looked at and are near ties; `match` and `coupled` count."""
     margins: tuple[float, ...] = field(default=(), compare=False)
@@ -168,7 +170,9 @@ def settle(
     """
     own = sampler.choose(row, _recent(line, sampler), len(line))
     n_accepted = verdict.n_accepted
-    decided = replace(verdict, is_open=False, margins=(*verdict.margins, own.margin))
+    decided = replace(
+        verdict, is_open=False, is_redecoded=True, margins=(*verdict.margins, own.margin)
+    )
     if n_accepted == len(draft):
         return replace(decided, next_token=own.token)
     n_examined = n_accepted + 1

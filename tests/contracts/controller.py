@@ -19,13 +19,13 @@ class ControllerContract:
     def test_a_fresh_controller_says_what_it_does_and_why(self) -> None:
         controller = self.make()
         assert (controller.length > 0) == self.drafts_at_once
-        assert controller.wants_another(()) == self.drafts_at_once
+        assert controller.wants("s") == self.drafts_at_once
         assert controller.reason
 
     def test_no_more_is_verified_than_was_pulled(self) -> None:
         controller = self.make()
-        assert controller.n_worth_verifying(()) == 0
-        assert controller.n_worth_verifying([DraftToken(1, 0.5)]) <= 1
+        controller.wants("s")
+        assert controller.n_to_verify([DraftToken(1, 0.5)]) <= 1
 
     def test_its_length_stays_within_the_limits(self) -> None:
         rng = random.Random(4)

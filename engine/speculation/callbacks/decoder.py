@@ -24,7 +24,7 @@ from engine.speculation.callbacks.events import (
 from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.cost import Stopwatch
-from engine.speculation.drafter import Drafter
+from engine.speculation.drafter import Draft, Drafter, make_controller
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.verify import Verdict, settle, verify_draft
@@ -110,7 +110,8 @@ class CallbackDecoder:
         guarded = GuardedPredictor(
             predictor, name=predictor.name, n_vocab=self._n_vocab, plain_step=plain
         )
-        drafter = Drafter(guarded, self._settings, self._experience)
+        controller = make_controller(self._settings, self._experience)
+        drafter = Drafter((guarded,), controller, self._settings)
         drafter.reset(line, n_plain_steps=plain.n_measured)
         return drafter
 
@@ -119,67 +120,64 @@ class CallbackDecoder:
     ) -> Iterator[DecoderEvent]:
         watch = Stopwatch()
         is_automatic = self._settings.controller is ControllerName.AUTO
-        wanted = MAX_DRAFT if is_automatic else max(1, drafter.length)
-        predictor.n_wanted = min(wanted, room)
+        predictor.n_wanted = min(MAX_DRAFT if is_automatic else max(1, drafter.length), room)
         draft = drafter.draft(min(MAX_DRAFT, room))
         draft_s = watch.split()
-        yield DraftMade(draft, draft_s, drafter.reason)
+        yield DraftMade(draft.tokens, draft_s, drafter.reason)
         watch.split()
-        verdict, n_forwards = self._verified(line, draft, drafter)
-        committed = self._committed(draft, verdict)
+        verdict = self._verified(line, draft)
+        committed = self._committed(draft.tokens, verdict)
         verify_s = watch.split()
         line.extend(committed)
-        drafter.observe(
-            RoundOutcome(
-                n_drafted=len(draft),
-                n_examined=verdict.n_examined,
-                n_accepted=verdict.n_accepted,
-                n_emitted=len(committed),
-                draft_s=draft_s,
-                verify_s=verify_s,
-            ),
-            committed,
+        n_verified = len(draft.tokens)
+        outcome = RoundOutcome(
+            n_verified=n_verified,
+            n_examined=verdict.n_examined,
+            n_accepted=verdict.n_accepted,
+            n_emitted=len(committed),
+            n_drafted=draft.n_drafted,
+            draft_s=draft_s,
+            verify_s=verify_s,
         )
-        if not (is_automatic and drafter.predictor is not None):
-            self._experience.curve.add(1 + len(draft), verify_s)
+        drafter.observe(outcome, committed)
+        if not (is_automatic and drafter.is_on):
+            self._experience.curve.add(1 + n_verified, verify_s)
         self.statistics += StatisticsSummary(
             n_rounds=1,
-            n_forwards=n_forwards,
-            n_drafted=len(draft),
+            n_forwards=1 + verdict.is_redecoded,
+            n_drafted=n_verified,
             n_accepted=verdict.n_accepted,
             n_emitted=len(committed),
             draft_s=draft_s,
             verify_s=verify_s,
-            n_plain=int(not draft),
-            plain_s=0.0 if draft else draft_s + verify_s,
+            n_plain=int(not n_verified),
+            plain_s=0.0 if n_verified else draft_s + verify_s,
         )
-        yield DraftVerified(tuple(committed), len(draft), verdict.n_accepted, verify_s)
+        yield DraftVerified(tuple(committed), n_verified, verdict.n_accepted, verify_s)
 
-    def _verified(
-        self, line: list[int], draft: tuple[int, ...], drafter: Drafter
-    ) -> tuple[Verdict, int]:
-        """Give the verdict on a draft, and how many calls of the target it took."""
+    def _verified(self, line: list[int], draft: Draft) -> Verdict:
+        """The verdict on a draft: by one call of the target, or two where `strict` asks for it."""
         verdict = verify_draft(
-            draft,
-            self._rows(line, draft),
+            draft.tokens,
+            self._rows(line, draft.tokens),
             self._sampler,
             line,
             verification=self._settings.verification,
-            laws=drafter.laws,
+            laws=draft.laws,
             strict=self._settings.strict,
         )
         if not verdict.is_open:
-            return verdict, 1
-        accepted = [*line, *draft[: verdict.n_accepted]]
+            return verdict
+        accepted = [*line, *draft.tokens[: verdict.n_accepted]]
         row = self._rows(accepted, ())[0]
-        return settle(verdict, draft, row, self._sampler, accepted), 2
+        return settle(verdict, draft.tokens, row, self._sampler, accepted)
 
     def _rows(self, line: Tokens[int], draft: Tokens[int]) -> Logits:
         rows = called(self._target, line, draft, self._n_vocab)
         return rows if self._settings.bonus_token or not draft else rows[:-1]
 
     def _committed(self, draft: tuple[int, ...], verdict: Verdict) -> list[int]:
-        """Give what becomes text: up to an end token."""
+        """What becomes text: up to an end token."""
         added = () if verdict.next_token is None else (verdict.next_token,)
         committed: list[int] = []
         for token in (*draft[: verdict.n_accepted], *added):

@@ -1,8 +1,8 @@
 """What a predictor promises."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from engine.sampling.distribution import Distribution
 
@@ -22,8 +22,6 @@ class DraftToken:
     Rejection and block verification need it, and are exact only if no token is dropped for what
     was drawn: with a law, `confidence` is that of the likeliest token, whichever was drawn, and a
     draft may be ended in front of a token of low confidence but not be withdrawn for it."""
-    source: str | None = None
-    """Name of the predictor that guessed it, where that is not the one that proposes it."""
 
 
 class Predictor(Protocol):
@@ -50,27 +48,4 @@ class Predictor(Protocol):
 
     def close(self) -> None:
         """Give back what is held."""
-        ...
-
-
-@runtime_checkable
-class AsksSources(Protocol):
-    """A predictor that may ask several sources, each only by leave."""
-
-    @property
-    def asks_sources(self) -> bool:
-        """Whether it asks for leave itself; else it is one source by its own name."""
-        ...
-
-    def gate(self, may_ask: Callable[[str], bool]) -> None:
-        """Take who says, by name, whether a source is asked in this round."""
-        ...
-
-
-@runtime_checkable
-class CatchesUp(Protocol):
-    """A predictor that falls behind the line while it is not asked."""
-
-    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        """Take who says whether that many missed tokens are taken in, or a few of the last."""
         ...

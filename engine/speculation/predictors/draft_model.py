@@ -23,7 +23,7 @@ class DraftModelPredictor:
     and behind it drafted tokens of the last round at most; the next `propose` cuts those back and
     catches up in batches. The view is the line; where that is longer than the draft's context, it
     begins at half a context from the end; and where more was missed than may be taken in
-    (`limit_catch_up`), it leaves out what lies between what the sequence holds and the last
+    (`affords_catch_up`), it leaves out what lies between what the sequence holds and the last
     `RESTART` tokens, until there is leave to fill the hole.
     The sampler is the target's, and `guess` draws as the verification needs it.
 
@@ -44,6 +44,7 @@ class DraftModelPredictor:
         min_tokens: int,
         min_confidence: float,
         verification: Verification = "coupled",
+        affords_catch_up: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self._sequence = sequence
         self._sampler = sampler
@@ -53,7 +54,7 @@ class DraftModelPredictor:
         self._min_tokens = min_tokens
         self._min_confidence = min_confidence
         self._verification = verification
-        self._affords: Callable[[int], bool] = _always
+        self._affords = affords_catch_up
         self._line: list[int] = []
         self._start = 0
         self._hole: tuple[int, int] | None = None
@@ -63,9 +64,6 @@ class DraftModelPredictor:
     def reset(self, history: Tokens[int]) -> None:
         self._line = list(history)
         self._start, self._hole, self._n_agreed = 0, None, 0
-
-    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        self._affords = affords
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._line.extend(tokens)
@@ -148,10 +146,6 @@ class DraftModelPredictor:
 
     def _is_too_weak(self, drafted: DraftToken, n_drafted: int) -> bool:
         return n_drafted >= self._min_tokens and drafted.confidence < self._min_confidence
-
-
-def _always(_: int) -> bool:
-    return True
 
 
 def probability(logits: Logits, token: int) -> float:

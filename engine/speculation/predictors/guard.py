@@ -11,7 +11,7 @@ from typing import TypeVar
 from engine.errors import EngineError, PredictorError
 from engine.sampling.distribution import Distribution
 from engine.speculation.cost import PlainStep
-from engine.speculation.predictors.base import AsksSources, CatchesUp, DraftToken, Predictor
+from engine.speculation.predictors.base import DraftToken, Predictor
 
 LATE_STEPS = 8.0
 """Plain steps that a guess may take. One is what the token costs without a draft; a draft model
@@ -166,31 +166,6 @@ class GuardedPredictor:
         finally:
             self._leave(guesses)
 
-    @property
-    def asks_sources(self) -> bool:
-        """Whether it asks several sources, each by its own leave."""
-        return isinstance(self._inner, AsksSources)
-
-    def gate(self, may_ask: Callable[[str], bool]) -> None:
-        """Take who says whether a source is asked.
-
-        Raises:
-            PredictorError: the predictor raised.
-        """
-        inner = self._inner
-        if isinstance(inner, AsksSources):
-            self._call("gate", lambda: inner.gate(may_ask))
-
-    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        """Take who says whether a source that fell behind takes in all that it missed.
-
-        Raises:
-            PredictorError: the predictor raised.
-        """
-        inner = self._inner
-        if isinstance(inner, CatchesUp):
-            self._call("limit_catch_up", lambda: inner.limit_catch_up(affords))
-
     def close(self) -> None:
         """Let the predictor go.
 
@@ -264,12 +239,10 @@ def checked_guess(guess: object, n_vocab: int) -> DraftToken:
     if not 0 <= token < n_vocab:
         raise PredictorError(f"it proposed token {token}: the model has tokens 0 to {n_vocab - 1}")
     confidence = _confidence(guess.confidence)
-    law, source = guess.distribution, guess.source
+    law = guess.distribution
     if law is not None and not _is_law(law, n_vocab):
         raise PredictorError("it proposed a token with a distribution that is none")
-    if source is not None and not isinstance(source, str):
-        raise PredictorError(f"it named {_shown(source)} as the source of a token: give a name")
-    return DraftToken(token, confidence, law, source)
+    return DraftToken(token, confidence, law)
 
 
 def _is_plain(guess: DraftToken) -> bool:
@@ -280,7 +253,6 @@ def _is_plain(guess: DraftToken) -> bool:
         and type(guess.confidence) is float
         and 0.0 <= guess.confidence <= 1.0
         and guess.distribution is None
-        and (guess.source is None or type(guess.source) is str)
     )
 
 

@@ -455,7 +455,7 @@ def cells(events: list[Event]) -> Iterator[CacheChanged]:
 def test_used_cells_are_told_each_round() -> None:
     events = run(make_session(LOOKUP), request())
     used = [event.n_used for event in cells(events)]
-    assert used[0] == len("BU" + "abcabcabc") + 1
+    assert used[0] == len("BU" + "abcabcabc" + "EA")
     assert used == sorted(used)
     assert used[-1] == finished(events).n_used
 
@@ -466,7 +466,7 @@ def test_the_last_batch_of_a_prompt_gives_the_first_token_in_one_pass() -> None:
     events = run(make_session(OFF, target=target), wanted)
     reply, n_batches = finished(events), 4
     assert target.n_decodes == n_batches + len(reply.token_ids) - 1
-    assert [event.n_used for event in cells(events)][:2] == [48, 54]
+    assert next(cells(events)).n_used == reply.stats.n_prompt
     whole = FakeBackend(LETTERS, sharpness=2.0, can_slice=False)
     assert finished(run(make_session(OFF, target=whole), wanted)).text == reply.text
     assert whole.n_decodes == n_batches + len(reply.token_ids)
@@ -478,7 +478,7 @@ def test_a_reply_with_a_seed_computes_its_first_token_as_it_will_behind_a_kept_p
         [event.n_used for event in cells(run(session, request("a" * 50)))] for _ in range(2)
     )
     assert first == again
-    assert first[0] == 53
+    assert first[0] == 54
 
 
 def test_a_prompt_that_fills_its_last_batch_is_read_before_the_first_token() -> None:

@@ -1,15 +1,10 @@
 """What a session counts of its drafts: each token under who drafted it, and at its place."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-import pytest
-
 from engine.configuration import ControllerName, PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
-from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.registry import Readers
 from tests.engine.generation.test_session import (
     DRAFT,
     LETTERS,
@@ -59,42 +54,10 @@ def test_a_committed_token_names_who_drafted_it_or_what_it_replaces() -> None:
     for committed, finished_round in pairs:
         assert isinstance(committed, TokensCommitted)
         assert isinstance(finished_round, RoundFinished)
-        verified = finished_round.sources[: finished_round.n_verified]
-        assert finished_round.source == (verified[0] if verified else None)
-        for place, token in enumerate(committed.tokens):
-            if token.kind in DRAFTED:
-                assert token.source == verified[min(place, len(verified) - 1)]
-
-
-class TwoVoices:
-    """Guesses as look-up does, every second token under another name."""
-
-    def __init__(self, inner: Predictor) -> None:
-        self.name, self.reset, self.commit, self.close = (
-            inner.name, inner.reset, inner.commit, inner.close,
-        )  # fmt: skip
-        self._inner = inner
-
-    def propose(self) -> Iterator[DraftToken]:
-        for place, guess in enumerate(self._inner.propose()):
-            yield replace(guess, source=("first", "second")[place % 2])
-
-
-def test_a_draft_of_two_sources_is_counted_and_shown_token_by_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    give = Readers.give
-    monkeypatch.setattr(Readers, "give", lambda *args: TwoVoices(give(*args)))
-    session = make_session(reading(PredictorName.LOOKUP), target=repetitive())
-    events = run(session, request("abab", max_tokens=80))
-    stats = finished(events).stats
-    drafted = [each for each in _committed(events) if each.kind is TokenKind.DRAFT]
-    assert {each.source for each in drafted} == {"first", "second"}
-    for name in ("first", "second"):
-        counts = stats.by_source[name]
-        assert 0 < counts.n_accepted == sum(each.source == name for each in drafted)
-    odd_places = stats.by_position[1::2]
-    assert stats.by_source["second"].n_examined == sum(each.n_examined for each in odd_places)
+        assert (finished_round.source is None) == (finished_round.n_drafted == 0)
+        for token in committed.tokens:
+            assert (token.kind in DRAFTED) == (finished_round.n_verified > 0)
+            assert token.source == (finished_round.source if token.kind in DRAFTED else None)
 
 
 def test_guesses_that_were_never_verified_are_drafted_and_nothing_else() -> None:
@@ -103,7 +66,8 @@ def test_guesses_that_were_never_verified_are_drafted_and_nothing_else() -> None
     events = run(session, request("abab", max_tokens=120))
     stats = finished(events).stats
     rounds = [event for event in events if isinstance(event, RoundFinished)]
-    assert stats.n_drafted == sum(len(each.sources) for each in rounds)
+    assert stats.n_drafted == sum(each.n_drafted for each in rounds) > stats.n_verified
+    assert stats.by_source["lookup"].n_drafted == stats.n_drafted
     assert all(len(each.verdicts) == each.n_verified <= each.n_drafted for each in rounds)
 
 

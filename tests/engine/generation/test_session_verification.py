@@ -424,7 +424,7 @@ class PlansPlain(FixedController):
 
     length = 0
 
-    def wants_source(self, name: str) -> bool:
+    def wants(self, source: str) -> bool:
         return True
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
@@ -432,7 +432,7 @@ class PlansPlain(FixedController):
 
 
 def test_strict_bounds_a_draft_that_nobody_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.speculation.drafter.make_controller", lambda *_: PlansPlain(8))
+    monkeypatch.setattr("engine.generation.session.make_controller", lambda *_: PlansPlain(8))
     settings = replace(DRAFT, strict=True, controller=ControllerName.AUTO)
     session = make_session(settings, target=RoughFromFour(LETTERS, sharpness=0.6))
     told = rounds(run(session, request()))
@@ -453,12 +453,12 @@ def test_exactness_is_measured_once_and_leaves_the_prompt_as_it_is_computed_with
     counts = []
     for _ in range(3):
         before = target.n_decoded
-        events = run(session, request(max_tokens=1))
+        events = run(session, request(max_tokens=2))
         ready = next(event for event in events if isinstance(event, PromptReady))
         counts.append((target.n_decoded - before, ready.n_reused))
     n_prompt = ready.n_prompt
-    assert counts[0] == (2 + 2 + 1 + 3 + 1 + 4 + n_prompt, 0)
-    assert counts[1] == counts[2] == (1, n_prompt - 1)
+    assert counts[0] == (2 + 2 + 1 + 3 + 1 + 4 + n_prompt + 1, 0)
+    assert counts[1] == counts[2] == (2, n_prompt - 1)
 
 
 def test_a_reply_that_is_cancelled_while_exactness_is_measured_keeps_the_session() -> None:

@@ -8,7 +8,7 @@ from engine.speculation.asking import N_TRIAL, PROBE_EVERY
 from engine.speculation.auto import OUTLOOK, AutoController
 from engine.speculation.budget import START
 from engine.speculation.controller import Controller, RoundOutcome
-from engine.speculation.drafting_cost import KnownCost
+from engine.speculation.drafting_cost import DraftingCost, KnownCost
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.profile import CostProfile
@@ -31,7 +31,7 @@ class TestAuto(ControllerContract):
     drafts_at_once = False
 
     def make(self) -> Controller:
-        return AutoController("s", Experience())
+        return AutoController(Experience())
 
 
 def plain_round(controller: Controller, seconds: float = 0.01) -> None:
@@ -39,14 +39,15 @@ def plain_round(controller: Controller, seconds: float = 0.01) -> None:
 
 
 def drafted_round(controller: Controller, guesses: int, right: int, steps: float) -> None:
-    examined = tuple(Examined(0.8, n, n < right) for n in range(min(right + 1, guesses)))
+    controller.wants("s")
+    examined = tuple(Examined("s", 0.8, n, n < right) for n in range(min(right + 1, guesses)))
     controller.observe(
         RoundOutcome(
-            n_drafted=guesses,
+            n_verified=guesses,
             n_examined=len(examined),
             n_accepted=right,
             n_emitted=right + 1,
-            n_pulled=guesses,
+            n_drafted=guesses,
             draft_s=1e-5,
             verify_s=0.01 * steps,
             examined=examined,
@@ -63,15 +64,15 @@ def learn_switching(controller: Controller) -> None:
 
 
 def test_it_drafts_once_the_plain_step_is_known() -> None:
-    controller = AutoController("s", Experience())
-    assert not controller.wants_another(())
+    controller = AutoController(Experience())
+    assert not controller.wants("s")
     plain_round(controller)
-    assert controller.wants_another(())
-    assert controller.n_worth_verifying([DraftToken(1, 0.8)]) == 1
+    assert controller.wants("s")
+    assert controller.n_to_verify([DraftToken(1, 0.8)]) == 1
 
 
 def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_counted() -> None:
-    controller = AutoController("s", Experience())
+    controller = AutoController(Experience())
     plain_round(controller)
     for _ in range(3):
         drafted_round(controller, 1, 0, 1.6)
@@ -86,20 +87,20 @@ def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_cou
 
 def test_going_over_to_drafts_is_paid_once() -> None:
     known = Experience()
-    controller = AutoController("s", known)
+    controller = AutoController(known)
     learn_switching(controller)
     assert known.curve.switching == pytest.approx(0.3)
     guess = [DraftToken(1, 0.5)]
-    known.acceptance.add("s", [Examined(0.5, 0, is_right=n % 2 == 0) for n in range(200)])
+    known.acceptance.add([Examined("s", 0.5, 0, is_right=n % 2 == 0) for n in range(200)])
     known.budget.credit = 6.0
-    assert controller.n_worth_verifying(guess) == 0
+    assert controller.n_to_verify(guess) == 0
     drafted_round(controller, 1, 1, 1.3)
-    assert controller.n_worth_verifying(guess) == 1
+    assert controller.n_to_verify(guess) == 1
 
 
 def test_the_credit_pays_for_going_over_to_drafts() -> None:
     known = Experience()
-    controller = AutoController("s", known)
+    controller = AutoController(known)
     learn_switching(controller)
     known.budget.credit = 3.0
     drafted_round(controller, 1, 0, 1.3)
@@ -111,7 +112,7 @@ def test_the_credit_pays_for_going_over_to_drafts() -> None:
 
 def test_off_for_want_of_credit_says_so() -> None:
     known = Experience()
-    controller = AutoController("s", known)
+    controller = AutoController(known)
     plain_round(controller)
     drafted_round(controller, 1, 1, 1.6)
     known.budget.credit = -20.0
@@ -123,11 +124,12 @@ def test_off_for_want_of_credit_says_so() -> None:
 
 def test_what_was_learned_outlives_a_reply() -> None:
     known = Experience()
-    first = AutoController("s", known)
+    first = AutoController(known)
     plain_round(first)
     for _ in range(3):
         drafted_round(first, 1, 0, 1.6)
-    second = AutoController("s", known)
+    second = AutoController(known)
+    second.wants("s")
     plain_round(second)
     assert second.length == 0
 
@@ -157,33 +159,33 @@ def knowing(source: KnownCost | None, *, share: float) -> tuple[AutoController, 
     for _ in range(3):
         known.curve.add(1, 0.01)
     for n in range(400):
-        known.acceptance.add("s", (Examined(0.8, 0, n % 100 < 100 * share),))
-    return AutoController("s", known), known
+        known.acceptance.add((Examined("s", 0.8, 0, n % 100 < 100 * share),))
+    return AutoController(known), known
 
 
 def test_a_source_of_unknown_cost_is_asked_once_the_plain_step_is_known() -> None:
-    controller = AutoController("s", Experience())
-    assert not controller.wants_source("s")
-    assert not controller.wants_source("another")
+    controller = AutoController(Experience())
+    assert not controller.wants("s")
+    assert not controller.wants("another")
     plain_round(controller)
-    assert controller.wants_source("s")
-    assert controller.wants_source("another")
+    assert controller.wants("s")
+    assert controller.wants("another")
 
 
 def test_a_source_that_costs_time_is_asked_only_where_its_drafts_gain() -> None:
-    assert knowing(DEAR, share=0.95)[0].wants_source("s")
-    assert not knowing(DEAR, share=0.01)[0].wants_source("s")
+    assert knowing(DEAR, share=0.95)[0].wants("s")
+    assert not knowing(DEAR, share=0.01)[0].wants("s")
 
 
 def test_a_cheap_source_is_asked_in_passing_whatever_it_gains() -> None:
-    assert knowing(CHEAP, share=0.01)[0].wants_source("s")
+    assert knowing(CHEAP, share=0.01)[0].wants("s")
 
 
 def test_a_source_that_is_off_is_asked_again_behind_a_pause() -> None:
     controller, _ = knowing(DEAR, share=0.01)
     asked = []
     for place in range(40):
-        if controller.wants_source("s"):
+        if controller.wants("s"):
             asked.append(place)
         plain_round(controller)
     assert asked[0] == PROBE_EVERY[0]
@@ -194,30 +196,39 @@ def test_a_probe_of_a_source_whose_guesses_were_timed_alone_asks_for_as_many_as_
     step: float, n_probed: int
 ) -> None:
     controller, known = knowing(None, share=0.01)
+    known.drafting["s"] = DraftingCost()
     known.drafting["s"].add(1, 1, step)
     for _ in range(PROBE_EVERY[0]):
-        controller.wants_source("s")
+        controller.wants("s")
         plain_round(controller)
-    guesses: list[DraftToken] = []
+    assert controller.wants("s")
+    guesses = [DraftToken(1, 0.8)]
     while controller.wants_another(guesses):
         guesses.append(DraftToken(1, 0.8))
     assert len(guesses) == n_probed
 
 
+def restarted(source: KnownCost | None, *, share: float) -> tuple[AutoController, Experience]:
+    """Such a controller, turned to the source."""
+    controller, known = knowing(source, share=share)
+    controller.wants("s")
+    return controller, known
+
+
 def test_all_is_caught_up_with_where_better_drafts_win_more_than_that_costs() -> None:
-    controller, _ = knowing(DEAR, share=0.95)
+    controller, _ = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
-    assert not knowing(DEAR, share=0.95)[0].affords_catch_up(100_000)
-    assert not knowing(DEAR, share=0.01)[0].affords_catch_up(1000)
+    assert not restarted(DEAR, share=0.95)[0].affords_catch_up(100_000)
+    assert not restarted(DEAR, share=0.01)[0].affords_catch_up(1000)
 
 
 def test_nothing_is_caught_up_with_before_the_cost_is_known() -> None:
-    controller, _ = knowing(None, share=0.95)
+    controller, _ = restarted(None, share=0.95)
     assert not controller.affords_catch_up(21)
 
 
 def test_what_a_catch_up_costs_is_charged_over_the_tokens_behind_it() -> None:
-    controller, known = knowing(DEAR, share=0.95)
+    controller, known = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
     assert known.budget.credit == START
     known.add_round(OUTLOOK // 2, OUTLOOK / 2)
@@ -225,7 +236,7 @@ def test_what_a_catch_up_costs_is_charged_over_the_tokens_behind_it() -> None:
 
 
 def test_a_further_catch_up_of_a_reply_stays_within_the_credit() -> None:
-    controller, known = knowing(DEAR, share=0.95)
+    controller, known = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
     assert controller.affords_catch_up(int(known.budget.credit / 0.01) - 1)
     assert not controller.affords_catch_up(int(known.budget.credit / 0.01) + 1)

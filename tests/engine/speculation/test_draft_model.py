@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
@@ -21,6 +22,7 @@ def make(
     least: int = 0,
     sampler: Sampler | None = None,
     verification: Verification = "coupled",
+    affords: Callable[[int], bool] = lambda _: True,
 ) -> DraftModelPredictor:
     return DraftModelPredictor(
         sequence,
@@ -31,6 +33,7 @@ def make(
         min_tokens=least,
         min_confidence=confidence,
         verification=verification,
+        affords_catch_up=affords,
     )
 
 
@@ -146,8 +149,7 @@ def test_a_line_longer_than_its_context_is_read_from_the_middle_on() -> None:
 
 def test_without_leave_to_catch_up_it_goes_on_from_the_end_of_the_line() -> None:
     backend = FakeBackend()
-    predictor = make(backend, backend.open())
-    predictor.limit_catch_up(lambda n_tokens: n_tokens < 100)
+    predictor = make(backend, backend.open(), affords=lambda n_tokens: n_tokens < 100)
     line = [n % 250 for n in range(400)]
     predictor.reset(line)
     guesses = [g.token for g in islice(predictor.propose(), 2)]
@@ -158,8 +160,7 @@ def test_without_leave_to_catch_up_it_goes_on_from_the_end_of_the_line() -> None
 
 def test_with_leave_the_hole_is_filled_and_what_lay_before_it_is_kept() -> None:
     backend, leave = FakeBackend(), [0]
-    predictor = make(backend, backend.open())
-    predictor.limit_catch_up(lambda n_tokens: n_tokens <= leave[0])
+    predictor = make(backend, backend.open(), affords=lambda n_tokens: n_tokens <= leave[0])
     line = list(range(30))
     predictor.reset(line)
     list(islice(predictor.propose(), 1))

@@ -1,13 +1,14 @@
-"""Predictor and controller, joined: who is asked, and by whom."""
+"""Sources and controller, joined: who is asked, in which order, and what comes of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from engine.configuration import ControllerName, SpeculationSettings
+from engine.errors import PredictorError
 from engine.speculation.auto import AutoController
-from engine.speculation.controller import RoundOutcome
-from engine.speculation.drafter import CombinedPredictor, Drafter
+from engine.speculation.controller import FixedController, RoundOutcome
+from engine.speculation.drafter import Drafter, make_controller
 from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 
@@ -15,32 +16,44 @@ AUTO = SpeculationSettings(controller=ControllerName.AUTO)
 FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=2)
 
 
-class Asking:
-    """Counts how often it is asked, and asks whether it may catch up."""
+class Saying:
+    """Says the same tokens whatever the line is, and counts how often it is asked."""
 
-    name = "asking"
-
-    def __init__(self, *, is_silent: bool = False) -> None:
-        self.n_asked = 0
-        self._is_silent = is_silent
-        self.affords: Callable[[int], bool] = bool
-
-    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        self.affords = affords
+    def __init__(self, name: str, *tokens: int, fails: bool = False) -> None:
+        self.name = name
+        self.tokens = tokens
+        self.line: list[int] = []
+        self.n_asked = self.n_pulled = 0
+        self._fails = fails
 
     def reset(self, history: Sequence[int]) -> None:
-        pass
+        self.line = list(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        pass
+        self.line += tokens
 
     def propose(self) -> Iterator[DraftToken]:
         self.n_asked += 1
-        while not self._is_silent:
-            yield DraftToken(1, 0.8)
+        if self._fails:
+            raise PredictorError("it broke")
+        for token in self.tokens:
+            self.n_pulled += 1
+            yield DraftToken(token, 0.8)
 
     def close(self) -> None:
         pass
+
+
+def drafting(
+    *sources: Saying,
+    settings: SpeculationSettings = FIXED,
+    experience: Experience | None = None,
+    n_plain_steps: int = 0,
+) -> Drafter:
+    controller = make_controller(settings, experience or Experience())
+    drafter = Drafter(sources, controller, settings)
+    drafter.reset([1, 2], n_plain_steps=n_plain_steps)
+    return drafter
 
 
 def plain_round(drafter: Drafter) -> None:
@@ -48,79 +61,119 @@ def plain_round(drafter: Drafter) -> None:
 
 
 def test_nobody_is_asked_without_leave_of_the_controller() -> None:
-    source = Asking()
-    drafter = Drafter(source, AUTO)
-    drafter.reset([1, 2], n_plain_steps=0)
-    assert drafter.draft(8) == ()
+    source = Saying("source", 1, 1)
+    drafter = drafting(source, settings=AUTO)
+    assert drafter.draft(8).tokens == ()
     assert source.n_asked == 0
     plain_round(drafter)
     drafter.draft(8)
     assert source.n_asked == 1
 
 
-def test_sources_behind_one_predictor_ask_for_themselves() -> None:
-    source = Asking()
-    inner = CombinedPredictor([source], min_confidence=0.1)
-    drafter = Drafter(inner, AUTO)
-    drafter.reset([1, 2], n_plain_steps=0)
-    assert drafter.draft(8) == ()
-    assert source.n_asked == 0
-    plain_round(drafter)
-    drafter.draft(8)
-    assert source.n_asked == 1
-    assert drafter.sources[0] == "asking"
+def test_a_draft_model_is_asked_only_where_the_readers_are_silent() -> None:
+    reader, model = Saying("reader", 1), Saying("model", 10, 11, 12)
+    drafter = drafting(reader, model)
+    assert (drafter.draft(8).source, model.n_asked) == ("reader", 0)
+    reader.tokens = ()
+    draft = drafter.draft(8)
+    assert (draft.source, draft.tokens, draft.n_drafted) == ("model", (10, 11), 2)
 
 
-def test_leave_is_asked_once_a_round_and_for_the_source_that_guesses(
+def test_the_first_source_with_a_guess_drafts() -> None:
+    first, second, third = Saying("first"), Saying("second", 7), Saying("third", 8)
+    assert drafting(first, second, third).draft(8).source == "second"
+    assert (first.n_asked, third.n_asked) == (1, 0)
+
+
+def test_where_all_are_silent_nobody_drafted() -> None:
+    draft = drafting(Saying("first"), Saying("second")).draft(8)
+    assert (draft.tokens, draft.source, draft.n_drafted) == ((), None, 0)
+
+
+def test_a_source_is_pulled_one_token_at_a_time() -> None:
+    source = Saying("source", *range(9))
+    drafting(source).draft(8)
+    assert source.n_pulled == 2
+
+
+def test_every_source_follows_the_line() -> None:
+    sources = [Saying("a"), Saying("b"), Saying("model")]
+    plain_round(drafting(*sources))
+    assert [source.line for source in sources] == [[1, 2, 5]] * 3
+
+
+def test_a_source_that_fails_ends_drafting_with_the_reason() -> None:
+    other = Saying("other", 7)
+    drafter = drafting(Saying("broken", fails=True), other)
+    assert drafter.draft(8).tokens == ()
+    assert drafter.fault == "the suffix predictor failed and is off: it broke"
+    assert not drafter.is_on
+    assert drafter.draft(8).tokens == ()
+    assert other.n_asked == 0
+
+
+def test_only_sources_with_leave_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FixedController, "wants", lambda _, name: name == "second")
+    first, second = Saying("first", 1), Saying("second", 2)
+    assert drafting(first, second).draft(8).source == "second"
+    assert first.n_asked == 0
+
+
+def test_each_source_is_asked_for_leave_once_and_none_behind_a_draft(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(AutoController, "wants_source", lambda _, name: names.append(name))
-    for predictor in (Asking(), CombinedPredictor([Asking()], min_confidence=0.1)):
-        drafter = Drafter(predictor, AUTO)
-        drafter.reset([1, 2], n_plain_steps=0)
-        drafter.draft(8)
-    assert names == ["asking", "asking"]
-
-
-def test_a_rule_of_one_length_asks_everybody_and_affords_everything() -> None:
-    source = Asking()
-    drafter = Drafter(CombinedPredictor([source], min_confidence=0.1), FIXED)
-    drafter.reset([1, 2], n_plain_steps=0)
-    assert len(drafter.draft(8)) == 2
-    assert source.affords(1_000_000)
+    monkeypatch.setattr(FixedController, "wants", lambda _, name: not names.append(name))
+    first, second = Saying("a", 1), Saying("model", 2)
+    drafter = drafting(first, Saying("b"), second)
+    drafter.draft(8)
+    assert names == ["a"]
+    first.tokens = ()
+    drafter.draft(8)
+    assert names == ["a", "a", "b", "model"]
 
 
 @pytest.mark.parametrize(("n_known", "n_forced"), [(0, 3), (1, 2), (3, 0)])
 def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
     n_known: int, n_forced: int
 ) -> None:
-    drafter = Drafter(Asking(), FIXED)
-    drafter.reset([1, 2], n_plain_steps=n_known)
+    drafter = drafting(Saying("source", 1, 1), n_plain_steps=n_known)
     lengths = []
     for _ in range(12):
-        n_drafted = len(drafter.draft(8))
-        lengths.append(n_drafted)
-        drafter.observe(RoundOutcome(n_drafted, 0, 0, 1, verify_s=0.01), [5])
+        n_verified = len(drafter.draft(8).tokens)
+        lengths.append(n_verified)
+        drafter.observe(RoundOutcome(n_verified, 0, 0, 1, verify_s=0.01), [5])
     assert lengths[:4] == [2] * 4
     assert lengths[4 : 4 + n_forced] == [0] * n_forced
     assert lengths[4 + n_forced :] == [2] * (8 - n_forced)
 
 
-def test_the_automatic_rule_says_whether_a_source_may_catch_up() -> None:
-    source = Asking()
-    drafter = Drafter(CombinedPredictor([source], min_confidence=0.1), AUTO)
-    drafter.reset([1, 2], n_plain_steps=0)
-    assert not source.affords(1_000_000)
+def test_a_rule_of_one_length_affords_every_catch_up_and_the_automatic_one_does_not() -> None:
+    assert make_controller(FIXED, Experience()).affords_catch_up(1_000_000)
+    assert not make_controller(AUTO, Experience()).affords_catch_up(1_000_000)
 
 
 def test_what_a_silent_source_took_is_learned_as_silence() -> None:
-    source, known = Asking(is_silent=True), Experience()
-    drafter = Drafter(source, AUTO, known)
-    drafter.reset([1, 2], n_plain_steps=0)
+    known = Experience()
+    drafter = drafting(Saying("asking"), settings=AUTO, experience=known)
     plain_round(drafter)
     for _ in range(3):
-        assert drafter.draft(8) == ()
+        assert drafter.draft(8).tokens == ()
         drafter.observe(RoundOutcome(0, 0, 0, 1, draft_s=0.002, verify_s=0.01), [5])
     assert known.drafting["asking"].silence == pytest.approx(0.2)
     assert known.drafting["asking"].step is None
+
+
+def test_the_automatic_rule_turns_to_the_source_that_is_asked() -> None:
+    known = Experience()
+    drafter = drafting(Saying("a"), Saying("b", 1, 1, 1), settings=AUTO, experience=known)
+    assert isinstance(drafter.controller, AutoController)
+    plain_round(drafter)
+    draft = drafter.draft(8)
+    outcome = RoundOutcome(
+        len(draft.tokens), 1, 0, 1, draft.n_drafted, draft_s=0.003, verify_s=0.02
+    )
+    drafter.observe(outcome, [9])
+    assert known.drafting["b"].step is not None
+    assert known.drafting["a"].step is None
+    assert known.acceptance.tried("b") == (0, 1)

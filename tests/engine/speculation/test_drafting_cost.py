@@ -9,8 +9,8 @@ def test_nothing_costs_before_it_was_timed() -> None:
 
 def test_the_fixed_part_and_the_step_are_told_apart() -> None:
     cost = DraftingCost()
-    for n_pulled in (1, 3, 5, 2, 4):
-        cost.add(n_pulled, 1, 0.004 + 0.002 * n_pulled)
+    for n_drafted in (1, 3, 5, 2, 4):
+        cost.add(n_drafted, 1, 0.004 + 0.002 * n_drafted)
     assert cost.step == pytest.approx(0.002)
     assert cost.steps(8, 1) == pytest.approx(0.020)
 
@@ -23,8 +23,8 @@ def test_drafts_of_one_length_are_shared_out_evenly() -> None:
 
 def test_a_stalled_draft_does_not_move_the_step() -> None:
     cost = DraftingCost()
-    for n_pulled in (1, 3, 5, 2, 4, 6):
-        cost.add(n_pulled, 1, 0.002 * n_pulled)
+    for n_drafted in (1, 3, 5, 2, 4, 6):
+        cost.add(n_drafted, 1, 0.002 * n_drafted)
     cost.add(4, 1, 0.5)
     assert cost.step == pytest.approx(0.002, rel=0.2)
 
@@ -71,8 +71,8 @@ def test_one_draft_does_not_overturn_an_earlier_run_and_many_do() -> None:
     cost = DraftingCost(KNOWN)
     cost.add(2, 1, 5.0)
     assert cost.steps(4, 0) < 3.0
-    for n_pulled in (1, 2, 4, 8) * 4:
-        cost.add(n_pulled, 1, 0.01 * n_pulled)
+    for n_drafted in (1, 2, 4, 8) * 4:
+        cost.add(n_drafted, 1, 0.01 * n_drafted)
     assert cost.steps(4, 0) == pytest.approx(0.04)
 
 

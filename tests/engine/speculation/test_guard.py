@@ -9,7 +9,6 @@ import pytest
 from engine.errors import DecodeAborted, DecodeError, PredictorError
 from engine.sampling.distribution import Distribution
 from engine.speculation.cost import PlainStep
-from engine.speculation.drafter import CombinedPredictor
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
@@ -68,9 +67,9 @@ class TestAGuardedPredictorKeepsTheContract(PredictorContract):
 
 def test_good_guesses_pass_as_plain_numbers() -> None:
     law = Distribution(np.array([3, 4]), np.array([0.5, 0.5]))
-    given = DraftToken(np.int64(3), np.float32(0.5), law, "me")  # type: ignore[arg-type]  # numpy
+    given = DraftToken(np.int64(3), np.float32(0.5), law)  # type: ignore[arg-type]  # numpy
     (passed,) = proposing(given).propose()
-    assert passed == DraftToken(3, 0.5, law, "me")
+    assert passed == DraftToken(3, 0.5, law)
     assert type(passed.token) is int
     assert type(passed.confidence) is float
 
@@ -89,7 +88,6 @@ def test_good_guesses_pass_as_plain_numbers() -> None:
         (DraftToken(3, 1.5), "1.5 as its confidence"),
         (DraftToken(3, -0.1), "-0.1 as its confidence"),
         (DraftToken(3, None), "None as its confidence"),  # type: ignore[arg-type]  # garbage
-        (DraftToken(3, 0.5, source=7), "7 as the source"),  # type: ignore[arg-type]  # garbage
         (DraftToken(3, 0.5, Distribution(np.array([99]), np.ones(1))), "distribution"),
         (DraftToken(3, 0.5, Distribution(np.array([3]), np.full(1, 0.5))), "distribution"),
         (DraftToken(3, 0.5, "law"), "distribution"),  # type: ignore[arg-type]  # garbage
@@ -196,34 +194,3 @@ def test_a_running_call_can_be_seen_from_outside() -> None:
     assert seen[0] is not None
     assert 0.0 <= seen[0] < 5.0
     assert predictor.busy_s is None
-
-
-class Resting(Scripted):
-    """Falls behind the line while it is not asked."""
-
-    affords: Callable[[int], bool] | None = None
-
-    def limit_catch_up(self, affords: Callable[[int], bool]) -> None:
-        self.affords = affords
-
-
-def test_leave_passes_to_a_predictor_of_several_sources_and_to_no_other() -> None:
-    def nobody(_: str) -> bool:
-        return False
-
-    source = Scripted(lambda: iter([DraftToken(3, 0.9)]))
-    inner = CombinedPredictor((), min_confidence=0.5, followers=[source])
-    several = GuardedPredictor(inner, name="combined", n_vocab=N_VOCAB, plain_step=PlainStep())
-    one = guarded(source)
-    assert (several.asks_sources, one.asks_sources) == (True, False)
-    several.gate(nobody)
-    one.gate(nobody)
-    assert list(several.propose()) == []
-    assert [guess.token for guess in one.propose()] == [3]
-
-
-def test_who_falls_behind_is_told_whom_to_ask() -> None:
-    inner = Resting()
-    guarded(inner).limit_catch_up(bool)
-    assert inner.affords is bool
-    guarded(Scripted()).limit_catch_up(bool)

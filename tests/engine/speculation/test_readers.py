@@ -18,24 +18,13 @@ def test_the_same_settings_keep_the_index_of_the_last_reply() -> None:
     assert readers.give(replace(LOOKUP, lookup_pattern_max=8)) is not first
 
 
-def test_combining_keeps_the_index_and_follows_the_settings() -> None:
-    readers = Readers()
-    combined = replace(LOOKUP, predictor=PredictorName.COMBINED, suffix_min_confidence=0.4)
-    suffix = replace(combined, predictor=PredictorName.SUFFIX)
-    several = readers.combine(combined, (), None)
-    assert readers.give(suffix) is readers.give(suffix)
-    several.reset([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
-    assert list(readers.give(suffix).propose())
-    assert 1 <= len(list(several.propose())) <= 4
-
-
 def test_newer_replies_are_learnt_and_one_that_is_gone_is_forgotten() -> None:
     readers = Readers()
     combined = replace(LOOKUP, predictor=PredictorName.COMBINED)
     said, other = tuple(range(20)), (*range(10), 30, 31)
 
     def guesses(*replies: tuple[int, ...]) -> list[int]:
-        predictor = readers.combine(combined, replies, None)
+        predictor = readers.of_past(replies, combined)
         predictor.reset(range(10))
         return [guess.token for guess in islice(predictor.propose(), 2)]
 
@@ -50,10 +39,10 @@ def test_newer_replies_are_learnt_and_one_that_is_gone_is_forgotten() -> None:
 def test_a_reply_more_extends_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = Readers()
     combined = replace(LOOKUP, predictor=PredictorName.COMBINED)
-    readers.combine(combined, ((1, 2, 3),), None)
+    readers.of_past(((1, 2, 3),), combined)
     learnt: list[tuple[tuple[int, ...], ...]] = []
     monkeypatch.setattr(PastRepliesPredictor, "learn", lambda self, replies: learnt.append(replies))
-    readers.combine(combined, ((1, 2, 3), (4, 5)), None)
+    readers.of_past(((1, 2, 3), (4, 5)), combined)
     assert learnt == [((4, 5),)]
 
 

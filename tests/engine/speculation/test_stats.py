@@ -10,17 +10,17 @@ from engine.speculation.stats import ReplyStats, sources_of
 
 
 def played(
-    sources: str, *, n_verified: int | None = None, n_accepted: int = 0, elapsed_s: float = 0.0
+    draft: str, *, n_verified: int | None = None, n_accepted: int = 0, elapsed_s: float = 0.0
 ) -> RoundFinished:
-    """Give a round whose drafted tokens are from the sources of these letters."""
-    n_verified = len(sources) if n_verified is None else n_verified
+    """Give a round of a draft like "aaa", three tokens of the source a."""
+    n_verified = len(draft) if n_verified is None else n_verified
     return RoundFinished(
-        n_drafted=len(sources),
+        n_drafted=len(draft),
         n_verified=n_verified,
         n_examined=min(n_accepted + 1, n_verified),
         n_accepted=n_accepted,
         n_emitted=n_accepted + 1,
-        source=sources[0] if n_verified else None,
+        source=draft[0] if draft else None,
         length=n_verified,
         next_length=0,
         reason="",
@@ -28,7 +28,6 @@ def played(
         verify_s=elapsed_s,
         elapsed_s=elapsed_s,
         plain_step_s=None,
-        sources=tuple(sources),
     )
 
 
@@ -61,17 +60,17 @@ QUIET = plain_step()
 NOISY = plain_step(0.1, 0.06, 0.15, 0.1, 0.05, 0.16, 0.1)
 
 
-def test_each_token_counts_under_its_own_source() -> None:
-    stats = summed(played("aabb", n_accepted=3), played("b", n_accepted=0))
+def test_each_draft_counts_under_its_source() -> None:
+    stats = summed(played("aaaa", n_accepted=3), played("b", n_accepted=0))
     assert stats.by_source == {
-        "a": SourceCounts(n_drafted=2, n_verified=2, n_examined=2, n_accepted=2, n_rounds=1),
-        "b": SourceCounts(n_drafted=3, n_verified=3, n_examined=3, n_accepted=1, n_rounds=2),
+        "a": SourceCounts(n_drafted=4, n_verified=4, n_examined=4, n_accepted=3, n_rounds=1),
+        "b": SourceCounts(n_drafted=1, n_verified=1, n_examined=1, n_accepted=0, n_rounds=1),
     }
 
 
 def test_sources_add_up_to_the_whole() -> None:
     stats = summed(
-        played("abab", n_verified=3, n_accepted=1), played(""), played("bb", n_verified=0)
+        played("aaaa", n_verified=3, n_accepted=1), played(""), played("bb", n_verified=0)
     )
     of_sources = stats.by_source.values()
     assert sum(each.n_drafted for each in of_sources) == stats.n_drafted == 6
@@ -83,10 +82,10 @@ def test_sources_add_up_to_the_whole() -> None:
 
 
 def test_a_drafted_token_that_no_batch_held_is_not_verified() -> None:
-    assert sources_of(played("aab", n_verified=1, n_accepted=1)) == {
-        "a": SourceCounts(n_drafted=2, n_verified=1, n_examined=1, n_accepted=1, n_rounds=1),
-        "b": SourceCounts(n_drafted=1),
+    assert sources_of(played("aaa", n_verified=1, n_accepted=1)) == {
+        "a": SourceCounts(n_drafted=3, n_verified=1, n_examined=1, n_accepted=1, n_rounds=1),
     }
+    assert sources_of(played("bb", n_verified=0)) == {"b": SourceCounts(n_drafted=2)}
 
 
 def test_acceptance_is_counted_by_place_up_to_the_first_miss() -> None:
@@ -168,11 +167,3 @@ def test_a_speed_up_is_never_beyond_the_tokens_a_round() -> None:
     assert stats.tokens_per_round == pytest.approx(20 / 15)
     assert stats.speedup == pytest.approx(20 / 15)
     assert summed().tokens_per_round is None
-
-
-def test_a_round_without_sources_of_its_tokens_counts_under_the_one_it_names() -> None:
-    told = played("aa", n_accepted=1)
-    bare = RoundFinished(
-        **{name: getattr(told, name) for name in RoundFinished.__slots__ if name != "sources"}
-    )
-    assert sources_of(bare) == sources_of(told)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -124,13 +125,17 @@ def test_near_ties_are_counted_up_to_the_first_miss_and_only_in_batches() -> Non
     assert verify_draft((), rows[:1], greedy, [3]).n_near_ties == 0
 
 
+SETTLED = Verdict(0, 0, None, is_redecoded=True, n_near_ties=1)
+
+
 def test_an_open_row_is_decided_by_the_row_decoded_alone() -> None:
     greedy = Sampler(SamplingSettings(), seed=0)
     first = Verdict(0, 0, None, is_open=True, n_near_ties=1)
     bonus = Verdict(1, 1, None, is_open=True, n_near_ties=1)
-    assert settle(first, (0,), CLEAR, greedy, [3]) == Verdict(1, 1, None, n_near_ties=1)
-    assert settle(first, (1,), CLEAR, greedy, [3]) == Verdict(0, 1, 0, n_near_ties=1)
-    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == Verdict(1, 1, 0, n_near_ties=1)
+    assert settle(first, (0,), CLEAR, greedy, [3]) == replace(SETTLED, n_accepted=1, n_examined=1)
+    assert settle(first, (1,), CLEAR, greedy, [3]) == replace(SETTLED, n_examined=1, next_token=0)
+    accepted = replace(SETTLED, n_accepted=1, n_examined=1, next_token=0)
+    assert settle(bonus, (0,), CLEAR, greedy, [3, 0]) == accepted
 
 
 def test_an_open_row_is_decided_with_the_noise_penalty_and_mask_of_its_place() -> None:
@@ -144,7 +149,8 @@ def test_an_open_row_is_decided_with_the_noise_penalty_and_mask_of_its_place() -
         for row in ROWS:
             own = sampler.sample(row, line, len(line))
             first = settle(Verdict(0, 0, None, is_open=True), (0,), row, sampler, line)
-            assert first == (Verdict(1, 1, None) if own == 0 else Verdict(0, 1, own))
+            expected = Verdict(1, 1, None) if own == 0 else Verdict(0, 1, own)
+            assert first == replace(expected, is_redecoded=True)
             whole = settle(Verdict(2, 2, None, is_open=True), (1, 2), row, sampler, line)
-            assert whole == Verdict(2, 2, own)
+            assert whole == Verdict(2, 2, own, is_redecoded=True)
             assert first.margins == whole.margins == (sampler.choose(row, line, 3).margin,)
