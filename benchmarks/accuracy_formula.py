@@ -9,7 +9,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.repacking import instructions_here
+from engine.memory.processor import instructions_here
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.model.architecture import Model
 

@@ -25,7 +25,7 @@ from engine.errors import PresetError
 from engine.memory.dry_run import request_of
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
-from engine.memory.repacking import instructions_here
+from engine.memory.processor import instructions_here
 from engine.memory.search import Goal, Limits, Offload, search
 from engine.memory.search.goals import Pair, parse_pair
 from engine.memory.terms import TARGETS, Target, TermKind

@@ -16,13 +16,13 @@ from app.doctor.llama_cpp import check_build
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text
 from engine.memory.hardware import find_gpus
+from engine.memory.processor import this_processor
 from engine.parsing import parse_json
 
 PLAIN = "plain"
 """Name of the runs that draft nothing."""
 SCHEMA = 1
 """Raised whenever a field changes its meaning; older files are then refused, not misread."""
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 class BenchError(EngineError):
@@ -158,7 +158,7 @@ def this_machine() -> Machine:
     described = "unknown" if build is None else f"{build.version} ({build.features})"
     return Machine(
         system=f"{platform.system()} {platform.release()}",
-        processor=processor_name(CPU_INFO.read_text() if CPU_INFO.is_file() else ""),
+        processor=this_processor().name,
         n_cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
         memory_bytes=psutil.virtual_memory().total,
         gpus=tuple(device.name for device in find_gpus()),
@@ -166,15 +166,6 @@ def this_machine() -> Machine:
         kvchat=__version__,
         python=platform.python_version(),
     )
-
-
-def processor_name(cpu_info: str) -> str:
-    """The model of the processor from the text of `/proc/cpuinfo`, else the architecture."""
-    for line in cpu_info.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def read_results(path: Path) -> Results:

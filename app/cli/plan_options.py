@@ -9,7 +9,7 @@ import click
 
 from app.cli.amounts import Count, Layers, Shares, Size
 from engine.configuration import KVTypeName
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 
 if TYPE_CHECKING:
     from app.planning.plan import Planner, Setup

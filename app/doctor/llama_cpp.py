@@ -1,7 +1,6 @@
 """How llama.cpp was built and whether it decodes, both in processes that may crash."""
 
 import json
-import platform
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from app.doctor.checks import Check
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.errors import WorkerError
 from engine.events import WorkerStopped
+from engine.memory.processor import this_processor
 from engine.process.blocking_client import (
     BlockingClient,
     EngineStoppedError,
@@ -148,7 +148,4 @@ def _why_not_loaded(exit_code: int, stderr: str) -> tuple[str, str]:
 
 
 def _has_amx() -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    if platform.machine() != "x86_64" or not cpuinfo.is_file():
-        return False
-    return "amx_tile" in cpuinfo.read_text()
+    return "amx_tile" in (this_processor().features or ())

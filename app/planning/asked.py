@@ -12,7 +12,7 @@ from app.planning.plan import Planner, Setup
 from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.fit import with_n_ctx
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.architecture import Model

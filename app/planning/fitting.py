@@ -7,7 +7,7 @@ from app.planning.plan import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.configuration import Configuration
 from engine.memory.cards import planned_devices
 from engine.memory.hardware import Device
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.memory.search import Found, Goal, Limits, search
 from engine.memory.terms import Target
 from engine.model.architecture import Model

@@ -12,7 +12,7 @@ from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, Estimate, estimate, slots_text
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.memory.terms import DeviceEstimate, Target
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model

@@ -9,28 +9,19 @@ from pathlib import Path
 import llama_cpp
 import psutil
 
-CPU_INFO = Path("/proc/cpuinfo")
+from engine.memory.processor import this_processor
 
 
 def describe_machine() -> dict[str, str]:
     """Give processor, cores, memory, system and date; nothing that names its owner."""
     memory_gib = psutil.virtual_memory().total / 2**30
     return {
-        "processor": processor_name(),
+        "processor": this_processor().name,
         "cores": f"{psutil.cpu_count(logical=False) or '?'} physical, {os.cpu_count()} in all",
         "memory": f"{memory_gib:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def processor_name() -> str:
-    """Give the processor's name, as the system tells it."""
-    if CPU_INFO.exists():
-        for line in CPU_INFO.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 def describe_kvchat() -> dict[str, str]:

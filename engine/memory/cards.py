@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.errors import HardwareError
 from engine.memory.gpus import apple_share
 from engine.memory.hardware import Device, devices
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.memory.units import GIB, MIB
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")

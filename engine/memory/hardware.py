@@ -12,7 +12,7 @@ from typing import Literal
 
 from engine.errors import HardwareError
 from engine.memory import gpus
-from engine.memory.repacking import Instructions, instructions_here
+from engine.memory.processor import Instructions, instructions_here
 
 DeviceKind = Literal["gpu", "cpu"]
 

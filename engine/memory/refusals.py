@@ -12,7 +12,7 @@ from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.placement import Placement
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.model.architecture import Architecture, Model
 from engine.model.families import MAMBA, RECURRENT
 

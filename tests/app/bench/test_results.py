@@ -1,7 +1,6 @@
 """What a benchmark writes down and reads again, and the facts of the machine."""
 
 import json
-import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from app.bench.results import (
     BenchError,
     PromptRecord,
     check_same_subject,
-    processor_name,
     read_results,
     this_machine,
     write_results,
@@ -69,15 +67,6 @@ def test_only_the_same_measurement_is_gone_on_with() -> None:
     check_same_subject(subject, replace(subject))
     with pytest.raises(BenchError, match="n_tokens was 64 and is 128"):
         check_same_subject(subject, replace(subject, n_tokens=128))
-
-
-def test_the_processor_is_named_as_the_system_names_it() -> None:
-    text = "processor\t: 0\nmodel name\t: AMD EPYC: 7763\n\nmodel name\t: another\n"
-    assert processor_name(text) == "AMD EPYC: 7763"
-
-
-def test_without_a_name_the_architecture_stands_there() -> None:
-    assert processor_name("") in (platform.processor(), platform.machine())
 
 
 def test_this_machine_has_every_fact() -> None:

@@ -11,7 +11,7 @@ from engine.errors import PresetError, WorkerError
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
-from engine.memory.repacking import Instructions
+from engine.memory.processor import Instructions
 from engine.memory.search import Goal, Limits, search
 from engine.memory.units import GIB
 from engine.model.architecture import Model

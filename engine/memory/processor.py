@@ -1,4 +1,4 @@
-"""Which weights llama.cpp rearranges for the CPU when it loads them.
+"""The processor of this machine, and which weights llama.cpp rearranges for one.
 
 Tied embeddings of such a type lie in memory twice: as rows that tokens are looked up in, and
 repacked as the output layer. Types and rows are those of llama.cpp 0c1e57098
@@ -7,7 +7,9 @@ RISC-V and KleidiAI are left out.
 """
 
 import platform
-from functools import lru_cache
+from collections.abc import Set
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -36,19 +38,48 @@ def is_repacked(tensor: TensorInfo, instructions: Instructions) -> bool:
     return multiple is not None and len(tensor.shape) == 2 and tensor.shape[1] % multiple == 0
 
 
-@lru_cache(maxsize=1)
-def instructions_here() -> Instructions:
-    """Give what the processor of this machine can; where it cannot be asked, what most can."""
-    is_arm = platform.machine().lower() in ("arm64", "aarch64")
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What is known of a processor."""
+
+    name: str
+    """The model, else the architecture."""
+    features: frozenset[str] | None
+    """Its instruction sets by Linux's names; None where they cannot be asked for."""
+
+
+@cache
+def this_processor() -> Processor:
+    """The processor of this machine; macOS and Windows do not say what it can."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # macOS and Windows have no such file
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Processor(platform.processor() or platform.machine(), None)
+    return described_processor(text)
+
+
+def described_processor(cpuinfo: str) -> Processor:
+    """The first processor of a text as `/proc/cpuinfo` has it."""
+    values: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    name = values.get("model name") or platform.processor() or platform.machine()
+    features = values.get("flags") or values.get("Features") or ""  # x86, ARM
+    return Processor(name, frozenset(features.split()))
+
+
+def instructions_here() -> Instructions:
+    """What the processor of this machine can; where it cannot be asked, what most can."""
+    is_arm = platform.machine().lower() in ("arm64", "aarch64")
+    features = this_processor().features
+    if features is None:
         return "arm" if is_arm else "avx2"
-    return instructions_of({word for line in lines for word in line.split()}, is_arm=is_arm)
+    return instructions_of(features, is_arm=is_arm)
 
 
-def instructions_of(features: set[str], *, is_arm: bool) -> Instructions:
-    """Give the instructions that are repacked for, by the features that Linux names."""
+def instructions_of(features: Set[str], *, is_arm: bool) -> Instructions:
+    """The instructions that are repacked for, by the features that Linux names."""
     if is_arm:
         return "arm" if "asimddp" in features else "none"
     if "avx2" not in features:

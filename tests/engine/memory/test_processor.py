@@ -1,5 +1,6 @@
 """Tied embeddings that llama.cpp repacks for the CPU lie in memory twice."""
 
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,13 @@ from engine.configuration import Configuration
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, find_cpu
-from engine.memory.repacking import Instructions, instructions_of, is_repacked
+from engine.memory.processor import (
+    Instructions,
+    Processor,
+    described_processor,
+    instructions_of,
+    is_repacked,
+)
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
@@ -120,3 +127,13 @@ def test_a_processor_is_known_by_its_features(
     found: Instructions,
 ) -> None:
     assert instructions_of(features, is_arm=is_arm) == found
+
+
+def test_the_processor_is_named_and_able_as_the_first_one_that_the_system_lists() -> None:
+    text = "processor\t: 0\nmodel name\t: AMD EPYC: 7763\nflags\t\t: fpu avx2\n\nmodel name\t: b\n"
+    assert described_processor(text) == Processor("AMD EPYC: 7763", frozenset({"fpu", "avx2"}))
+    assert described_processor("Features\t: asimd asimddp\n").features == {"asimd", "asimddp"}
+
+
+def test_without_a_name_the_architecture_stands_there() -> None:
+    assert described_processor("").name in (platform.processor(), platform.machine())
