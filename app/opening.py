@@ -160,7 +160,7 @@ def configure(
     from engine.memory.hardware import devices, usable_devices
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
-    from engine.presets.resolve import Machine, resolve
+    from engine.planning.resolve import Machine, resolve
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:

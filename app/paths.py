@@ -89,6 +89,11 @@ def costs_path() -> Path:
     return state_dir() / "costs.json"
 
 
+def calibration_path() -> Path:
+    """The file that remembers what logs said about cards."""
+    return data_dir() / "calibration.json"
+
+
 def model_folders(configured: Sequence[Path] | None = None) -> tuple[Path, ...]:
     """Give the folders that are scanned for models, in order, each once; some may not exist.
 

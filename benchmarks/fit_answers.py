@@ -26,12 +26,12 @@ from engine.memory.dry_run import request_of
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
 from engine.memory.processor import instructions_here
-from engine.memory.search import Goal, Limits, Offload, search
-from engine.memory.search.goals import Pair, parse_pair
 from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import CatalogEntry, entries
+from engine.planning.goals import Goal, Limits, Offload, Pair, parse_pair
+from engine.planning.search import search
 
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 MARGIN_BYTES = 512 * MIB

@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.memory import weights
 from engine.memory.fit import DoesNotFitError
 from engine.memory.hardware import Device
-from engine.memory.search import Goal, Limits, Offload, search
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from tests.engine.memory.search.shapes import moe_model
+from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.search import search
+from tests.engine.planning.shapes import moe_model
 
 BUDGETS = ((12,), (24,), (24, 24))
 RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)

@@ -32,10 +32,10 @@ from engine.configuration import (
 )
 from engine.memory.hardware import devices
 from engine.model.architecture import Model, read_model
+from engine.planning.resolve import Machine, resolve
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.request import ExportRequest
 from engine.presets.library import find_preset, list_presets
-from engine.presets.resolve import Machine, resolve
 
 START_LIMIT_S = 120.0
 NOWHERE = Path("/nonexistent")
@@ -208,7 +208,7 @@ def _valid(
     validator: object,
     yaml: object,
 ) -> Outcome:
-    from app.planning.exporting import flag_set as named
+    from engine.planning.exporting import flag_set as named
 
     request = ExportRequest(configuration, model, name=name, flag_set=named(flag_set))
     text = FORMATS["llama-swap"].render(request).text

@@ -20,7 +20,6 @@ from app.config import load_settings
 from app.history_files.files import read_history
 from app.history_files.jsonl import jsonl_of
 from app.history_files.markdown import markdown_of
-from app.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
@@ -47,12 +46,13 @@ from engine.model.header_cache import HeaderCache
 from engine.model.http_ranges import Version
 from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.remote_address import parse_address
+from engine.planning.resolve import Machine, resolve
+from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
 from engine.presets.export.lm_studio import merge
 from engine.presets.importing.command import read_words
 from engine.presets.importing.text import read_text as read_import
 from engine.presets.library import preset_toml
 from engine.presets.preset import read_preset
-from engine.presets.resolve import Machine, resolve
 from engine.process.build_memory import BuildMemory
 from engine.speculation.profile import CostMemory, CostProfile
 from tests.app.bench import made_results

@@ -5,9 +5,9 @@ import re
 
 import click
 
-from app.planning.values import parse_count, parse_layers, parse_shares
 from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
+from engine.planning.values import parse_count, parse_layers, parse_shares
 
 MOST = 2**31 - 1
 AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from app.cli.console import Part, say, tell
 from app.format import nbytes
-from app.planning.plan import Plan
 from engine.memory.server_log import Compared, compare_log, read_server_log, settings_that_differ
+from engine.planning.planner import Plan
 
 SHARE_SHOWN = 0.01
 """Differences below this share of the measured bytes are not coloured."""
@@ -57,10 +57,10 @@ def learn(plan: Plan, path: Path) -> None:
         LogError: the log cannot be read, or says nothing about memory.
         CalibrationError: it says nothing about a card, or the file cannot be kept.
     """
-    from app.planning.calibrating import learn_from_log
-    from app.planning.calibrations import calibration_path
+    from app.paths import calibration_path
+    from engine.planning.measured import learn_from_log
 
-    for name, found in learn_from_log(plan, path).items():
+    for name, found in learn_from_log(plan, path, calibration_path()).items():
         factor = f", graphs times {found.compute_factor:g}" if found.compute_factor else ""
         tell(f"{name}: {nbytes(found.overhead_bytes)} beyond buffers{factor}")
     tell(f"kept in {calibration_path()}")

@@ -9,7 +9,7 @@ from app.cli.console import print_json, print_text, say, tell
 from app.cli.plan_options import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
-    from app.planning.plan import Plan
+    from engine.planning.planner import Plan
     from engine.presets.export.formats import ExportFormat
     from engine.presets.export.request import Exported, ExportRequest
 
@@ -84,11 +84,11 @@ def command(
     if format_name == LIST:
         _show_formats(as_json=as_json)
         return
-    from app.planning.exporting import export_format, export_request
-    from app.planning.plan import Planner
+    from app.planning import user_planner
+    from engine.planning.exporting import export_format, export_request
 
     format_ = export_format(format_name, flags)
-    planner = Planner()
+    planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
     preset = None if options["preset"] is None else str(options["preset"])
     request = export_request(

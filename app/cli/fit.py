@@ -9,7 +9,7 @@ from app.cli.console import print_json, print_text, tell
 from app.cli.plan_options import cpu_of, draft_option, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
-    from app.planning.fitting import Fitted
+    from engine.planning.fit import Fitted
 
 GOALS = ("context", "quality", "speed", "balanced")
 OFFLOADS = ("none", "partial", "any", "full")
@@ -80,7 +80,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     if format_name is not None:
         _print_export(fit, format_name)
     elif as_json:
-        from app.planning.fit_json import fit_json
+        from engine.planning.as_json import fit_json
 
         print_json(fit_json(fit))
     else:
@@ -91,9 +91,10 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 
 def _fitted(model: str, options: dict[str, object]) -> "Fitted":
     from app.cli.slow_reading import SlowReading
-    from app.planning.fitting import Machine, Wanted, fitted
-    from app.planning.plan import DEFAULT_MARGIN_BYTES, Planner
-    from engine.memory.search import Goal, Limits, Offload, parse_pair
+    from app.planning import user_planner
+    from engine.planning.fit import Machine, Wanted, fitted
+    from engine.planning.goals import Goal, Limits, Offload, parse_pair
+    from engine.planning.planner import DEFAULT_MARGIN_BYTES
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     vram, cards = options["vram"], options["cards"]
@@ -116,13 +117,13 @@ def _fitted(model: str, options: dict[str, object]) -> "Fitted":
         ),
     )
     reading = SlowReading()
-    fit = fitted(wanted, Planner(), progress=reading.header)
+    fit = fitted(wanted, user_planner(), progress=reading.header)
     reading.done()
     return fit
 
 
 def _print_export(fit: "Fitted", format_name: str) -> None:
-    from app.planning.exporting import export_format, export_request
+    from engine.planning.exporting import export_format, export_request
 
     format_ = export_format(format_name)
     request = export_request(fit.plan)

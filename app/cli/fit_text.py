@@ -5,12 +5,12 @@ from textwrap import wrap
 
 from app.cli.console import Part, say
 from app.cli.plan_text import PLAIN, symbols_for
-from app.planning.fitting import Fitted
-from app.planning.gpu_holders import holders
-from app.planning.plan import warnings_of
 from engine.configuration import Configuration, PredictorName
-from engine.memory.search import Goal
 from engine.memory.units import format_bytes
+from engine.planning.fit import Fitted
+from engine.planning.goals import Goal
+from engine.planning.measured import holders
+from engine.planning.planner import warnings_of
 
 WIDTH = 100
 TITLES = {

@@ -10,7 +10,7 @@ from app.cli.console import print_json
 
 if TYPE_CHECKING:
     from app.cli.slow_reading import SlowReading
-    from app.planning.pairs import JudgedDraft, JudgedPairs
+    from engine.planning.pairs import JudgedDraft, JudgedPairs
     from engine.speculation.pairs import Advice, MachineKind
 
 
@@ -60,13 +60,13 @@ def judged(
 ) -> "JudgedPairs":
     """Judge all that the folders hold."""
     from app import paths
-    from app.planning.model_source import take_model
-    from app.planning.pairs import Judge
-    from app.planning.plan import Planner
+    from app.planning import user_planner
     from engine.model.header_cache import read_facts
     from engine.model.library import UnknownNameError, find_model, read_headers
+    from engine.planning.pairs import Judge
+    from engine.planning.request import take_model
 
-    planner = Planner()
+    planner = user_planner()
     try:
         path = find_model(model, folders)
     except UnknownNameError:
@@ -90,7 +90,7 @@ def _machine() -> "MachineKind":
 
 
 def _as_json(found: "JudgedPairs") -> dict[str, object]:
-    from app.planning.pairs import server_options
+    from engine.planning.pairs import server_options
 
     best = found.best
     return {

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.format import nbytes
-from app.planning.pairs import JudgedDraft, JudgedPairs, server_options
 from app.render.console import console
 from app.sanitize import one_line
+from engine.planning.pairs import JudgedDraft, JudgedPairs, server_options
 from engine.speculation.pairs import Advice, Worth
 
 N_DRAFTS = 20

@@ -60,10 +60,10 @@ def command(
     kvchat plan qwen3-30b-a3b --vram 12GiB --cpu-moe
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0
     """  # noqa: D301  click wants the backspace character itself
-    from app.planning.measuring import can_measure, measured_plan
-    from app.planning.plan import Planner
+    from app.planning import user_planner
+    from engine.planning.measured import can_measure, measured_plan
 
-    planner = Planner()
+    planner = user_planner()
     setup = setup_of_options(model, target, planner, options)
     plan = planner.plan(setup)
     if dry_run:
@@ -80,7 +80,7 @@ def command(
             raise click.UsageError("--calibrate learns from a log: name it with --log")
         learn(plan, log)
     if as_json:
-        from app.planning.as_json import plan_json
+        from engine.planning.as_json import plan_json
 
         found = plan_json(plan, planner)
         if log is not None:

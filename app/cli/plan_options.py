@@ -12,8 +12,8 @@ from engine.configuration import KVTypeName
 from engine.memory.processor import Instructions
 
 if TYPE_CHECKING:
-    from app.planning.plan import Planner, Setup
     from engine.memory.terms import Target
+    from engine.planning.planner import Planner, Setup
 
 Command = Callable[..., object]
 KV_TYPE = click.Choice(get_args(KVTypeName))
@@ -104,8 +104,10 @@ def setup_of_options(
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
     from app.cli.slow_reading import SlowReading
-    from app.planning.asked import Asked, setup_of
+    from app.paths import presets_dir
     from engine.memory.cards import find_card
+    from engine.planning.request import PlanRequest, setup_of
+    from engine.presets.library import find_preset
 
     if model is None and options["preset"] is None:
         raise click.UsageError("name a MODEL, or a --preset that names one")
@@ -118,9 +120,8 @@ def setup_of_options(
         for name, value in options.items()
         if name not in named and value is not None and value != ()
     }
-    asked = Asked(
+    asked = PlanRequest(
         model=model,
-        preset=_text(options["preset"]),
         target=target,
         draft=_text(options["draft"]),
         vram_bytes=vram,
@@ -130,8 +131,10 @@ def setup_of_options(
         margin_bytes=whole(options["margin"]),
         rules=rules,
     )
+    preset = options["preset"]
+    rules_of = None if preset is None else find_preset(str(preset), presets_dir())
     reading = SlowReading()
-    setup = setup_of(asked, planner, progress=reading.header)
+    setup = setup_of(asked, planner, rules_of, progress=reading.header)
     reading.done()
     return setup
 

@@ -4,10 +4,6 @@ import shutil
 import sys
 
 from app.cli.console import Part, say
-from app.planning.knob import facts_of
-from app.planning.plan import Plan, Planner
-from app.planning.table import cost_table
-from app.planning.what_if import what_ifs
 from app.render.charts import GraphSymbols
 from app.render.lines import Line, Run
 from app.render.plan import (
@@ -19,6 +15,9 @@ from app.render.plan import (
     warning_section,
 )
 from app.render.plan_changes import effect_lines
+from engine.planning.planner import Plan, Planner
+from engine.planning.table import cost_table
+from engine.planning.what_if import what_ifs
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 
@@ -42,7 +41,7 @@ def print_plan(plan: Plan, planner: Planner) -> None:
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
     symbols = symbols_for(sys.stdout.encoding)
     lines = [heading_line(plan, width), *plan_lines(plan, width, symbols)]
-    effects = what_ifs(plan, planner, facts_of(plan.setup, planner))
+    effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
     for section in (
         table_section(table, width),
         effect_lines(effects, width),

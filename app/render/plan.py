@@ -6,14 +6,13 @@ from itertools import groupby
 from textwrap import wrap
 
 from app import format as fmt
-from app.planning.loaded import LoadedBytes
-from app.planning.plan import Plan, warnings_of
-from app.planning.table import Cell, CostTable
-from app.planning.verdict import Verdict, device_verdict, verdict_of
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
 from app.sanitize import visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.planning.measured import LoadedBytes
+from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.planning.table import Cell, CostTable
 
 FREE = "free"
 SHARED = "shared"
@@ -166,14 +165,13 @@ def refusal_lines(title: str, text: str, width: int) -> list[Line]:
 
 def verdict_line(plan: Plan) -> Line:
     """Whether it fits, and by how much."""
-    margin = plan.setup.margin_bytes
-    verdict = verdict_of(plan.estimate, margin)
+    verdict = plan.verdict
     if verdict is Verdict.FITS:
         least = min(plan.used_devices, key=lambda device: device.left_bytes)
         where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
         left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
         return (Run("✓ fits", "strong good"), Run(left, "muted"))
-    short = [d for d in plan.used_devices if device_verdict(d, margin) is verdict]
+    short = [d for d in plan.used_devices if plan.device_verdict(d) is verdict]
     text = f" · {', '.join(_shortage(plan, device) for device in short)}"
     if verdict is Verdict.TIGHT:
         return (Run("! tight", "strong warn"), Run(text))
@@ -274,7 +272,7 @@ def device_lines(
     if not device.total_bytes:
         free = f"holds nothing · {fmt.nbytes(device.device.free_bytes)} free"
         return [spread((name,), (Run(free, "muted"),), width)]
-    sign = VERDICT_SIGNS[device_verdict(device, plan.setup.margin_bytes)]
+    sign = VERDICT_SIGNS[plan.device_verdict(device)]
     held = device.total_bytes + device.shared_bytes
     sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)}"
     sums += " free " if width >= NARROW else " "

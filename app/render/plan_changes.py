@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from app import format as fmt
-from app.planning.comparison import ComparedDevice, ComparedTerm, Comparison
-from app.planning.knob import Facts, Knob
-from app.planning.plan import Setup
-from app.planning.verdict import Verdict
-from app.planning.what_if import Arrows, Effect
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, width_of
 from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
 from app.sanitize import visible
+from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
+from engine.planning.knobs import Knob
+from engine.planning.planner import Facts, Setup, Verdict
+from engine.planning.what_if import Arrows, Effect
 
 LABEL_WIDTH = 14
 CURSOR = "▏"

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from textwrap import wrap
 
 from app import format as fmt
-from app.planning.offers import Offer
-from app.planning.plan import Plan
-from app.planning.verdict import Verdict
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
 from app.sanitize import visible
-from engine.memory.search import Found
+from engine.planning.models import Offer
+from engine.planning.planner import Plan, Verdict
+from engine.planning.search import Found
 from engine.presets.export.formats import ExportFormat
 from engine.presets.export.request import Exported, ExportRequest
 from engine.presets.library import PresetEntry

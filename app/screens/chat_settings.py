@@ -9,8 +9,8 @@ from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static, TextArea
 
-from app.planning.values import KnobError, parse_count
 from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+from engine.planning.values import KnobError, parse_count
 
 Choice = TypeVar("Choice", bound=Verification | bool)
 

@@ -12,8 +12,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.clipboard import copy
-from app.planning.exporting import export_request
-from app.planning.plan import Plan
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
@@ -23,6 +21,8 @@ from app.widgets.panels import PlanTitle
 from app.widgets.panes import PlanReport
 from app.widgets.plan_list import PlanList
 from engine.errors import EngineError
+from engine.planning.exporting import export_request
+from engine.planning.planner import Plan
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSetName
 from engine.presets.export.formats import FORMATS, ExportFormat
 from engine.presets.export.install import install, write

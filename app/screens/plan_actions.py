@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from app.planning.plan import Plan, Setup
-from app.planning.what_if import Effect
 from app.screens.ask import AskLine, AskYes
 from app.screens.plan_choices import LeftPlan, PlanChoices
 from app.widgets.panes import PlanReport
@@ -16,6 +14,8 @@ from engine.errors import PresetError
 from engine.memory.cards import find_card
 from engine.memory.fit import with_n_ctx
 from engine.memory.units import GIB
+from engine.planning.planner import Plan, Setup
+from engine.planning.what_if import Effect
 from engine.presets.library import list_presets, preset_of, save_preset
 from engine.presets.preset import Preset
 

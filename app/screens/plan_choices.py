@@ -10,23 +10,21 @@ from textual import work
 from textual.screen import Screen
 
 from app import paths
-from app.planning.asked import PLACED, Asked, setup_of_preset, suited
-from app.planning.devices import with_gpus
-from app.planning.goals import Searched, search_setup
-from app.planning.knob import Chooser
-from app.planning.knobs_files import with_adapter, with_draft, with_projector
-from app.planning.memo import RememberingPlanner
-from app.planning.offers import bench_of
-from app.planning.plan import Plan, Setup
+from app.planning import user_planner
 from app.screens.hand_back import hand_back
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
-from engine.memory.search import Goal
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
-from engine.presets.preset import Preset
-from engine.presets.resolve import AUTO_N_CTX
+from engine.planning.fit import Searched, search_setup
+from engine.planning.goals import Goal
+from engine.planning.knobs import Chooser, with_adapter, with_draft, with_projector
+from engine.planning.models import bench_of
+from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.request import PLACED, PlanRequest, setup_of, suited
+from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.values import with_gpus
 
 NO_MODEL = "No model is planned yet: m chooses one."
 CONTEXT = "n_ctx"
@@ -45,7 +43,7 @@ class LeftPlan:
     knob: int
     searched: Searched | None
     pinned: Plan | None
-    planner: RememberingPlanner
+    planner: Planner
 
 
 class PlanChoices(Screen[Configuration | None]):
@@ -60,7 +58,7 @@ class PlanChoices(Screen[Configuration | None]):
     ) -> None:
         super().__init__()
         self.measured = measured
-        self.planner = RememberingPlanner(loaded=measured)
+        self.planner = user_planner(loaded=measured, remembers=True)
         self.setup: Setup | None = None
         self.plan: Plan | None = None
         """What is shown; None where llama.cpp refuses the setup."""
@@ -226,16 +224,16 @@ class PlanChoices(Screen[Configuration | None]):
         self.notify(str(error), title=error.title, severity="error", markup=False)
 
 
-def _first_setup(name: str, now: Setup | None, planner: RememberingPlanner) -> Setup:
+def _first_setup(name: str, now: Setup | None, planner: Planner) -> Setup:
     """Give a model with the defaults of the machine that is planned for.
 
     Raises:
         ModelFileError: nothing has that name, or its header cannot be read.
         HardwareError: the parts make no machine.
     """
-    asked = Asked(model=name)
+    asked = PlanRequest(model=name)
     if now is not None:
-        asked = Asked(
+        asked = PlanRequest(
             model=name,
             target=now.target,
             vram_bytes=now.vram_bytes,
@@ -244,7 +242,7 @@ def _first_setup(name: str, now: Setup | None, planner: RememberingPlanner) -> S
             cpu=now.cpu,
             margin_bytes=now.margin_bytes,
         )
-    return setup_of_preset(Preset(name="default"), asked, planner)
+    return setup_of(asked, planner)
 
 
 def _values(setup: Setup) -> dict[str, int]:

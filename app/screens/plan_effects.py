@@ -3,11 +3,11 @@
 from functools import partial
 from typing import ClassVar
 
-from app.planning.plan import Setup
-from app.planning.what_if import Effect
 from app.render.lines import Line
 from app.render.plan_changes import effect_line
 from app.screens.plan_pick import PickScreen, Row
+from engine.planning.planner import Setup
+from engine.planning.what_if import Effect
 
 
 class EffectsScreen(PickScreen[Setup]):

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from app.planning.goals import MEANINGS
 from app.render.lines import Line, Run
 from app.screens.plan_pick import PickScreen, Row
-from engine.memory.search import Goal
+from engine.planning.fit import MEANINGS
+from engine.planning.goals import Goal
 
 
 class GoalScreen(PickScreen[Goal]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,19 +12,20 @@ from textual.widget import Widget
 from textual.worker import get_current_worker
 
 from app import format as fmt
-from app.planning.offers import (
+from app.render.lines import Line, Run
+from app.render.plan_lists import LEGEND, offer_line
+from app.screens.hand_back import hand_back
+from app.screens.plan_pick import PickScreen, Row
+from app.widgets.tab_strip import TabStrip
+from engine.model.architecture import Model
+from engine.model.library import ModelEntry
+from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
     Bench,
     Offer,
     catalog_offers,
     library_offers,
 )
-from app.render.lines import Line, Run
-from app.render.plan_lists import LEGEND, offer_line
-from app.screens.hand_back import hand_back
-from app.screens.plan_pick import PickScreen, Row
-from app.widgets.tab_strip import TabStrip
-from engine.model.library import ModelEntry
 
 TABS = ("on this machine", "catalogue")
 BATCH = 6
@@ -108,7 +110,7 @@ class PlanModelsScreen(PickScreen[str]):
         if self._is_catalog:
             quantization = self._quantization
             note = f"as {quantization} (◂ ▸) · not on disk"
-            self._judge(lambda: catalog_offers(quantization, self._bench()), note)
+            self._judge(lambda: catalog_offers(quantization, self._bench(), _catalog_facts), note)
         else:
             self._judge(self._library, f"in {fmt.counted(len(self._folders), 'folder')}")
 
@@ -153,3 +155,9 @@ def _facts(entry: ModelEntry) -> tuple[str, ...]:
     if entry.n_ctx_train:
         facts.append(f"ctx {fmt.context_size(entry.n_ctx_train)}")
     return tuple(facts)
+
+
+def _catalog_facts(model: Model) -> tuple[str, ...]:
+    n_parameters = sum(prod(tensor.shape) for tensor in model.file.tensors)
+    n_ctx_train = model.architecture.n_ctx_train
+    return (f"{n_parameters / 1e9:.3g}B", f"ctx {fmt.context_size(n_ctx_train)}")

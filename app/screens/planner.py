@@ -8,15 +8,6 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from app.planning.comparison import compare
-from app.planning.knob import facts_of
-from app.planning.knobs_cache import settled
-from app.planning.loaded import loaded_bytes
-from app.planning.measuring import can_measure, measured_plan
-from app.planning.plan import Plan, Setup
-from app.planning.table import cost_table
-from app.planning.verdict import verdict_of
-from app.planning.what_if import arrows, effects, ranked
 from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
@@ -42,6 +33,12 @@ from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.terms import TermKind
 from engine.model.library import ModelEntry
+from engine.planning.comparison import compare
+from engine.planning.knobs import settled
+from engine.planning.measured import can_measure, loaded_bytes, measured_plan
+from engine.planning.planner import Plan, Setup
+from engine.planning.table import cost_table
+from engine.planning.what_if import arrows, effects, ranked
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
@@ -133,7 +130,7 @@ class PlannerScreen(PlanActions):
         if chooser is not None and chooser != "device" and message.step > 0:
             self.choose_file(chooser)
             return
-        turned = message.knob.turned(setup, facts_of(setup, self.planner), message.step)
+        turned = message.knob.turned(setup, self.planner.facts_of(setup), message.step)
         if turned != setup:
             self.turn(turned)
 
@@ -144,7 +141,7 @@ class PlannerScreen(PlanActions):
         try:
             setup = read(self.setup, message.text)
         except EngineError as error:
-            facts = facts_of(self.setup, self.planner)
+            facts = self.planner.facts_of(self.setup)
             self.query_one(PlanKnobs).present(self.setup, facts, str(error))
             return
         self.turn(setup)
@@ -161,7 +158,7 @@ class PlannerScreen(PlanActions):
 
     def change(self, setup: Setup) -> None:
         """Plan another setup and show it; the headers of its files are known."""
-        facts = facts_of(setup, self.planner)
+        facts = self.planner.facts_of(setup)
         setup = settled(setup, facts)
         if self.setup not in (None, setup):
             self.past.append(self.setup)
@@ -203,7 +200,7 @@ class PlannerScreen(PlanActions):
         # The numbers of the formula on both sides: a dry run measured the plan alone.
         plan = self.planner.plan(plan.setup)
         knobs = self.query_one(PlanKnobs)
-        facts = facts_of(plan.setup, self.planner)
+        facts = self.planner.facts_of(plan.setup)
         knobs.present_arrows(arrows(knobs.knob, plan, self.planner, facts))
         yield
 
@@ -211,7 +208,7 @@ class PlannerScreen(PlanActions):
         yield from self._arrows_only(plan)
         plan = self.planner.plan(plan.setup)
         found = []
-        for effect in effects(plan, self.planner, facts_of(plan.setup, self.planner)):
+        for effect in effects(plan, self.planner, self.planner.facts_of(plan.setup)):
             if effect is not None:
                 found.append(effect)
             yield
@@ -284,7 +281,7 @@ class PlannerScreen(PlanActions):
             lines = comparison_lines(compare(self.pinned, plan), width, symbols)
         else:
             loaded = self._loaded(plan)
-            advice = advice_line(self.effects, verdict_of(plan.estimate, plan.setup.margin_bytes))
+            advice = advice_line(self.effects, plan.verdict)
             report = plan_lines(plan, width, symbols, loaded=loaded, advice=advice)
             lines = [*self._found(plan, width), *report]
         return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines

@@ -12,8 +12,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 
 from app import paths
-from app.planning.asked import Asked, setup_of_preset
-from app.planning.plan import Plan, Planner
+from app.planning import user_planner
 from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
@@ -29,6 +28,8 @@ from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
+from engine.planning.planner import Plan
+from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
 from engine.presets.preset import read_preset
 
@@ -80,7 +81,7 @@ class PresetsScreen(Screen[Configuration | None]):
         super().__init__()
         self._presets_dir = presets_dir
         self._current = current
-        self._planner = Planner(loaded=measured)
+        self._planner = user_planner(loaded=measured)
         self.system_prompt = ""
         """That of the preset that was loaded; a configuration holds none."""
         self._entries: list[PresetEntry] = []
@@ -178,8 +179,8 @@ class PresetsScreen(Screen[Configuration | None]):
         preset = read_preset(entry.path)
         if model is None and preset.model is None and self._current is not None:
             model = self._current.model_path
-        asked = Asked(model=None if model is None else str(model))
-        return self._planner.plan(setup_of_preset(preset, asked, self._planner))
+        asked = PlanRequest(model=None if model is None else str(model))
+        return self._planner.plan(setup_of(asked, self._planner, preset))
 
     def _has_model(self, entry: PresetEntry) -> bool:
         """Whether it is known which model a preset is for; raises `PresetError` as reading does."""

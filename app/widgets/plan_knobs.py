@@ -7,12 +7,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from app.planning.knob import Facts, Knob
-from app.planning.knobs import KNOBS
-from app.planning.plan import Setup
-from app.planning.what_if import Arrows
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
+from engine.planning.knobs import KNOBS, Knob
+from engine.planning.planner import Facts, Setup
+from engine.planning.what_if import Arrows
 
 FIRST_KEYS = "0123456789"
 """Keys that begin to type a value at once; the others have meanings of their own."""

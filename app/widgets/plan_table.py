@@ -7,10 +7,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from app.planning.plan import Setup
-from app.planning.table import CostTable
 from app.render.plan import CELL_WIDTH, LABEL_WIDTH, n_columns, table_lines
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
+from engine.planning.planner import Setup
+from engine.planning.table import CostTable
 
 
 class PlanTable(InkLines, can_focus=True):

@@ -51,7 +51,7 @@ def test_calibrating_keeps_what_the_log_says_about_the_card(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("app.planning.calibrations.data_dir", lambda: tmp_path)
+    monkeypatch.setattr("app.paths.data_dir", lambda: tmp_path)
     log = tmp_path / "card.log"
     log.write_text(
         "sched_reserve:      CUDA0 compute buffer size =   100.00 MiB\n"

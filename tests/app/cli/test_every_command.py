@@ -265,7 +265,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     gpu = Device(HOSTILE, "gpu", 8 << 30, 8 << 30)
     monkeypatch.setattr(engine.memory.hardware, "find_gpus", lambda: (gpu,))
     monkeypatch.setattr("app.doctor.checks.find_nvidia_gpus", lambda: (gpu,))
-    monkeypatch.setattr("app.planning.gpu_holders.holders", lambda: [HOSTILE])
+    monkeypatch.setattr("engine.planning.measured.holders", lambda: [HOSTILE])
     monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
     monkeypatch.setattr("app.bench.benchmark.WorkerClient", HostileClient)
     monkeypatch.setattr("app.doctor.llama_cpp.WorkerClient", HostileClient)

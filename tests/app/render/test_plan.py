@@ -5,11 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.planning.knob import facts_of
-from app.planning.knobs import KNOBS
-from app.planning.loaded import loaded_bytes
-from app.planning.plan import Plan, Planner, Setup
-from app.planning.table import cost_table
 from app.render.lines import plain, width_of
 from app.render.plan import (
     command_lines,
@@ -25,6 +20,10 @@ from app.render.plan_lists import preset_lines
 from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.units import GIB, MIB
+from engine.planning.knobs import KNOBS
+from engine.planning.measured import loaded_bytes
+from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.table import cost_table
 from engine.presets.library import PresetEntry
 
 
@@ -117,14 +116,14 @@ def test_names_from_a_file_do_no_harm(plan: Plan) -> None:
 
 def test_a_problem_stands_under_its_knob(setup: Setup) -> None:
     state = KnobState(2, typed="q9", problem="q9 is none of them")
-    lines = knob_sheet(KNOBS, setup, facts_of(setup, Planner()), state, 30, 20).lines
+    lines = knob_sheet(KNOBS, setup, Planner().facts_of(setup), state, 30, 20).lines
     assert plain(lines[2].line).rstrip().endswith("q9▏")
     assert plain(lines[3].line) == "  ✗ q9 is none of them"
     assert [line.place for line in lines[:5]] == [0, 1, 2, 2, 3]
 
 
 def test_the_chosen_knob_is_marked_without_colour(setup: Setup) -> None:
-    lines = knob_sheet(KNOBS, setup, facts_of(setup, Planner()), KnobState(1), 30, 20).lines
+    lines = knob_sheet(KNOBS, setup, Planner().facts_of(setup), KnobState(1), 30, 20).lines
     assert [plain(line.line)[0] for line in lines[:3]] == [" ", "▸", " "]
     assert all(width_of(line.line) == 30 for line in lines if line.place is not None)
 

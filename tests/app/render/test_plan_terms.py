@@ -4,10 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.planning.knob import facts_of
-from app.planning.knobs import KNOBS
-from app.planning.verdict import Verdict
-from app.planning.what_if import Arrows, Effect, what_ifs
 from app.render.lines import plain, width_of
 from app.render.plan import STYLES, device_lines, mark, memory_bar, size_range, source_text
 from app.render.plan_changes import (
@@ -22,7 +18,10 @@ from app.render.plan_changes import (
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB, MIB
-from tests.app.planning.models import DENSE, planned
+from engine.planning.knobs import KNOBS
+from engine.planning.planner import Verdict
+from engine.planning.what_if import Arrows, Effect, what_ifs
+from tests.engine.planning.models import DENSE, planned
 
 
 def test_an_estimate_shows_its_range_and_an_exact_number_its_word() -> None:
@@ -79,7 +78,7 @@ def test_arrows_and_effects_fit_into_the_narrow_panels() -> None:
 
 def test_the_advice_is_a_change_that_makes_the_plan_fit() -> None:
     plan, planner = planned("qwen3-30b-a3b", 16)
-    found = what_ifs(plan, planner, facts_of(plan.setup, planner))
+    found = what_ifs(plan, planner, planner.facts_of(plan.setup))
     assert plain(advice_line(found, Verdict.NO)).startswith("fits with experts of ")
     assert advice_line(found, Verdict.FITS) == ()
     assert advice_line((replace(found[0], verdict=Verdict.NO),), Verdict.NO) == ()
@@ -88,7 +87,7 @@ def test_the_advice_is_a_change_that_makes_the_plan_fit() -> None:
 
 def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None:
     plan, planner = planned(DENSE, 12)
-    facts = facts_of(plan.setup, planner)
+    facts = planner.facts_of(plan.setup)
     first = 0
     for selected in (*range(len(KNOBS)), *reversed(range(len(KNOBS)))):
         state = KnobState(selected, first=first)
@@ -116,7 +115,7 @@ def test_memory_that_gpus_share_is_a_part_of_the_bar_and_a_row() -> None:
 
 def test_an_idle_knob_is_dim_without_arrows_and_says_why() -> None:
     plan, planner = planned(DENSE, 12)
-    facts = facts_of(plan.setup, planner)
+    facts = planner.facts_of(plan.setup)
     place = [knob.name for knob in KNOBS].index("n_cpu_moe")
     sheet = knob_sheet(KNOBS, plan.setup, facts, KnobState(place), 40, 40)
     row = next(line.line for line in sheet.lines if line.place == place)

@@ -9,7 +9,6 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 import app as kvchat
-from app.planning.knobs import KNOBS
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.panes import PlanReport
@@ -20,6 +19,7 @@ from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.memory.dry_run import DryRun, MeasuredBuffer
 from engine.memory.terms import Target
+from engine.planning.knobs import KNOBS
 from tests.fakes_app import wait_until
 
 STYLES = Path(kvchat.__file__).parent / "styles"

@@ -20,10 +20,6 @@ from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
 from app.compare.side import SideChoice, plain_side
 from app.live_keys import key_sections
-from app.planning.offers import bench_of
-from app.planning.plan import Planner, Setup
-from app.planning.verdict import Verdict
-from app.planning.what_if import Effect
 from app.sanitize import harmless
 from app.screens.ask import AskLine, AskYes, Saving
 from app.screens.cache import CacheScreen
@@ -49,6 +45,9 @@ from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
 from engine.model.library import ModelEntry
+from engine.planning.models import bench_of
+from engine.planning.planner import Planner, Setup, Verdict
+from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, services, wait_until
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient

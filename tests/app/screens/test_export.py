@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.planning.plan import Planner, Setup
 from app.screens.export import ExportScreen
 from app.widgets.plan_list import PlanList
 from engine.configuration import Configuration
+from engine.planning.planner import Planner, Setup
 from engine.presets.export.formats import FORMATS
 from tests.app.screens.plan_host import Host, report_of
 from tests.fakes_app import NARROW, WIDE, wait_until

@@ -7,10 +7,6 @@ import pytest
 from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 
-from app.planning.asked import Asked, setup_of
-from app.planning.devices import with_gpus
-from app.planning.goals import MEANINGS
-from app.planning.plan import Setup
 from app.render.lines import plain
 from app.screens.plan_cards import CardsScreen
 from app.screens.plan_choices import LeftPlan
@@ -26,6 +22,10 @@ from app.widgets.tab_strip import TabStrip
 from engine.configuration import Configuration
 from engine.memory.cards import all_cards
 from engine.memory.units import GIB, MIB
+from engine.planning.fit import MEANINGS
+from engine.planning.planner import Setup
+from engine.planning.request import PlanRequest, setup_of
+from engine.planning.values import with_gpus
 from tests.app.screens.plan_host import (
     Host,
     SilentDryRun,
@@ -412,7 +412,7 @@ async def test_the_planner_and_kvchat_plan_say_the_same_of_a_model_on_a_card(
         for card in CARDS:
             assert screen.setup is not None
             screen.turn(with_gpus(screen.setup, (), (card,)))
-            expected = setup_of(Asked(name, cards=(card,)), screen.planner)
+            expected = setup_of(PlanRequest(name, cards=(card,)), screen.planner)
             assert screen.setup == expected, card
         screen.open_model(str(starter_path))
         await wait_until(pilot, lambda: screen.plan and screen.plan.model.file.path == starter_path)
@@ -433,7 +433,7 @@ async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
         await pilot.press("space", *"32k", "enter")
         assert screen.setup is not None
         screen.turn(with_gpus(screen.setup, (), CARDS[:1]))
-        asked = Asked(name, cards=CARDS[:1], rules={"n_ctx": 32768})
+        asked = PlanRequest(name, cards=CARDS[:1], rules={"n_ctx": 32768})
         assert screen.setup == setup_of(asked, screen.planner)
         go_to(screen, "n_cpu_moe")
         await pilot.press("right")

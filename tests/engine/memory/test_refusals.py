@@ -12,11 +12,12 @@ from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.processor import Instructions
-from engine.memory.search import Goal, Limits, search
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from engine.model.gguf import Value
+from engine.planning.goals import Goal, Limits
+from engine.planning.search import search
 from tests.made_models import made_model
 from tests.rare_architectures import RARE
 

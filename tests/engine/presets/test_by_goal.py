@@ -11,9 +11,9 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
+from engine.planning.resolve import DoesNotFitError, Machine, resolve
 from engine.presets.library import find_preset, list_presets
 from engine.presets.preset import Preset, parse_preset
-from engine.presets.resolve import DoesNotFitError, Machine, resolve
 
 NOBODY = Path("nobody's presets")
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)

@@ -14,6 +14,7 @@ from engine.errors import PresetError
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
+from engine.planning.resolve import DoesNotFitError, Machine, resolve
 from engine.presets.export.llama_server import arguments, command_line, remarks
 from engine.presets.library import (
     delete_preset,
@@ -25,7 +26,6 @@ from engine.presets.library import (
     save_preset,
 )
 from engine.presets.preset import Preset, parse_preset
-from engine.presets.resolve import DoesNotFitError, Machine, resolve
 from tests.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

@@ -9,8 +9,8 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
+from engine.planning.resolve import Machine, resolve
 from engine.presets.preset import Preset
-from engine.presets.resolve import Machine, resolve
 
 RAM = Device("CPU", "cpu", 32 * GIB, 28 * GIB)
 CARD = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.planning.pairs import Judge
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import IncompatiblePairError
 from engine.model.architecture import read_model
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
+from engine.planning.pairs import Judge
 from engine.speculation.pairs import check_draft
 from tests.drafting_models import TOKENS, drafting_model
 

@@ -15,6 +15,7 @@ from engine.configuration import (
 )
 from engine.memory.hardware import Device
 from engine.model.architecture import read_model
+from engine.planning.resolve import Machine, resolve
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSet
 from engine.presets.export.formats import FORMATS
 from engine.presets.export.request import ExportError, ExportRequest
@@ -22,7 +23,6 @@ from engine.presets.export.speculation import has_head
 from engine.presets.importing.text import read_text
 from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
 from engine.presets.preset import Preset
-from engine.presets.resolve import Machine, resolve
 from tests.engine.presets.strategies import configurations
 
 WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]

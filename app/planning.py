@@ -1,0 +1,23 @@
+"""The planner of this user: their models, and what logs taught about their cards."""
+
+from functools import partial
+
+from app import paths
+from engine.events import BufferSize
+from engine.memory.calibration import read_calibrations
+from engine.planning.planner import ModelSources, Planner
+
+
+def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False) -> Planner:
+    """A planner that finds the user's models by name and knows what logs taught about cards.
+
+    Args:
+        loaded: What this process's engine has allocated: another load would free it.
+        remembers: Whether estimates are kept, for a screen with a table.
+    """
+    return Planner(
+        sources=ModelSources(paths.model_folders, paths.remote_headers_dir()),
+        loaded=loaded,
+        calibrations=partial(read_calibrations, paths.calibration_path()),
+        remembers=remembers,
+    )

@@ -1,0 +1,152 @@
+"""Plans and found configurations as JSON: the names are a promise to scripts."""
+
+from engine.configuration import Configuration
+from engine.memory.estimate import Estimate
+from engine.memory.terms import DeviceEstimate, Term, TermKind
+from engine.planning.fit import Fitted
+from engine.planning.planner import Plan, Planner, Verdict, warnings_of
+from engine.planning.table import Cell, CostTable, cost_table
+from engine.planning.what_if import Effect, what_ifs
+
+MAX_CONTEXTS = 16
+
+
+def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
+    """Give a plan as what `json.dumps` takes; sizes are bytes."""
+    file = plan.model.file
+    table = cost_table(plan, planner.estimator(plan.setup), MAX_CONTEXTS)
+    effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
+    return {
+        "model": str(file.path),
+        "architecture": file.architecture,
+        "file_type": file.file_type,
+        "target": plan.setup.target,
+        "n_ctx": plan.estimate.n_ctx,
+        "max_n_ctx": plan.max_n_ctx,
+        "fits": plan.fits,
+        "verdict": str(plan.verdict),
+        "margin_bytes": plan.setup.margin_bytes,
+        "devices": [_device(plan, device) for device in plan.estimate.devices],
+        "table": _table(table),
+        "what_ifs": list(map(_effect, effects)),
+        "warnings": list(warnings_of(plan)),
+        "args": plan.arguments,
+    }
+
+
+def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
+    terms = {f"{kind}_bytes": device.term(kind) for kind in TermKind}
+    return {
+        "name": device.device.name,
+        "kind": device.device.kind,
+        "total_memory_bytes": device.device.total_bytes,
+        "free_memory_bytes": device.device.free_bytes,
+        **{name: term.nbytes for name, term in terms.items()},
+        "source": {name: str(term.source) for name, term in terms.items()},
+        "range": {name: _range(term) for name, term in terms.items()},
+        "note": {name: term.note for name, term in terms.items() if term.note},
+        "total_bytes": device.total_bytes,
+        "shared_bytes": device.shared_bytes,
+        "left_bytes": device.left_bytes,
+        "fits": plan.device_verdict(device) is Verdict.FITS,
+        "verdict": str(plan.device_verdict(device)),
+    }
+
+
+def _range(term: Term) -> list[int]:
+    """Give the least and the most that a number may be: twice the same where it is sure."""
+    low = term.nbytes if term.low_bytes is None else term.low_bytes
+    high = term.nbytes if term.high_bytes is None else term.high_bytes
+    return [low, high]
+
+
+def _table(table: CostTable) -> dict[str, object]:
+    rows = [
+        {"type_k": row.type_k, "type_v": row.type_v, "cells": list(map(_cell, row.cells))}
+        for row in table.rows
+    ]
+    return {"n_ctx": list(table.contexts), "rows": rows}
+
+
+def _cell(cell: Cell) -> dict[str, object]:
+    """Give a cell; `total_bytes` is null where llama.cpp refuses the combination."""
+    verdict = None if cell.verdict is None else str(cell.verdict)
+    return {"total_bytes": cell.total_bytes, "verdict": verdict, "is_plan": cell.is_current}
+
+
+def _effect(effect: Effect) -> dict[str, object]:
+    return {
+        "change": effect.label,
+        "delta_bytes": effect.delta_bytes,
+        "delta_max_n_ctx": effect.delta_n_ctx,
+        "verdict": str(effect.verdict),
+    }
+
+
+def fit_json(fit: Fitted) -> dict[str, object]:
+    """Give a found configuration as what `json.dumps` takes; sizes are bytes."""
+    found, plan = fit.found, fit.plan
+    return {
+        "model": str(fit.model.file.path),
+        "architecture": fit.model.file.architecture,
+        "goal": str(found.goal),
+        "target": found.estimate.target,
+        "margin_bytes": fit.wanted.margin_bytes,
+        "configuration": _configuration(found.configuration),
+        "devices": _devices(found.estimate),
+        "steps": [
+            {
+                "knob": step.knob,
+                "text": step.text,
+                "gained_tokens": step.gained_tokens,
+                "freed_bytes": step.freed_bytes,
+            }
+            for step in found.steps
+        ],
+        "alternatives": [
+            {
+                "label": other.label,
+                "configuration": _configuration(other.configuration),
+                "total_bytes": other.estimate.total_bytes,
+            }
+            for other in found.alternatives
+        ],
+        "warnings": list(warnings_of(plan)),
+        "args": plan.arguments,
+        "command": plan.command_line,
+    }
+
+
+def _configuration(configuration: Configuration) -> dict[str, object]:
+    draft = configuration.draft
+    return {
+        "n_ctx": configuration.n_ctx,
+        "type_k": configuration.type_k,
+        "type_v": configuration.type_v,
+        "flash_attention": configuration.flash_attention,
+        "n_gpu_layers": configuration.n_gpu_layers,
+        "n_cpu_moe": configuration.n_cpu_moe,
+        "tensor_split": list(configuration.tensor_split),
+        "n_batch": configuration.n_batch,
+        "n_ubatch": configuration.n_ubatch,
+        "n_slots": configuration.n_slots,
+        "draft": None if draft is None else str(draft.model_path),
+    }
+
+
+def _devices(estimate: Estimate) -> list[dict[str, object]]:
+    return [
+        {
+            "name": device.device.name,
+            "kind": device.device.kind,
+            "total_memory_bytes": device.device.total_bytes,
+            "free_memory_bytes": device.device.free_bytes,
+            "total_bytes": device.total_bytes,
+            "left_bytes": device.left_bytes,
+            "terms": {
+                str(kind): {"bytes": term.nbytes, "source": str(term.source)}
+                for kind, term in device.terms.items()
+            },
+        }
+        for device in estimate.devices
+    ]

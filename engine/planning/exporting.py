@@ -1,0 +1,80 @@
+"""From a plan to what an export is asked for: for the command and the screen alike."""
+
+import difflib
+from typing import get_args
+
+from engine.memory.units import format_bytes
+from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.presets.export.flag_sets import FLAG_SETS, FlagSet, FlagSetName
+from engine.presets.export.formats import FORMATS, ExportFormat
+from engine.presets.export.request import DEFAULT_PORT, ExportError, ExportRequest
+
+
+def export_format(name: str, flags: str = "current") -> ExportFormat:
+    """Give a format by its name.
+
+    Raises:
+        ExportError: there is none, or it cannot address a llama-server with these flags.
+    """
+    if name not in FORMATS:
+        near = difflib.get_close_matches(name, FORMATS, n=1)
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        raise ExportError(f"there is no format {name!r}: {hint} are {', '.join(FORMATS)}")
+    found = FORMATS[name]
+    if flags != "current" and flags not in found.flag_sets:
+        raise ExportError(
+            f"the format {name} has no --flags {flags}: it has "
+            f"{' and '.join(found.flag_sets) or 'one set of words'}"
+        )
+    return found
+
+
+def flag_set(name: str) -> FlagSet:
+    """Give a set of flags by its name.
+
+    Raises:
+        ExportError: there is none.
+    """
+    for known in get_args(FlagSetName):
+        if known == name:
+            return FLAG_SETS[known]
+    raise ExportError(f"there is no set of flags {name!r}: there are {', '.join(FLAG_SETS)}")
+
+
+def export_request(
+    plan: Plan,
+    *,
+    preset: str | None = None,
+    name: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    server: str = "llama-server",
+    flags: str = "current",
+) -> ExportRequest:
+    """Give the request for a plan: the model's file names it, and the preset's name behind it."""
+    stem = plan.model.file.path.stem
+    return ExportRequest(
+        configuration=plan.setup.configuration,
+        model=plan.model,
+        name=name or (f"{stem} {preset}" if preset else stem),
+        program=server,
+        uses_gpu=any(device.device.kind == "gpu" for device in plan.used_devices),
+        host=host,
+        port=port,
+        flag_set=flag_set(flags),
+        margin_bytes=plan.setup.margin_bytes,
+        warnings=_warnings(plan),
+    )
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    """Give what the plan warns of, and first of all that it does not fit."""
+    short = [
+        device for device in plan.used_devices if plan.device_verdict(device) is not Verdict.FITS
+    ]
+    lacking = [device for device in short if device.left_bytes < 0]
+    found = [
+        f"{device.device.name} lacks {format_bytes(-device.left_bytes)}" for device in lacking
+    ] or [f"{device.device.name} keeps {format_bytes(device.left_bytes)} free" for device in short]
+    verdict = "✗ does not fit" if lacking else "! tight"
+    return (*([f"{verdict}: {', '.join(found)}"] if found else []), *warnings_of(plan))

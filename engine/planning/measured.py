@@ -1,0 +1,102 @@
+"""What llama.cpp itself measured, and what logs taught, beside a plan."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engine.events import BufferSize
+from engine.memory.calibration import Calibration, calibrate, write_calibrations
+from engine.memory.dry_run import KINDS, DryRun, with_measured
+from engine.memory.gpus import nvidia_processes
+from engine.memory.server_log import read_server_log
+from engine.memory.terms import DeviceEstimate, TermKind
+from engine.memory.units import format_bytes
+from engine.model.architecture import read_model
+from engine.planning.planner import Plan, Planner, device_index
+
+
+def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
+    """Ask llama.cpp's dry run; where it cannot measure, the formula's numbers stay.
+
+    It measures this machine's own devices, not sizes that were typed. A draft model is laid out by
+    itself and counted beside the target. The largest context stays the formula's.
+
+    Args:
+        plan: What was planned.
+        dry_run: A process to use and leave open; None starts one for this question.
+
+    Raises:
+        WorkerError: llama.cpp refuses the configuration, or does not work here.
+        ModelFileError: the draft model cannot be read.
+    """
+    if not can_measure(plan):
+        return plan
+    if dry_run is None:
+        with DryRun() as own:
+            return measured_plan(plan, own)
+    configuration = plan.setup.configuration
+    buffers = dry_run.measure(configuration, plan.setup.target)
+    draft = None if configuration.draft is None else read_model(configuration.draft.model_path)
+    return replace(plan, estimate=with_measured(plan.estimate, buffers, draft))
+
+
+def can_measure(plan: Plan) -> bool:
+    """Whether the dry run's machine is the one that is planned for, and the model is a file."""
+    return not plan.setup.is_elsewhere and plan.setup.configuration.model_path.is_file()
+
+
+LoadedBytes = Mapping[str, Mapping[TermKind, int]]
+"""Bytes by name of the device and part."""
+
+
+def loaded_bytes(
+    buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
+) -> dict[str, dict[TermKind, int]]:
+    """Sum the buffers that llama.cpp reported; those of a device that is not planned are left."""
+    cpu = next(d.device.name for d in devices if d.device.kind == "cpu")
+    gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
+    found: dict[str, dict[TermKind, int]] = {}
+    for buffer in buffers:
+        index = device_index(buffer)
+        if buffer.kind not in KINDS or (index is not None and index >= len(gpus)):
+            continue
+        terms = found.setdefault(cpu if index is None else gpus[index], {})
+        kind = KINDS[buffer.kind]
+        terms[kind] = terms.get(kind, 0) + buffer.nbytes
+    return found
+
+
+def holders() -> list[str]:
+    """Give a line for each process on an NVIDIA GPU, the largest first; none without one."""
+    found = sorted(nvidia_processes(), key=lambda process: -(process.used_bytes or 0))
+    return [
+        f"{_program(process.pid)} (process {process.pid}) holds "
+        f"{'memory' if process.used_bytes is None else format_bytes(process.used_bytes)} "
+        f"of GPU {process.gpu}"
+        for process in found
+    ]
+
+
+def _program(pid: int) -> str:
+    import psutil
+
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "another user's program"
+
+
+def learn_from_log(plan: Plan, log: Path, kept: Path) -> dict[str, Calibration]:
+    """What a log of the plan's configuration teaches about cards; it is added to the file `kept`.
+
+    The log is held against the plain formulas, not against what an earlier log made of them.
+
+    Raises:
+        LogError: the log cannot be read, or says nothing about memory.
+        CalibrationError: it says nothing about a card, or the file cannot be kept.
+    """
+    planner = Planner()
+    planner.add(plan.model)
+    found = calibrate(read_server_log(log), planner.plan(plan.setup).estimate)
+    write_calibrations(kept, found)
+    return found

@@ -1,0 +1,107 @@
+"""Where the layers of a model may lie, from the fastest to the smallest on the GPU."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+
+from engine.memory.hardware import Device
+from engine.memory.weights import weights_of
+from engine.model.architecture import Model
+from engine.model.gguf import GgufFile
+from engine.planning.goals import Offload
+
+EXPERT_TENSOR = re.compile(r"^blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+"""The tensors that llama.cpp's `--n-cpu-moe` keeps in main memory."""
+
+MEMORY_SPEED_RATIO = 12
+"""How many times faster a GPU's memory is than main memory where the table of cards says nothing:
+a dual-channel DDR5-5600 reads 90 GB/s, cards of 8 to 24 GiB read 250 to 1000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Layers on the GPUs, and layers whose experts stay in main memory, as llama.cpp takes them."""
+
+    n_gpu_layers: int
+    """-1 is all, the output layer counting as one."""
+    n_cpu_moe: int = 0
+    """-1 is all."""
+    slowness: float = 0.0
+    """Halvings of the speed of decoding, against all on the GPUs, by the bytes that a token reads;
+    a guess that ranks placements and is never shown."""
+
+
+def placements(
+    model: Model, devices: tuple[Device, ...], offload: Offload
+) -> tuple[Placement, ...]:
+    """Give the placements that a search may choose, the fastest first.
+
+    Experts leave the GPU before layers do: a token reads only a few of them, and its attention
+    stays fast.
+    """
+    if not any(device.kind == "gpu" for device in devices):
+        return (Placement(-1),)
+    ladder = _ladder(model)
+    match offload:
+        case Offload.NONE:
+            return ladder[:1]
+        case Offload.FULL:
+            return ladder[-1:]
+        case Offload.PARTIAL | Offload.ANY:
+            return ladder
+
+
+def _ladder(model: Model) -> tuple[Placement, ...]:
+    layers = _read_bytes(model)
+    dense, experts = [layer[0] for layer in layers], [layer[1] for layer in layers]
+    total = sum(dense) + sum(experts) or 1.0
+    with_experts = [index for index, nbytes in enumerate(experts) if nbytes]
+
+    def slowness(in_main_memory: float) -> float:
+        return log2(1 + (MEMORY_SPEED_RATIO - 1) * in_main_memory / total)
+
+    found = [Placement(-1)]
+    found += (
+        Placement(-1, index + 1, slowness(sum(experts[: index + 1]))) for index in with_experts[:-1]
+    )
+    n_cpu_moe = -1 if with_experts else 0
+    if with_experts:
+        found.append(Placement(-1, n_cpu_moe, slowness(sum(experts))))
+    for n_gpu_layers in range(len(layers), -1, -1):
+        n_main = len(layers) + 1 - n_gpu_layers
+        moved = sum(dense[: min(n_main, len(layers))]) + sum(experts)
+        found.append(Placement(n_gpu_layers, n_cpu_moe, slowness(moved)))
+    return tuple(found)
+
+
+def _read_bytes(model: Model) -> list[tuple[float, float]]:
+    """Give the bytes that one token reads of each layer: without experts, and of experts."""
+    architecture = model.architecture
+    share = architecture.n_experts_used / architecture.n_experts if architecture.n_experts else 0.0
+    experts = expert_bytes(model.file)
+    sizes = weights_of(model.file).layer_bytes
+    return [
+        (nbytes - experts.get(index, 0), experts.get(index, 0) * (share or 1.0))
+        for index, nbytes in enumerate(sizes)
+    ]
+
+
+@lru_cache(maxsize=16)
+def expert_bytes(file: GgufFile) -> dict[int, int]:
+    """Give the bytes of the experts of each layer that has some."""
+    found: dict[int, int] = {}
+    for tensor in file.tensors:
+        match = EXPERT_TENSOR.match(tensor.name)
+        if match:
+            index = int(match[1])
+            found[index] = found.get(index, 0) + tensor.nbytes
+    return found
+
+
+def n_moe_layers_in_main_memory(placement: Placement, model: Model) -> int:
+    """Give how many layers keep their experts in main memory."""
+    with_experts = expert_bytes(model.file)
+    if placement.n_cpu_moe < 0:
+        return len(with_experts)
+    return sum(index < placement.n_cpu_moe for index in with_experts)

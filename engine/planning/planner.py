@@ -1,0 +1,368 @@
+"""A plan: a configuration with its cost, the largest context that fits, and its arguments."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+from engine.configuration import Configuration
+from engine.errors import ModelFileError
+from engine.events import BufferSize
+from engine.memory.calibration import Calibrations, calibrated
+from engine.memory.estimate import Companions, Estimate, estimate, slots_text
+from engine.memory.fit import Estimator, max_n_ctx
+from engine.memory.hardware import Device, devices
+from engine.memory.processor import Instructions
+from engine.memory.terms import DeviceEstimate, Target
+from engine.memory.units import MIB
+from engine.model.architecture import Model, read_model
+from engine.model.gguf import GgufFile, read_gguf
+from engine.model.identity import ModelKind, kind_of
+from engine.presets.export.llama_server import arguments, command_line
+
+DEFAULT_MARGIN_BYTES = 512 * MIB
+MAX_ESTIMATES = 4096
+"""About 20 MB of estimates: the table and the what-ifs of some hundred turns of a knob."""
+_Machine = tuple[tuple[int, ...], tuple[str, ...], int | None, Instructions | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is planned: a configuration, the program that runs it, and the machine it runs on."""
+
+    configuration: Configuration
+    target: Target = "kvchat"
+    vram_bytes: tuple[int, ...] = ()
+    """Memory of each GPU to plan for; empty plans for those that were found."""
+    margin_bytes: int = DEFAULT_MARGIN_BYTES
+    """Memory that is kept free on every device."""
+    cards: tuple[str, ...] = ()
+    """Cards to plan for by name, after those sizes; a machine with one memory stands alone."""
+    ram_bytes: int | None = None
+    """Main memory to plan for; None plans for what is free here."""
+    cpu: Instructions | None = None
+    """What the CPU to plan for can; None plans for that of a named machine, or of this one."""
+
+    @property
+    def machine(self) -> _Machine:
+        """What names the devices."""
+        return self.vram_bytes, self.cards, self.ram_bytes, self.cpu
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the machine is another one than this."""
+        return any(self.machine)
+
+
+class Verdict(StrEnum):
+    """Whether a plan fits, the best answer first."""
+
+    FITS = "fits"
+    """Every device keeps the margin free."""
+    TIGHT = "tight"
+    """It goes into the free memory, and less than the margin stays."""
+    NO = "no"
+    """A device lacks memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a setup costs."""
+
+    setup: Setup
+    model: Model
+    estimate: Estimate
+    max_n_ctx: int | None
+    """Largest context that fits, at most what the model was trained on; None where none fits."""
+    draft: Model | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device keeps the margin free."""
+        return self.estimate.fits(self.setup.margin_bytes)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst answer among the devices."""
+        return verdict_of(self.estimate, self.setup.margin_bytes)
+
+    @property
+    def used_devices(self) -> tuple[DeviceEstimate, ...]:
+        """The devices that hold something."""
+        return tuple(device for device in self.estimate.devices if device.total_bytes)
+
+    def device_verdict(self, device: DeviceEstimate) -> Verdict:
+        """Whether one of the devices fits."""
+        return device_verdict(device, self.setup.margin_bytes)
+
+    @property
+    def is_limited_by_training(self) -> bool:
+        """Whether more context would fit than the model was trained on."""
+        return self.max_n_ctx is not None and self.max_n_ctx + 256 > n_ctx_limit(
+            self.model, self.setup
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of llama-server."""
+        return arguments(self.setup.configuration)
+
+    @property
+    def command_line(self) -> str:
+        """The command of llama-server, quoted for a shell."""
+        return command_line(self.setup.configuration)
+
+
+def device_verdict(device: DeviceEstimate, margin_bytes: int) -> Verdict:
+    """Whether one device fits; one that holds nothing always does."""
+    if not device.total_bytes or device.left_bytes >= margin_bytes:
+        return Verdict.FITS
+    return Verdict.TIGHT if device.left_bytes >= 0 else Verdict.NO
+
+
+def verdict_of(estimate: Estimate, margin_bytes: int) -> Verdict:
+    """The worst answer among the devices."""
+    found = [device_verdict(device, margin_bytes) for device in estimate.devices]
+    return max(found, key=list(Verdict).index)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSources:
+    """Where models are looked for by name."""
+
+    folders: Callable[[], Sequence[Path]] = tuple
+    """The folders of this machine's models; called when a name is looked up."""
+    headers_dir: Path | None = None
+    """Where headers of models on other machines are kept; None keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What knobs depend on beside a setup: its model, and the GPUs of its machine."""
+
+    model: Model
+    gpus: tuple[Device, ...]
+
+
+class Planner:
+    """Makes plans; headers and devices are read once."""
+
+    def __init__(
+        self,
+        *,
+        sources: ModelSources | None = None,
+        loaded: tuple[BufferSize, ...] = (),
+        calibrations: Callable[[], Calibrations] = dict,
+        remembers: bool = False,
+    ) -> None:
+        """Prepare to plan.
+
+        Args:
+            sources: Where models are looked for by name.
+            loaded: What this process's engine has allocated: another load would free it.
+            calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
+            remembers: Whether estimates are kept, for a screen with a table.
+        """
+        self.sources = sources or ModelSources()
+        self._loaded = loaded
+        self._models: dict[Path, Model] = {}
+        self._files: dict[Path, GgufFile] = {}
+        self._devices: dict[_Machine, tuple[Device, ...]] = {}
+        self._calibrations = lru_cache(maxsize=1)(calibrations)
+        self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
+
+    def plan(self, setup: Setup) -> Plan:
+        """What a setup costs.
+
+        Raises:
+            ModelFileError: a model cannot be read.
+            PresetError: a combination that llama.cpp refuses.
+        """
+        now, cost = setup.configuration, self.estimator(setup)
+        model = self.model(now.model_path)
+        limit = n_ctx_limit(model, setup)
+        largest = max_n_ctx(now, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes)
+        draft = None if now.draft is None else self.model(now.draft.model_path)
+        return Plan(setup, model, cost(now), largest, draft)
+
+    def estimator(self, setup: Setup) -> Estimator:
+        """The cost of other configurations for the same program and machine.
+
+        Raises:
+            ModelFileError: a header of the setup cannot be read.
+            HardwareError: the machine cannot be.
+        """
+        self.model(setup.configuration.model_path)
+        self._companions(setup.configuration)
+        self.devices_of(setup)
+        target, machine = setup.target, setup.machine
+        return lambda configuration: self._cost(configuration, target, machine)
+
+    def _estimate(self, now: Configuration, target: Target, machine: _Machine) -> Estimate:
+        found = estimate(
+            self.model(now.model_path),
+            now,
+            self.devices(*machine),
+            target=target,
+            companions=self._companions(now),
+        )
+        known = self._calibrations()
+        return calibrated(found, known) if known else found
+
+    def _companions(self, configuration: Configuration) -> Companions:
+        """The headers of the files that run beside the model."""
+        draft, projector = configuration.draft, configuration.mmproj_path
+        return Companions(
+            None if draft is None else self.model(draft.model_path),
+            None if projector is None else self._file(projector, ModelKind.PROJECTOR),
+            tuple(self._file(path, ModelKind.ADAPTER) for path in configuration.lora_paths),
+        )
+
+    def _file(self, path: Path, kind: ModelKind) -> GgufFile:
+        file = self._files.get(path) or read_gguf(path)
+        if (found := kind_of(file)) is not kind:
+            raise ModelFileError(f"{path.name} is no {kind}: its header says {found}")
+        self._files[path] = file
+        return file
+
+    def add(self, model: Model) -> Path:
+        """Take a model that is no file here, and return the path that it is known by."""
+        self._models[model.file.path] = model
+        return model.file.path
+
+    def model(self, path: Path) -> Model:
+        """A model's header.
+
+        Raises:
+            ModelFileError: it cannot be read.
+        """
+        if path not in self._models:
+            self._models[path] = read_model(path)
+        return self._models[path]
+
+    def take_headers(self, other: "Planner") -> None:
+        """Know what another planner has read."""
+        self._models |= other._models
+        self._files |= other._files
+
+    def facts_of(self, setup: Setup) -> Facts:
+        """What knobs depend on for a setup whose model is known."""
+        gpus = tuple(device for device in self.devices_of(setup) if device.kind == "gpu")
+        return Facts(self.model(setup.configuration.model_path), gpus)
+
+    def devices_of(self, setup: Setup) -> tuple[Device, ...]:
+        """The devices of a setup.
+
+        Raises:
+            HardwareError: a card is not known, or the parts make no machine.
+        """
+        return self.devices(*setup.machine)
+
+    def devices(
+        self,
+        vram_bytes: tuple[int, ...],
+        cards: tuple[str, ...] = (),
+        ram_bytes: int | None = None,
+        cpu: Instructions | None = None,
+    ) -> tuple[Device, ...]:
+        """The devices to plan for; raises as `devices_of` does."""
+        machine = (vram_bytes, cards, ram_bytes, cpu)
+        if machine not in self._devices:
+            found = with_unique_names(_devices(*machine))
+            if ram_bytes is None:
+                is_here = not vram_bytes and not cards
+                found = with_loaded_freed(found, self._loaded, has_own_gpus=is_here)
+            self._devices[machine] = found
+        return self._devices[machine]
+
+
+def _devices(
+    vram_bytes: tuple[int, ...],
+    cards: tuple[str, ...],
+    ram_bytes: int | None,
+    cpu: Instructions | None,
+) -> tuple[Device, ...]:
+    if not cards and ram_bytes is None and cpu is None:
+        return devices(vram_bytes=vram_bytes)
+    from engine.memory.cards import planned_devices  # the table of cards takes a while to read
+
+    return planned_devices(
+        vram_bytes=vram_bytes, cards=cards, ram_bytes=ram_bytes, instructions=cpu
+    )
+
+
+def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices with GPUs of one name numbered: an estimate adds up by device."""
+    names = [device.name for device in found]
+    return tuple(
+        replace(device, name=f"GPU {index} · {device.name}")
+        if device.kind == "gpu" and names.count(device.name) > 1
+        else device
+        for index, device in enumerate(found)
+    )
+
+
+def with_loaded_freed(
+    found: tuple[Device, ...], loaded: Iterable[BufferSize], *, has_own_gpus: bool
+) -> tuple[Device, ...]:
+    """The devices with what the engine has allocated now counted as free.
+
+    Weights in main memory are pages of the file: they count as free already.
+    """
+    freed: dict[int | None, int] = {}
+    for buffer in loaded:
+        index = device_index(buffer)
+        if index is not None or buffer.kind != "model":
+            freed[index] = freed.get(index, 0) + buffer.nbytes
+    devices = []
+    for number, device in enumerate(found):
+        index = None if device.kind == "cpu" else number
+        extra = freed.get(index, 0) if index is None or has_own_gpus else 0
+        free = min(device.free_bytes + extra, device.total_bytes)
+        devices.append(replace(device, free_bytes=free))
+    return tuple(devices)
+
+
+def device_index(buffer: BufferSize) -> int | None:
+    """The number of a buffer's GPU in llama.cpp's own order; None is the CPU."""
+    if buffer.device.startswith("CPU") or buffer.device.endswith("_Host"):
+        return None
+    digits = "".join(character for character in buffer.device if character.isdigit())
+    return int(digits) if digits else None
+
+
+def n_ctx_limit(model: Model, setup: Setup) -> int:
+    """The longest context that makes sense: training, for every slot."""
+    return model.architecture.n_ctx_train * setup.configuration.n_slots
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """What the user should know about a plan before loading it."""
+    setup, own = plan.setup, _absences(plan)
+    if setup.target == "kvchat" and setup.configuration.n_slots > 1:
+        found = tuple(each.device for each in plan.estimate.devices)
+        own.append(slots_text(plan.model.architecture, setup.configuration, found))
+    if plan.draft is not None:
+        from engine.speculation.pairs import objection  # most plans have no draft
+
+        on_gpu = any(each.device.kind == "gpu" for each in plan.used_devices)
+        doubt = objection(plan.model.file, plan.draft.file, "gpu" if on_gpu else "cpu")
+        own += [] if doubt is None else [doubt]
+    return (*own, *plan.estimate.warnings)
+
+
+def _absences(plan: Plan) -> list[str]:
+    """Which files the commands of a plan name that are not on this machine."""
+    file, draft = plan.model.file, plan.setup.configuration.draft
+    absent = []
+    if file.origin is not None:
+        absent.append(
+            f"{file.path} is not on this machine, its header is that of {file.origin}: where it "
+            "is named, write the path of the file once it is here"
+        )
+    if draft is not None and not draft.model_path.is_absolute():
+        absent.append(
+            f"the draft model {draft.model_path} is not on this machine: only its header was read"
+        )
+    return absent

@@ -1,0 +1,187 @@
+"""From what a user asked for to a setup: preset, model, options and machine joined."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine.configuration import Configuration, PredictorName
+from engine.errors import ModelFileError, PresetError
+from engine.memory.fit import with_n_ctx
+from engine.memory.processor import Instructions
+from engine.memory.terms import Target
+from engine.memory.units import GIB
+from engine.model.architecture import Model, architecture_of
+from engine.model.library import UnknownNameError, find_model
+from engine.model.remote_address import is_remote
+from engine.planning.planner import Planner, Setup
+from engine.planning.resolve import LEAST_N_CTX, DoesNotFitError, Machine, resolve
+from engine.presets.library import preset_of
+from engine.presets.preset import Preset
+
+Progress = Callable[[str, int], None]
+"""Told the name of a remote file and how many bytes of its header have come."""
+PLACED = frozenset(("n_gpu_layers", "n_cpu_moe"))
+"""Fields of a configuration that say where the layers lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the command line or the presets screen names; what it leaves out, the preset says."""
+
+    model: str | None = None
+    target: Target = "kvchat"
+    draft: str | None = None
+    vram_bytes: tuple[int, ...] = ()
+    cards: tuple[str, ...] = ()
+    ram_bytes: int | None = None
+    cpu: Instructions | None = None
+    margin_bytes: int | None = None
+    rules: Mapping[str, object] = field(default_factory=dict)
+    """Values that stand over those of the preset, by the preset's own keys."""
+
+
+def setup_of(
+    asked: PlanRequest,
+    planner: Planner,
+    preset: Preset | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Setup:
+    """The setup that was asked for; where nothing fits, with a small context.
+
+    Args:
+        asked: What to set up.
+        planner: Reads the models, and then knows them.
+        preset: Says what the request leaves out; None is the defaults.
+        progress: Told how much of the header of a remote model has come.
+
+    Raises:
+        PresetError: no model is named, or llama.cpp refuses the combination.
+        ModelFileError: a model is not there or cannot be read.
+    """
+    rules = _with_rules(preset or Preset(name="default"), asked)
+    model_path = take_model(_model_name(rules, asked), planner, progress)
+    draft_name = asked.draft or (rules.draft.model if rules.draft else None)
+    draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
+    margin = asked.margin_bytes
+    if margin is not None:
+        rules = rules.model_copy(update={"margin_gib": margin / GIB})
+    vram = asked.vram_bytes or (() if asked.cards else _vram(rules))
+    machine = Machine(planner.devices(vram, asked.cards, asked.ram_bytes, asked.cpu), asked.target)
+    draft = None if draft_path is None else planner.model(draft_path)
+    configuration = _resolved(rules, planner.model(model_path), machine, draft)
+    margin_bytes = round(rules.margin_gib * GIB)
+    return Setup(
+        configuration, asked.target, vram, margin_bytes, asked.cards, asked.ram_bytes, asked.cpu
+    )
+
+
+def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:
+    """Resolve rules; where nothing fits, with a small context."""
+    try:
+        return resolve(rules, model, machine, draft=draft)
+    except DoesNotFitError:
+        least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
+        return resolve(least, model, machine, draft=draft)
+
+
+def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
+    """Give a setup with the context and the layers that suit its machine beside its other knobs.
+
+    They are those of `kvchat plan` with the same options.
+
+    Args:
+        setup: Whose machine counts.
+        planner: Knows its models.
+        kept: What stays as it is, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
+
+    Raises:
+        PresetError: llama.cpp refuses the other knobs.
+    """
+    now = setup.configuration
+    rules = preset_of(now, "default").model_copy(
+        update={
+            "n_ctx": now.n_ctx if "n_ctx" in kept else "auto",
+            "n_gpu_layers": "auto",
+            "n_cpu_moe": 0,
+            "margin_gib": setup.margin_bytes / GIB,
+        }
+    )
+    machine = Machine(planner.devices_of(setup), setup.target)
+    draft = None if now.draft is None else planner.model(now.draft.model_path)
+    found = _resolved(rules, planner.model(now.model_path), machine, draft)
+    if not kept & PLACED:
+        now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
+    return replace(setup, configuration=with_n_ctx(now, found.n_ctx))
+
+
+def _model_name(rules: Preset, asked: PlanRequest) -> str:
+    name = asked.model or rules.model
+    if name is None:
+        raise PresetError(
+            f"the preset {rules.name!r} names no model: say which one, a path or a name from "
+            "`kvchat models`"
+        )
+    return name
+
+
+def _vram(rules: Preset) -> tuple[int, ...]:
+    return () if rules.vram_gib is None else (round(rules.vram_gib * GIB),)
+
+
+def _with_rules(preset: Preset, asked: PlanRequest) -> Preset:
+    """Put what was asked over a preset.
+
+    A batch that was asked for takes the micro batch along, and a draft model is there to draft.
+    """
+    changed = dict(asked.rules)
+    n_batch = changed.get("n_batch")
+    if isinstance(n_batch, int) and "n_ubatch" not in changed:
+        changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
+    if asked.draft is not None:
+        speculation = {"predictor": PredictorName.DRAFT}
+        changed["speculation"] = preset.speculation.model_copy(update=speculation)
+    return preset.model_copy(update=changed)
+
+
+def take_model(name: str, planner: Planner, progress: Progress | None = None) -> Path:
+    """Make a planner know the model of a name, and give the path that it knows it by.
+
+    A path and a name of the library come first, then the catalogue, whose names may have a
+    quantisation behind a colon; a URL or an `hf:` name means that file. What is not on this machine
+    has a bare file name for its path, and its header's `origin` says where it comes from.
+
+    Raises:
+        ModelFileError: nothing has that name, or its header cannot be read.
+    """
+    if is_remote(name):
+        return planner.add(_remote(name, planner, progress))
+    try:
+        return find_model(name, planner.sources.folders())
+    except UnknownNameError as unknown:
+        return planner.add(_of_catalog(name, unknown))
+
+
+def _remote(name: str, planner: Planner, progress: Progress | None) -> Model:
+    from engine.model.remote import read_remote  # what speaks HTTP takes 0.1 s to import
+
+    file = read_remote(name, cache_folder=planner.sources.headers_dir, progress=progress)
+    return Model(file, architecture_of(file))
+
+
+def _of_catalog(name: str, unknown: UnknownNameError) -> Model:
+    from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
+
+    wanted, quantization = name, DEFAULT_QUANTIZATION
+    try:
+        try:
+            entry = find_entry(name)  # names of Ollama hold a colon themselves
+        except ModelFileError:
+            wanted, _, asked = name.rpartition(":")
+            quantization = asked.upper() if wanted else DEFAULT_QUANTIZATION
+            entry = find_entry(wanted or name)
+    except ModelFileError as error:
+        raise UnknownNameError(f"{unknown} And {error}") from error
+    model = entry.model(quantization)
+    origin = f"kvchat's catalogue ({entry.source}; {entry.checked})"
+    return replace(model, file=replace(model.file, origin=origin))

@@ -1,0 +1,268 @@
+"""Rules to numbers: a preset with a model and a machine."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    PredictorName,
+)
+from engine.errors import PresetError
+from engine.memory.fit import DoesNotFitError as DoesNotFitError
+from engine.memory.fit import Estimator, estimator, max_n_ctx, with_n_ctx
+from engine.memory.hardware import Device
+from engine.memory.terms import Target
+from engine.memory.units import GIB, format_bytes
+from engine.model.architecture import Model
+from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.placements import placements
+from engine.planning.quicker_attention import with_quicker_attention
+from engine.planning.search import Found, search
+from engine.presets.preset import Preset
+
+AUTO_N_CTX = 8192
+LEAST_N_CTX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a configuration shall run, and in which program."""
+
+    devices: tuple[Device, ...]
+    target: Target = "kvchat"
+
+
+def resolve(
+    preset: Preset | None, model: Model, machine: Machine, *, draft: Model | None = None
+) -> Configuration:
+    """Give the configuration of a preset (None: the defaults) for a model on a machine.
+
+    Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
+    then the context: `auto` is the smallest of training, 8192 and what fits; `max` all that fits up
+    to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
+    user names.
+
+    A preset with a goal leaves all of that to a search (`by_goal`).
+
+    Raises:
+        PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
+    """
+    rules = preset or Preset(name="default")
+    start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
+    if rules.goal is not None:
+        devices, target = machine.devices, machine.target
+        return settled_by_goal(rules, start, model, devices, target, draft)
+    cost = estimator(model, machine.devices, target=machine.target, draft=draft)
+    margin = round(rules.margin_gib * GIB)
+    settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
+    return _with_context(rules, settled, model, cost, margin)
+
+
+def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
+    if rules.n_ubatch > rules.n_batch:
+        raise PresetError(
+            f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
+            "second"
+        )
+    speculation = rules.speculation.settings()
+    if speculation.predictor is PredictorName.DRAFT and draft is None:
+        raise PresetError(
+            "the predictor is draft but no draft model is named: add [draft] model, or --draft"
+        )
+    return Configuration(
+        model_path=path,
+        n_ctx=LEAST_N_CTX,
+        n_batch=rules.n_batch,
+        n_ubatch=rules.n_ubatch,
+        type_k=rules.type_k,
+        type_v=rules.type_v,
+        flash_attention=rules.flash_attention,
+        n_slots=rules.n_slots,
+        kv_unified=rules.kv_unified,
+        swa_full=rules.swa_full,
+        offload_kqv=rules.offload_kqv,
+        split_mode=rules.split_mode,
+        main_gpu=rules.main_gpu,
+        tensor_split=rules.tensor_split,
+        n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
+        tensor_overrides=tuple(rule.override() for rule in rules.tensor_overrides),
+        mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
+        mmproj_offload=rules.mmproj_offload,
+        lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
+        n_mtp_draft=rules.n_mtp_draft,
+        use_extra_buffers=rules.use_extra_buffers,
+        n_threads=rules.n_threads,
+        draft=None if draft is None else _draft(rules, draft),
+        speculation=speculation,
+        sampling=rules.sampling.settings(),
+    )
+
+
+def _draft(rules: Preset, path: Path) -> DraftConfiguration:
+    if rules.draft is None:
+        return DraftConfiguration(path, LEAST_N_CTX)
+    layers = rules.draft.n_gpu_layers
+    return DraftConfiguration(
+        model_path=path,
+        n_ctx=LEAST_N_CTX,
+        n_gpu_layers=-1 if layers == "all" else layers,
+        type_k=rules.draft.type_k,
+        type_v=rules.draft.type_v,
+    )
+
+
+def _with_gpu_layers(
+    rules: Preset,
+    configuration: Configuration,
+    model: Model,
+    machine: Machine,
+    cost: Estimator,
+    margin: int,
+) -> Configuration:
+    match rules.n_gpu_layers:
+        case "all":
+            return replace(configuration, n_gpu_layers=-1)
+        case "auto":
+            return _with_most_on_gpus(rules, configuration, model, machine, cost, margin)
+        case int(n_layers):
+            return replace(configuration, n_gpu_layers=n_layers)
+
+
+def _with_most_on_gpus(
+    rules: Preset,
+    configuration: Configuration,
+    model: Model,
+    machine: Machine,
+    cost: Estimator,
+    margin: int,
+) -> Configuration:
+    """Lay on the GPUs what fits beside the usual context, or beside the least one."""
+    usual = min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
+    wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else usual
+    ladder = placements(model, machine.devices, Offload.PARTIAL)
+    for n_ctx in (wanted, min(wanted, LEAST_N_CTX)):
+        at_context = with_n_ctx(configuration, n_ctx)
+        for placement in ladder:
+            if rules.n_cpu_moe != 0 and placement.n_cpu_moe > 0:
+                continue  # the preset says which experts stay in main memory
+            n_cpu_moe = configuration.n_cpu_moe or placement.n_cpu_moe
+            n_gpu_layers = placement.n_gpu_layers
+            laid = replace(at_context, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
+            if cost(laid).fits(margin):
+                return replace(configuration, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
+    return replace(configuration, n_gpu_layers=0)
+
+
+def _with_context(
+    rules: Preset, configuration: Configuration, model: Model, cost: Estimator, margin: int
+) -> Configuration:
+    if isinstance(rules.n_ctx, int):
+        return with_n_ctx(configuration, rules.n_ctx)
+    trained = model.architecture.n_ctx_train
+    per_slot = trained if rules.n_ctx == "max" else min(trained, AUTO_N_CTX)
+    limit = per_slot * rules.n_slots
+    fitting = max_n_ctx(configuration, cost, n_ctx_limit=limit, margin_bytes=margin)
+    if fitting is None:
+        raise DoesNotFitError(_does_not_fit(configuration, model, cost, margin))
+    return with_n_ctx(configuration, min(fitting, limit))
+
+
+def _does_not_fit(configuration: Configuration, model: Model, cost: Estimator, margin: int) -> str:
+    least = cost(with_n_ctx(configuration, LEAST_N_CTX))
+    short = [d for d in least.devices if d.total_bytes and d.left_bytes < margin]
+    where = "; ".join(
+        f"{d.device.name} needs {format_bytes(d.total_bytes)} and has "
+        f"{format_bytes(d.device.free_bytes)} free"
+        for d in short
+    )
+    return (
+        f"{model.file.name} does not fit even with a context of {LEAST_N_CTX} tokens and "
+        f"{format_bytes(margin)} kept free: {where}. Choose a smaller quantisation, fewer layers "
+        "on the GPU, or a smaller margin"
+    )
+
+
+def settled_by_goal(
+    rules: Preset,
+    start: Configuration,
+    model: Model,
+    devices: tuple[Device, ...],
+    target: Target,
+    draft: Model | None,
+) -> Configuration:
+    """Give the best configuration for a preset's goal, with what the preset fixes left as it is.
+
+    A fixed context is taken as it is, also where it does not fit.
+
+    Raises:
+        PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
+    """
+    _check(rules)
+    of_machine = _devices(rules, devices)
+    goal = Goal(rules.goal or Goal.BALANCED)
+
+    def found(least: int | None) -> Found:
+        return search(
+            model,
+            of_machine,
+            goal,
+            target=target,
+            margin_bytes=round(rules.margin_gib * GIB),
+            draft=draft,
+            base=start,
+            limits=_limits(rules, least, has_draft=draft is not None),
+        )
+
+    try:
+        chosen = found(None).configuration
+    except DoesNotFitError:
+        if isinstance(rules.n_ctx, int):
+            return with_n_ctx(start, rules.n_ctx)
+        chosen = found(LEAST_N_CTX).configuration
+    chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
+    if goal is not Goal.SPEED:
+        return chosen
+    cost = estimator(model, of_machine, target=target, draft=draft)
+    return with_quicker_attention(chosen, model, of_machine, cost, round(rules.margin_gib * GIB))
+
+
+def _check(rules: Preset) -> None:
+    fixed = [
+        name
+        for name, is_fixed in (
+            ("n_gpu_layers", isinstance(rules.n_gpu_layers, int) and rules.n_gpu_layers > 0),
+            ("n_cpu_moe", rules.n_cpu_moe != 0),
+        )
+        if is_fixed
+    ]
+    if fixed:
+        raise PresetError(
+            f"the goal {rules.goal} chooses where the layers lie: leave out {' and '.join(fixed)}, "
+            "or the goal"
+        )
+
+
+def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Give the devices that the rules leave: no GPU for no layers, and the memory they name."""
+    used = [d for d in devices if d.kind == "cpu" or rules.n_gpu_layers != 0]
+    if rules.ram_gib is None:
+        return tuple(used)
+    nbytes = round(rules.ram_gib * GIB)
+    ram = Device("CPU", "cpu", nbytes, nbytes)
+    return tuple(ram if device.kind == "cpu" else device for device in used)
+
+
+def _limits(rules: Preset, least: int | None, *, has_draft: bool) -> Limits:
+    said = rules.model_fields_set
+    most = None
+    if isinstance(rules.n_ctx, int):
+        least = most = -(-rules.n_ctx // rules.n_slots)
+    return Limits(
+        min_n_ctx=least,
+        max_n_ctx=most,
+        pairs=((rules.type_k, rules.type_v),) if said & {"type_k", "type_v"} else None,
+        offload=Offload.NONE if rules.n_gpu_layers == "all" else Offload.PARTIAL,
+        draft="always" if has_draft else "auto",
+        can_shrink_batches="n_ubatch" not in said,
+    )

@@ -1,0 +1,204 @@
+"""The best configuration of a model for a goal, under a memory budget for each device."""
+
+from dataclasses import dataclass, replace
+
+from engine.configuration import Configuration, DraftConfiguration
+from engine.errors import HardwareError, PresetError
+from engine.memory.estimate import Companions, Estimate
+from engine.memory.fit import DoesNotFitError, estimator
+from engine.memory.flash_attention import has_cuda_kernel
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import PAD
+from engine.memory.terms import Target
+from engine.memory.units import format_bytes
+from engine.model.architecture import Model
+from engine.model.vocabulary import check_headers
+from engine.planning.explain import Alternative, Step, alternatives, split_step, steps_to
+from engine.planning.goals import (
+    BALANCED_N_CTX,
+    FAST_PAIRS,
+    MICRO_BATCHES,
+    USUAL_LEAST_N_CTX,
+    Goal,
+    Limits,
+    Offload,
+    Pair,
+    pair_label,
+)
+from engine.planning.placements import placements
+from engine.planning.solve import best_shared
+from engine.planning.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best configuration for a goal, and why it is."""
+
+    goal: Goal
+    configuration: Configuration
+    estimate: Estimate
+    steps: tuple[Step, ...]
+    """What was chosen at each knob and what it buys, in the order of choosing."""
+    alternatives: tuple[Alternative, ...]
+    """What else fits, each better in something."""
+    warnings: tuple[str, ...]
+    """What the user should know before loading it."""
+
+
+def search(
+    model: Model,
+    devices: tuple[Device, ...],
+    goal: Goal,
+    *,
+    target: Target,
+    margin_bytes: int,
+    draft: Model | None = None,
+    companions: Companions | None = None,
+    base: Configuration | None = None,
+    limits: Limits | None = None,
+) -> Found:
+    """Give the best configuration of a model for a goal that fits the free memory of each device.
+
+    It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
+    `draft`, a model that could draft for this one. Everything else stays as in `base`, whose other
+    files are `companions`. Contexts end at what the model was trained on unless `limits` say
+    otherwise.
+
+    Raises:
+        DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
+        PresetError: llama.cpp would refuse every choice, or the limits contradict each other.
+        IncompatiblePairError: the headers show that the draft cannot draft for the model.
+        HardwareError: there is no main memory among the devices, or the margin is negative.
+    """
+    _check(devices, margin_bytes)
+    if draft is not None:
+        check_headers(model.file, draft.file)
+    limits = limits or Limits()
+    start = _start(model, base, draft)
+    n_slots = start.n_slots if target == "llama-server" else 1
+    space = Space(
+        start,
+        estimator(model, devices, target=target, draft=draft, companions=companions),
+        placements=placements(model, devices, limits.offload),
+        pairs=_pairs(model, start, devices, limits),
+        micro_batches=_micro_batches(start, limits),
+        drafts=_drafts(draft, limits),
+        margin_bytes=margin_bytes,
+        n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
+        n_slots=n_slots,
+    )
+    shared, best = best_shared(space, model, goal, limits.offload)
+    if best is None:
+        raise nothing_fits(space, model, limits)
+    knobs, steps = best
+    estimate = shared.estimate(knobs, steps)
+    split = () if shared is space else (split_step(space, shared, best),)
+    return Found(
+        goal,
+        estimate.configuration,
+        estimate,
+        (*split, *steps_to(shared, model, goal, best)),
+        alternatives(shared, model, best),
+        estimate.warnings,
+    )
+
+
+def _check(devices: tuple[Device, ...], margin_bytes: int) -> None:
+    if not any(device.kind == "cpu" for device in devices):
+        raise HardwareError("no main memory is among the devices: a model always needs some")
+    if margin_bytes < 0:
+        raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
+
+
+def _start(model: Model, base: Configuration | None, draft: Model | None) -> Configuration:
+    start = base or Configuration(model_path=model.file.path, n_ctx=PAD)
+    if draft is not None and start.draft is None:
+        return replace(start, draft=DraftConfiguration(draft.file.path, PAD))
+    return start
+
+
+def _pairs(
+    model: Model, start: Configuration, devices: tuple[Device, ...], limits: Limits
+) -> tuple[Pair, ...]:
+    """Give the cache types to choose among: no quantised one where CUDA has no kernel for it."""
+    if limits.pairs is not None:
+        return limits.pairs
+    whole: Pair = FAST_PAIRS[0]
+    if start.type_k == start.type_v == "bf16":
+        whole = ("bf16", "bf16")
+    has_gpu = any(device.kind == "gpu" for device in devices)
+    if has_gpu and not has_cuda_kernel(model.architecture):
+        return (whole,)
+    return (whole, *FAST_PAIRS[1:])
+
+
+def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:
+    if not limits.can_shrink_batches:
+        return (start.n_ubatch,)
+    return (start.n_ubatch, *(n for n in MICRO_BATCHES if n < start.n_ubatch))
+
+
+def _drafts(draft: Model | None, limits: Limits) -> tuple[bool, ...]:
+    if draft is None:
+        if limits.draft == "always":
+            raise PresetError("a draft model must be used but none is named: add --draft MODEL")
+        return (False,)
+    match limits.draft:
+        case "always":
+            return (True,)
+        case "never":
+            return (False,)
+        case "auto":
+            return (True, False)
+
+
+def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tuple[int, int]:
+    trained = model.architecture.n_ctx_train
+    least = limits.min_n_ctx or min(USUAL_LEAST_N_CTX, limits.max_n_ctx or trained, trained)
+    most = max(limits.max_n_ctx or trained, least)
+    if goal is Goal.BALANCED and limits.max_n_ctx is None:
+        most = max(min(most, BALANCED_N_CTX), least)
+    return least * n_slots, most * n_slots
+
+
+def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
+    """Give the error that says what is short on which device with the smallest choice.
+
+    Where llama.cpp would refuse every choice, the error is its reason.
+    """
+    last = len(space.placements) - 1
+    refusal: PresetError | None = None
+    for knobs in reversed(space.choices()):  # the smallest come last
+        try:
+            estimate = space.estimate(replace(knobs, placement=last), space.least)
+        except PresetError as error:
+            refusal = error
+        else:
+            return DoesNotFitError(_shortage(space, model, limits, estimate))
+    assert refusal is not None
+    return refusal
+
+
+def _shortage(space: Space, model: Model, limits: Limits, estimate: Estimate) -> str:
+    short = [d for d in estimate.devices if d.total_bytes and d.left_bytes < space.margin_bytes]
+    held = [(d.device.name, d.total_bytes + d.shared_bytes, d.device.free_bytes) for d in short]
+    where = "; ".join(
+        f"{name} would hold {format_bytes(total)} and has {format_bytes(free)} free"
+        for name, total, free in held
+    )
+    now = estimate.configuration
+    pair = pair_label((now.type_k, now.type_v))
+    least = f"{space.tokens(space.least):,} tokens of {pair} cache"
+    return (
+        f"{model.file.name} does not fit with {least} and "
+        f"{format_bytes(space.margin_bytes)} kept free on each device: {where}. {_advice(limits)}"
+    )
+
+
+def _advice(limits: Limits) -> str:
+    changes = ["a smaller quantisation or model", "a smaller margin"]
+    if limits.min_n_ctx is not None:
+        changes.insert(0, "a smaller least context")
+    if limits.offload is Offload.NONE:
+        changes.insert(0, "layers in main memory (offload partial)")
+    return f"Choose {', '.join(changes[:-1])} or {changes[-1]}"

@@ -1,0 +1,294 @@
+"""The configurations of a search, what each costs, and which of two is better for a goal."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import log2
+from typing import NamedTuple
+
+from engine.configuration import Configuration, KVTypeName, PredictorName
+from engine.errors import PresetError
+from engine.memory.estimate import Estimate
+from engine.memory.fit import Estimator, with_n_ctx
+from engine.memory.kv_cache import PAD
+from engine.memory.terms import TermKind
+from engine.planning.goals import Goal, Pair
+from engine.planning.placements import Placement
+
+
+class Room(NamedTuple):
+    """Where a choice leaves the margin free."""
+
+    on_gpus: bool
+    on_cpu: bool
+    maybe_on_gpus: bool
+    """Whether the GPUs may hold it at this placement or a faster one; never wrongly False."""
+
+
+NOWHERE = Room(on_gpus=False, on_cpu=False, maybe_on_gpus=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """One choice of everything but the context; `placement` and `pair` count from the best."""
+
+    placement: int
+    pair: int
+    n_ubatch: int
+    with_draft: bool
+
+
+class Space:
+    """All choices, with the cost of each that was asked for.
+
+    Every cost is computed once. What llama.cpp refuses fits nowhere.
+    Contexts count in steps of 256 tokens, from `least` to `most`.
+    """
+
+    def __init__(
+        self,
+        base: Configuration,
+        cost: Estimator,
+        *,
+        placements: tuple[Placement, ...],
+        pairs: tuple[Pair, ...],
+        micro_batches: tuple[int, ...],
+        drafts: tuple[bool, ...],
+        margin_bytes: int,
+        n_ctx_range: tuple[int, int],
+        n_slots: int = 1,
+    ) -> None:
+        self.base, self.cost = base, cost
+        self.placements, self.pairs, self.drafts = placements, pairs, drafts
+        self.micro_batches, self.margin_bytes = micro_batches, margin_bytes
+        self.n_slots = n_slots
+        least, self.limit = n_ctx_range
+        self.least = -(-least // PAD)
+        self.most = max(self.least, -(-self.limit // PAD))
+        self._known: dict[tuple[Knobs, int], Room] = {}
+        self._reach: dict[Knobs, int | None] = {}
+
+    def with_base(self, base: Configuration) -> "Space":
+        """Give the same choices around another configuration."""
+        return Space(
+            base,
+            self.cost,
+            placements=self.placements,
+            pairs=self.pairs,
+            micro_batches=self.micro_batches,
+            drafts=self.drafts,
+            margin_bytes=self.margin_bytes,
+            n_ctx_range=(self.least * PAD, self.limit),
+            n_slots=self.n_slots,
+        )
+
+    def choices(self) -> list[Knobs]:
+        """Give every choice but those of placement, the best of each knob first."""
+        return [
+            Knobs(0, pair, n_ubatch, with_draft)
+            for pair in range(len(self.pairs))
+            for n_ubatch in self.micro_batches
+            for with_draft in self.drafts
+        ]
+
+    def configuration(self, knobs: Knobs, steps: int) -> Configuration:
+        """Give the configuration of a choice at a context of `steps` times 256 tokens."""
+        placement, (type_k, type_v) = self.placements[knobs.placement], self.pairs[knobs.pair]
+        base = self.base
+        flash = base.flash_attention
+        chosen = replace(
+            base,
+            type_k=type_k,
+            type_v=type_v,
+            n_batch=max(base.n_batch, knobs.n_ubatch),
+            n_ubatch=knobs.n_ubatch,
+            n_gpu_layers=placement.n_gpu_layers,
+            n_cpu_moe=placement.n_cpu_moe,
+            flash_attention="on" if flash == "auto" and type_v not in FLOATS else flash,
+        )
+        if base.draft is not None:
+            drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.SUFFIX
+            was = base.speculation.predictor
+            predictor = drafting if knobs.with_draft or was is PredictorName.DRAFT else was
+            chosen = replace(
+                chosen,
+                draft=base.draft if knobs.with_draft else None,
+                speculation=replace(base.speculation, predictor=predictor),
+            )
+        return with_n_ctx(chosen, self.tokens(steps))
+
+    def tokens(self, steps: int) -> int:
+        """Give the context of a number of steps: training need not be a whole number of them."""
+        return min(steps * PAD, self.limit)
+
+    def estimate(self, knobs: Knobs, steps: int) -> Estimate:
+        """Say what a choice costs.
+
+        Raises:
+            PresetError: llama.cpp would refuse it.
+        """
+        return self.cost(self.configuration(knobs, steps))
+
+    def fits(self, knobs: Knobs, steps: int) -> bool:
+        """Whether every device keeps the margin free."""
+        room = self._room(knobs, steps)
+        return room.on_gpus and room.on_cpu
+
+    def _room(self, knobs: Knobs, steps: int) -> Room:
+        key = (knobs, steps)
+        if key not in self._known:
+            try:
+                self._known[key] = self._room_of(self.estimate(knobs, steps))
+            except PresetError:
+                self._known[key] = NOWHERE
+        return self._known[key]
+
+    def _room_of(self, estimate: Estimate) -> Room:
+        margin = self.margin_bytes
+        gpus = [device for device in estimate.devices if device.device.kind == "gpu"]
+        cpus = [device for device in estimate.devices if device.device.kind == "cpu"]
+        on_gpus, on_cpu = (
+            all(device.left_bytes >= margin for device in some if device.total_bytes)
+            for some in (gpus, cpus)
+        )
+        lying = sum(device.term(kind).nbytes for device in gpus for kind in LYING)
+        free = sum(max(0, device.device.free_bytes - margin) for device in gpus)
+        return Room(on_gpus, on_cpu, lying <= free if len(gpus) > 1 else on_gpus)
+
+    def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
+        """Give the fastest of the placements at which a context fits, None where none does.
+
+        Each placement leaves less on a GPU than the one before, so they are bisected. With several
+        GPUs each leaves less on all of them together only: the borders between them move, and one
+        card can get a layer more. From where all would hold it the placements are tried in turn.
+        The first layer that leaves can cost a GPU more in buffers than it frees, and frees main
+        memory where GPUs no longer work in a pipeline: the first is tried alone.
+        """
+        first, last = places
+
+        def at(index: int) -> Knobs:
+            return replace(knobs, placement=index)
+
+        if self.fits(at(first), steps):
+            return first
+        low = bisect(first, last, lambda index: self._may_fit_gpus(at(index), steps))
+        for index in range(last + 1 if low is None else low, last + 1):
+            room = self._room(at(index), steps)
+            if room.on_gpus and room.on_cpu:
+                return index
+            if not room.on_cpu and index > first:
+                return None  # main memory only fills further
+        return None
+
+    def _may_fit_gpus(self, knobs: Knobs, steps: int) -> bool:
+        return self._room(knobs, steps).maybe_on_gpus
+
+    def largest(self, knobs: Knobs) -> int | None:
+        """Give the largest context of a choice in steps, None where the least does not fit."""
+        return self._last_where(knobs, self.fits)
+
+    def reach(self, knobs: Knobs) -> int | None:
+        """Give the largest context that the GPUs may allow at a placement or a faster one.
+
+        None where the least does not fit.
+        """
+        if knobs not in self._reach:
+            self._reach[knobs] = self._last_where(knobs, self._may_fit_gpus)
+        return self._reach[knobs]
+
+    def _last_where(self, knobs: Knobs, holds: Callable[[Knobs, int], bool]) -> int | None:
+        if not holds(knobs, self.least):
+            return None
+        beyond = bisect(self.least, self.most, lambda n: not holds(knobs, n))
+        return self.most if beyond is None else beyond - 1
+
+
+LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
+"""What moves with the layers."""
+FLOATS = ("f32", "f16", "bf16")
+
+
+def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
+    """Give the first number from low to high where something holds that stays true from there."""
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+COARSENESS: dict[KVTypeName, float] = {
+    "f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.1, "q5_1": 0.5, "q5_0": 0.6, "q4_1": 0.9,
+    "iq4_nl": 0.9, "q4_0": 1.0,
+}  # fmt: skip
+"""What a cache type costs the balanced goal, in halvings of the context: 8 bits are as good as
+free, 4 bits must at least double the context."""
+
+KEY_SHARE = 2 / 3
+"""Weight of the keys in a pair: they suffer more from few bits than values do."""
+
+DRAFT_GAIN = 0.5
+"""What a draft model gains the balanced goal, in doublings: 1.4 times the speed."""
+
+SMALL_BATCH_COST = 0.25
+"""What halving the micro-batch costs the balanced goal: slower prompts, the same replies."""
+
+SPEED_TOLERANCE = 0.5
+"""Halvings of the speed that do not count: a layer more or less in main memory is no reason to give
+up most of the context, or a finer cache."""
+
+Rank = tuple[float, ...]
+
+
+def rank(space: Space, goal: Goal, knobs: Knobs, steps: int) -> Rank:
+    """Give what sorts choices of placements that are about as fast, the best last."""
+    pair, draft, batch = -knobs.pair, float(knobs.with_draft), knobs.n_ubatch
+    place = -knobs.placement
+    match goal:
+        case Goal.CONTEXT:
+            return (steps, pair, batch, place, draft)
+        case Goal.QUALITY:
+            return (pair, batch, steps, place, draft)
+        case Goal.SPEED:
+            return (draft, pair, batch, place, steps)
+        case Goal.BALANCED:
+            return (log2(steps * PAD) - cost_of(space, knobs), steps, batch, pair, place)
+
+
+def last_as_fast(space: Space, first: int) -> int:
+    """Give the last placement that counts as being as fast as one.
+
+    That is any within a factor of 1.4 of its speed; only itself where nothing has left the GPUs.
+    """
+    fastest = space.placements[first].slowness
+    if not fastest:
+        return first
+    last = first
+    while (
+        last + 1 < len(space.placements)
+        and space.placements[last + 1].slowness <= fastest + SPEED_TOLERANCE
+    ):
+        last += 1
+    return last
+
+
+def cost_of(space: Space, knobs: Knobs) -> float:
+    """Give what a choice costs the balanced goal, in halvings of the context.
+
+    A doubling of the context is worth as much as a doubling of the speed.
+    """
+    halvings = log2(space.micro_batches[0] / knobs.n_ubatch)
+    return (
+        space.placements[knobs.placement].slowness
+        + coarseness(space.pairs[knobs.pair])
+        + halvings * SMALL_BATCH_COST
+        - (DRAFT_GAIN if knobs.with_draft else 0.0)
+    )
+
+
+def coarseness(pair: Pair) -> float:
+    """Give what a pair of cache types costs, in halvings of the context."""
+    return KEY_SHARE * COARSENESS[pair[0]] + (1 - KEY_SHARE) * COARSENESS[pair[1]]

@@ -1,0 +1,261 @@
+"""What one change would do to a plan: memory freed, context gained, fit or not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from engine.configuration import Configuration
+from engine.errors import PresetError
+from engine.memory.estimate import Estimate
+from engine.memory.fit import Estimator, with_n_ctx
+from engine.planning.knobs import Knob, settled, with_configuration
+from engine.planning.planner import Facts, Plan, Planner, Setup, Verdict, n_ctx_limit, verdict_of
+
+MAX_EFFECTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change does; sizes are those of the GPUs, or of main memory where none is used."""
+
+    label: str
+    setup: Setup
+    delta_bytes: int
+    """Bytes more, negative where memory is freed."""
+    delta_n_ctx: int
+    """Tokens by which the largest context that fits grows."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Arrows:
+    """What a step back and a step on would do; None at an end, and where llama.cpp refuses it."""
+
+    less: Effect | None
+    more: Effect | None
+
+
+def effect_of(label: str, setup: Setup, plan: Plan, planner: Planner) -> Effect | None:
+    """Give what another setup of the same machine changes; None where llama.cpp refuses it."""
+    try:
+        found = planner.plan(setup)
+    except PresetError:
+        return None
+    delta = _pool(found.estimate, plan.estimate)
+    gained = (found.max_n_ctx or 0) - (plan.max_n_ctx or 0)
+    verdict = verdict_of(found.estimate, setup.margin_bytes)
+    return Effect(label, setup, delta, gained, verdict)
+
+
+def arrows(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Arrows:
+    """Give what a step of one knob would do."""
+    if knob.chooser is not None or knob.idle(plan.setup, facts):
+        return Arrows(None, None)
+
+    def step(by: int) -> Effect | None:
+        turned = settled(knob.turned(plan.setup, facts, by), facts)
+        if turned == plan.setup:
+            return None
+        return effect_of(knob.shown(turned), turned, plan, planner)
+
+    return Arrows(step(-1), step(1))
+
+
+def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | None]:
+    """Give what each change worth a thought would do, one at a time, for idle moments.
+
+    None stands for a change that was tried and does nothing.
+    """
+    for label, change in _changes(plan, planner, facts):
+        configuration = change(plan.setup.configuration)
+        if configuration is None or configuration == plan.setup.configuration:
+            continue
+        setup = with_configuration(plan.setup, configuration)
+        effect = effect_of(label(configuration), setup, plan, planner)
+        yield effect if effect is not None and _matters(effect, plan) else None
+
+
+def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
+    """Put first what makes the plan fit, then what saves, then what would have room besides.
+
+    Among equals the order of trying stays: what costs the least quality or speed comes first.
+    """
+    now = plan.verdict
+    order = list(Verdict).index
+
+    def rank(effect: Effect) -> tuple[int, bool]:
+        return (order(effect.verdict) - order(now), effect.delta_bytes > 0)
+
+    return tuple(sorted(found, key=rank)[:MAX_EFFECTS])
+
+
+def what_ifs(plan: Plan, planner: Planner, facts: Facts) -> tuple[Effect, ...]:
+    """Give the changes worth a thought at once, the best first."""
+    return ranked([effect for effect in effects(plan, planner, facts) if effect], plan)
+
+
+Change = Callable[[Configuration], Configuration | None]
+Label = Callable[[Configuration], str]
+
+
+def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label, Change]]:
+    """Give the changes to try, those that cost the least quality or speed first."""
+    yield lambda c: f"context {c.n_ctx:,}", lambda c: _largest_context(c, plan)
+    yield lambda _: "q8_0 K and V", lambda c: _kv(c, "q8_0", at_most=8)
+    yield lambda _: "q4_0 K and V", lambda c: _kv(c, "q4_0", at_most=4)
+    yield lambda _: "q8_0 V", _v_only
+    yield lambda _: "f16 K and V", _back_to_f16
+    yield lambda _: "flash attention on", _flash
+    yield lambda c: f"ubatch {c.n_ubatch}", _smaller_ubatch
+    yield lambda _: "sliding window", lambda c: replace(c, swa_full=False)
+    yield lambda _: "slots share cells", _unified
+    yield lambda _: "one slot", lambda c: replace(c, n_slots=1)
+    yield lambda _: "no draft model", _no_draft
+    if not facts.gpus:
+        return
+    cost = planner.estimator(plan.setup)
+    if facts.model.architecture.is_moe:
+        yield _experts_label, lambda c: _fewest_cpu_experts(c, plan, cost, facts)
+    yield _layers_label, lambda c: _most_layers(c, plan, cost, facts)
+    yield lambda _: "KV cache in main memory", lambda c: replace(c, offload_kqv=False)
+
+
+def _experts_label(configuration: Configuration) -> str:
+    number = configuration.n_cpu_moe
+    return "all experts on the CPU" if number < 0 else f"experts of {_layers(number)} on the CPU"
+
+
+def _layers(number: int) -> str:
+    return f"{number:,} {'layer' if number == 1 else 'layers'}"
+
+
+def _layers_label(configuration: Configuration) -> str:
+    number = configuration.n_gpu_layers
+    return "all layers on the GPU" if number < 0 else f"{_layers(number)} on the GPU"
+
+
+def _largest_context(configuration: Configuration, plan: Plan) -> Configuration | None:
+    if plan.max_n_ctx is None:
+        return None
+    limit = min(plan.max_n_ctx, n_ctx_limit(plan.model, plan.setup))
+    return with_n_ctx(configuration, limit)
+
+
+_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 5, "q5_0": 5}
+
+
+def _bits(name: str) -> int:
+    return _BITS.get(name, 4)
+
+
+def _kv(configuration: Configuration, name: str, *, at_most: int) -> Configuration | None:
+    if max(_bits(configuration.type_k), _bits(configuration.type_v)) <= at_most:
+        return None
+    is_off = configuration.flash_attention == "off"
+    flash = "auto" if is_off else configuration.flash_attention
+    if name == "q8_0":
+        return replace(configuration, type_k="q8_0", type_v="q8_0", flash_attention=flash)
+    return replace(configuration, type_k="q4_0", type_v="q4_0", flash_attention=flash)
+
+
+def _v_only(configuration: Configuration) -> Configuration | None:
+    if configuration.flash_attention == "off" or _bits(configuration.type_v) <= 8:
+        return None
+    return replace(configuration, type_v="q8_0")
+
+
+def _back_to_f16(configuration: Configuration) -> Configuration | None:
+    if min(_bits(configuration.type_k), _bits(configuration.type_v)) >= 16:
+        return None
+    return replace(configuration, type_k="f16", type_v="f16")
+
+
+def _flash(configuration: Configuration) -> Configuration | None:
+    if configuration.flash_attention != "off":
+        return None
+    return replace(configuration, flash_attention="on")
+
+
+def _smaller_ubatch(configuration: Configuration) -> Configuration | None:
+    if configuration.n_ubatch <= 128:
+        return None
+    return replace(configuration, n_ubatch=configuration.n_ubatch // 2)
+
+
+def _unified(configuration: Configuration) -> Configuration | None:
+    return replace(configuration, kv_unified=True) if configuration.n_slots > 1 else None
+
+
+def _no_draft(configuration: Configuration) -> Configuration | None:
+    return None if configuration.draft is None else replace(configuration, draft=None)
+
+
+def _most_layers(
+    configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
+) -> Configuration | None:
+    """Put as many layers on the GPUs as fit there."""
+    n_all = facts.model.architecture.n_layers + 1
+
+    def gpus_fit(n_layers: int) -> bool:
+        trial = replace(configuration, n_gpu_layers=n_layers)
+        return _gpus_fit(cost, trial, plan.setup.margin_bytes)
+
+    most = _last_true(0, n_all, gpus_fit)
+    return replace(configuration, n_gpu_layers=-1 if most == n_all else most)
+
+
+def _fewest_cpu_experts(
+    configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
+) -> Configuration | None:
+    """Keep the experts of as few layers as will do in main memory."""
+    n_all = facts.model.architecture.n_layers
+
+    def gpus_fit(n_on_gpu: int) -> bool:
+        trial = replace(configuration, n_cpu_moe=n_all - n_on_gpu)
+        return _gpus_fit(cost, trial, plan.setup.margin_bytes)
+
+    fewest = n_all - _last_true(0, n_all, gpus_fit)
+    return replace(configuration, n_cpu_moe=-1 if fewest == n_all else fewest)
+
+
+def _gpus_fit(cost: Estimator, configuration: Configuration, margin_bytes: int) -> bool:
+    try:
+        devices = cost(configuration).devices
+    except PresetError:
+        return False
+    used = [d for d in devices if d.device.kind == "gpu" and d.total_bytes]
+    return all(device.left_bytes >= margin_bytes for device in used)
+
+
+def _last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Give the last number up to which a condition holds, `low` taken for granted."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _pool(new: Estimate, old: Estimate) -> int:
+    """Give the difference on the GPUs, or in all where none is used."""
+    has_gpu = any(
+        device.device.kind == "gpu" and device.total_bytes
+        for device in (*new.devices, *old.devices)
+    )
+
+    def total(found: Estimate) -> int:
+        return sum(
+            device.total_bytes
+            for device in found.devices
+            if not has_gpu or device.device.kind == "gpu"
+        )
+
+    return total(new) - total(old)
+
+
+def _matters(effect: Effect, plan: Plan) -> bool:
+    """Whether a change helps: frees memory, gains context, or is an upgrade that still fits."""
+    if effect.delta_bytes < 0 or effect.delta_n_ctx > 0:
+        return True
+    return effect.verdict is Verdict.FITS and effect.delta_bytes > 0 and plan.fits

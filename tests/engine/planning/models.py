@@ -1,0 +1,29 @@
+"""Plans of models that are no files here: real shapes from the catalogue."""
+
+from dataclasses import replace
+
+from engine.configuration import Configuration
+from engine.memory.units import GIB
+from engine.model.catalog import find_entry
+from engine.planning.knobs import KNOBS, Knob
+from engine.planning.planner import Plan, Planner, Setup
+
+DENSE, EXPERTS, HYBRID, WINDOWS = (
+    "llama-3.1-8b", "qwen3-30b-a3b", "granite-4.0-h-small", "gemma-3-12b",
+)  # fmt: skip
+
+
+def planned(
+    name: str, *vram_gib: float, n_ctx: int = 8192, **changes: object
+) -> tuple[Plan, Planner]:
+    """Plan a model of the catalogue on GPUs of some sizes, beside 64 GiB of main memory."""
+    planner = Planner(remembers=True)
+    path = planner.add(find_entry(name).model())
+    configuration = replace(Configuration(path, n_ctx), **changes)  # type: ignore[arg-type]
+    sizes = tuple(round(size * GIB) for size in vram_gib)
+    setup = Setup(configuration, "llama-server", sizes, ram_bytes=64 * GIB)
+    return planner.plan(setup), planner
+
+
+def knob_named(name: str) -> Knob:
+    return next(knob for knob in KNOBS if knob.name == name)

@@ -1,0 +1,128 @@
+"""The search against trying everything, on spaces that are small enough for it."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from engine.configuration import Configuration, DraftConfiguration
+from engine.memory.fit import estimator
+from engine.memory.hardware import Device
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import Model
+from engine.planning.goals import FAST_PAIRS, Goal, Offload
+from engine.planning.placements import placements
+from engine.planning.solve import Choice, best_choice
+from engine.planning.space import Knobs, Space, last_as_fast, rank
+from tests.engine.planning.shapes import dense_model, gpu, moe_model
+
+SMALL = {"n_layers": 4, "d_hidden": 512, "d_feed_forward": 2048, "n_heads": 8, "n_kv_heads": 8,
+         "n_vocab": 8192, "n_ctx_train": 16384}  # fmt: skip
+OFFLOADS = (Offload.PARTIAL, Offload.ANY)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model, Model]:
+    folder = tmp_path_factory.mktemp("models")
+    experts = {"n_experts": 8, "n_experts_used": 2, "d_expert": 1024}
+    tiny = {**SMALL, "n_layers": 2, "d_hidden": 256}
+    return (
+        dense_model(folder, **SMALL),
+        moe_model(folder, **SMALL, **experts),
+        dense_model(folder, name="draft", **tiny),
+    )
+
+
+def space_of(model: Model, devices: tuple[Device, ...], draft: Model | None = None) -> Space:
+    base = Configuration(model.file.path, n_ctx=256)
+    if draft is not None:
+        base = replace(base, draft=DraftConfiguration(draft.file.path, 256))
+    return Space(
+        base,
+        estimator(model, devices, target="llama-server", draft=draft),
+        placements=placements(model, devices, Offload.PARTIAL),
+        pairs=FAST_PAIRS,
+        micro_batches=(512, 128),
+        drafts=(True, False) if draft else (False,),
+        margin_bytes=8 * MIB,
+        n_ctx_range=(1024, 5120),
+    )
+
+
+def best_of_all(space: Space, goal: Goal, offload: Offload) -> Choice | None:
+    """The goals in their own words, over every choice."""
+    fitting = [
+        (knobs, steps)
+        for place, pair, n_ubatch, with_draft in product(
+            range(len(space.placements)), range(len(space.pairs)), space.micro_batches, space.drafts
+        )
+        for steps in range(space.least, space.most + 1)
+        if space.fits(knobs := Knobs(place, pair, n_ubatch, with_draft), steps)
+    ]
+    if not fitting:
+        return None
+    if goal is Goal.QUALITY:
+        finest = min(knobs.pair for knobs, _ in fitting)
+        fitting = [(knobs, steps) for knobs, steps in fitting if knobs.pair == finest]
+        if offload is Offload.ANY:
+            largest_batch = max(knobs.n_ubatch for knobs, _ in fitting)
+            fitting = [(k, steps) for k, steps in fitting if k.n_ubatch == largest_batch]
+    is_free = goal is Goal.BALANCED or (offload is Offload.ANY and goal is not Goal.SPEED)
+    near = fitting if is_free else as_fast(space, fitting)
+    if goal is Goal.CONTEXT or (goal is Goal.QUALITY and is_free):
+        farthest = max(steps for _, steps in near)
+        near = as_fast(space, [choice for choice in fitting if choice[1] == farthest])
+    return max(near, key=lambda choice: rank(space, goal, *choice))
+
+
+def as_fast(space: Space, choices: list[Choice]) -> list[Choice]:
+    """The choices that are hardly slower than the fastest of them."""
+    last = last_as_fast(space, min(knobs.placement for knobs, _ in choices))
+    return [choice for choice in choices if choice[0].placement <= last]
+
+
+def check(space: Space) -> None:
+    for goal, offload in product(Goal, OFFLOADS):
+        expected = best_of_all(space, goal, offload)
+        assert best_choice(space, goal, offload) == expected, (goal, offload)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("mib", [60, 340, 365, 400, 700])
+def test_the_search_finds_what_trying_everything_finds(
+    models: tuple[Model, Model, Model], which: int, mib: int
+) -> None:
+    devices = (gpu(mib / 1024), Device("CPU", "cpu", GIB, GIB))
+    check(space_of(models[which], devices))
+
+
+@pytest.mark.parametrize("mib", [365, 400, 500])
+def test_a_draft_model_is_weighed_like_every_other_knob(
+    models: tuple[Model, Model, Model], mib: int
+) -> None:
+    devices = (gpu(mib / 1024), Device("CPU", "cpu", GIB, GIB))
+    check(space_of(models[0], devices, models[2]))
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@given(which=st.integers(0, 1), vram=st.integers(20, 500), ram=st.integers(100, 300))
+@example(which=0, vram=363, ram=108)
+def test_any_memory_of_gpu_and_machine_is_used_best(
+    models: tuple[Model, Model, Model], which: int, vram: int, ram: int
+) -> None:
+    check(space_of(models[which], (gpu(vram / 1024), Device("CPU", "cpu", GIB, ram * MIB))))
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@given(
+    which=st.integers(0, 1), first=st.integers(20, 400), second=st.integers(20, 400),
+    ram=st.integers(100, 300),
+)  # fmt: skip
+@example(which=0, first=351, second=20, ram=108)
+def test_two_unlike_cards_are_used_best(
+    models: tuple[Model, Model, Model], which: int, first: int, second: int, ram: int
+) -> None:
+    cards = (gpu(first / 1024), gpu(second / 1024, 1))
+    check(space_of(models[which], (*cards, Device("CPU", "cpu", GIB, ram * MIB))))

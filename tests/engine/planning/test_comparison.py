@@ -1,0 +1,60 @@
+"""Two plans side by side."""
+
+from dataclasses import replace
+
+from app.render.lines import plain, width_of
+from app.render.plan_changes import comparison_lines
+from engine.memory.terms import TermKind
+from engine.planning.comparison import compare
+from engine.planning.planner import Verdict
+from tests.engine.planning.models import DENSE, EXPERTS, planned
+
+
+def test_differences_are_those_of_the_knobs_and_of_the_terms() -> None:
+    a, planner = planned(DENSE, 12)
+    b = planner.plan(
+        replace(a.setup, configuration=replace(a.setup.configuration, n_ctx=16384, type_k="q8_0"))
+    )
+    found = compare(a, b)
+    assert [(d.label, d.a, d.b) for d in found.differences] == [
+        ("context", "8,192", "16,384"), ("K type", "f16", "q8_0"),
+    ]  # fmt: skip
+    gpu, cpu = found.devices
+    assert (gpu.name, cpu.name) == ("GPU 0", "CPU")
+    kv = next(term for term in gpu.terms if term.kind is TermKind.KV)
+    assert kv.delta_bytes == b.estimate.devices[0].term(TermKind.KV).nbytes - kv.a_bytes > 0
+    assert gpu.total.delta_bytes == sum(term.delta_bytes for term in gpu.terms)
+
+
+def test_a_gpu_that_one_plan_lacks_counts_as_nothing_there() -> None:
+    a, planner = planned(DENSE, 6)
+    b = planner.plan(replace(a.setup, vram_bytes=(*a.setup.vram_bytes, *a.setup.vram_bytes)))
+    found = compare(a, b)
+    assert [device.name for device in found.devices] == ["GPU 0", "GPU 1", "CPU"]
+    assert found.devices[1].total.a_bytes == 0 < found.devices[1].total.b_bytes
+    assert found.verdicts == (Verdict.TIGHT, Verdict.FITS)
+
+
+def test_plans_of_two_models_say_so() -> None:
+    a, planner = planned(DENSE, 24)
+    b, _ = planned(EXPERTS, 24)
+    assert compare(a, b).differences[0].label == "model"
+    del planner
+
+
+def test_the_view_fits_into_the_narrow_panel_with_every_column() -> None:
+    a, planner = planned(DENSE, 12)
+    b = planner.plan(replace(a.setup, target="kvchat"))
+    lines = comparison_lines(compare(a, b), 42, "block")
+    assert max(map(width_of, lines)) <= 42
+    text = [plain(line) for line in lines]
+    assert text[0].split() == ["A", "B", "change"]
+    kv = next(line for line in text if "KV cache" in line)
+    assert kv.endswith("=")
+    assert sum(line.startswith(("A ", "B ")) for line in text) == 4
+
+
+def test_equal_plans_ask_for_a_turn() -> None:
+    a, _ = planned(DENSE, 12)
+    text = "\n".join(map(plain, comparison_lines(compare(a, a), 60, "block")))
+    assert "turn the knobs" in text

@@ -1,0 +1,80 @@
+"""Machines to plan for, as they are typed."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.memory.units import GIB
+from engine.planning.values import KnobError, parse_devices, parse_ram, shown_devices, with_gpus
+from tests.engine.planning.models import DENSE, knob_named, planned
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "cards"),
+    [
+        ("8GiB", (8 * GIB,), ()),
+        ("24", (24 * GIB,), ()),
+        ("2x24GiB", (24 * GIB, 24 * GIB), ()),
+        ("8GiB + 12GiB", (8 * GIB, 12 * GIB), ()),
+        ("rtx 4090", (), ("GeForce RTX 4090",)),
+        ("4090", (), ("GeForce RTX 4090",)),
+        ("2x RTX 3090", (), ("GeForce RTX 3090", "GeForce RTX 3090")),
+        ("12GiB, 4090", (12 * GIB,), ("GeForce RTX 4090",)),
+        ("found", (), ()),
+    ],
+)
+def test_sizes_and_cards_are_told_apart(
+    text: str, sizes: tuple[int, ...], cards: tuple[str, ...]
+) -> None:
+    plan, planner = planned(DENSE, 6)
+    setup = parse_devices(plan.setup, text)
+    assert (setup.vram_bytes, setup.cards) == (sizes, cards)
+    assert parse_devices(setup, shown_devices(setup)) == setup
+    n_gpus = len(planner.facts_of(setup).gpus)
+    assert n_gpus == len(sizes) + len(cards) or text == "found"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "0GiB", "RTX 9999", "40x8GiB", "nonsense", "8GiB,"])
+def test_what_is_no_machine_is_refused_in_words(text: str) -> None:
+    plan, _ = planned(DENSE, 6)
+    with pytest.raises(KnobError):
+        parse_devices(plan.setup, text)
+
+
+def test_a_machine_with_one_memory_stands_alone_and_has_no_other() -> None:
+    plan, planner = planned(DENSE, 6)
+    setup = parse_devices(plan.setup, "M4 Max 64GB")
+    assert setup.ram_bytes is None
+    reason = knob_named("ram").idle(setup, planner.facts_of(setup))
+    assert "one memory" in reason
+    with pytest.raises(KnobError, match="whole machine"):
+        parse_devices(plan.setup, "M4 Max 64GB + 8GiB")
+
+
+def test_a_split_that_suits_no_longer_goes_with_its_gpus() -> None:
+    plan, _ = planned(DENSE, 8, 8)
+    now = replace(plan.setup.configuration, tensor_split=(3.0, 1.0), main_gpu=1)
+    setup = replace(plan.setup, configuration=now)
+    alone = with_gpus(setup, (24 * GIB,)).configuration
+    assert (alone.tensor_split, alone.main_gpu) == ((), 0)
+    assert with_gpus(setup, (24 * GIB, 8 * GIB)).configuration == now
+
+
+def test_main_memory_is_typed_and_found_again() -> None:
+    plan, planner = planned(DENSE)
+    setup = parse_ram(plan.setup, "16GiB")
+    assert planner.devices_of(setup)[-1].total_bytes == 16 * GIB
+    assert parse_ram(setup, "found").ram_bytes is None
+    with pytest.raises(KnobError):
+        parse_ram(setup, "8GiB, 8GiB")
+
+
+def test_a_turn_of_the_shares_moves_layers_and_keeps_their_sum() -> None:
+    plan, planner = planned(DENSE, 8, 8, 8)
+    facts = planner.facts_of(plan.setup)
+    knob = knob_named("tensor_split")
+    turned = knob.turned(plan.setup, facts, 1)
+    assert sum(turned.configuration.tensor_split) == 100
+    assert turned.configuration.tensor_split[0] == 40
+    again = knob.turned(turned, facts, -1)
+    assert again.configuration.tensor_split[0] == 35

@@ -1,0 +1,186 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
+from engine.memory.fit import DoesNotFitError
+from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import read_model
+from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.kv_cache_planner import ConfigurationChanged, KVCachePlanner
+
+RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)
+
+
+def gpu(gib: float) -> Device:
+    return Device("GPU 0", "gpu", round(gib * GIB), round(gib * GIB))
+
+
+def planner(name: str = "llama-3.1-8b", gib: float = 12, **settings: object) -> KVCachePlanner:
+    return KVCachePlanner(name, of_devices=(gpu(gib), RAM), **settings)  # type: ignore[arg-type]
+
+
+def test_a_model_is_named_read_or_given(starter_path: Path) -> None:
+    assert planner("qwen2.5-7b").model.architecture.n_layers == 28
+    by_path = KVCachePlanner(starter_path, of_devices=(RAM,))
+    by_object = KVCachePlanner(read_model(starter_path), of_devices=(RAM,))
+    assert by_path.estimate().kv_bytes == by_object.estimate().kv_bytes
+    with pytest.raises(ModelFileError, match="did you mean"):
+        planner("llama-3.1-8bb")
+    with pytest.raises(PresetError, match="no model is set"):
+        KVCachePlanner(of_devices=(RAM,)).estimate()
+
+
+def test_settings_come_with_the_planner_and_later() -> None:
+    own = planner(n_ctx=8192, type_k="q8_0", type_v="q8_0")
+    assert own.configuration.n_ctx == 8192
+    before = own.estimate().kv_bytes
+    own.update_config(n_ctx=16384)
+    assert own.estimate().kv_bytes == 2 * before
+    assert own.estimate(n_ctx=8192).kv_bytes == before
+
+
+def test_subscribers_are_told_what_changed_until_they_leave() -> None:
+    own = planner()
+    told: list[ConfigurationChanged] = []
+    leave = own.subscribe(told.append)
+    own.update_config(n_ctx=8192, type_k="q8_0", type_v="q8_0")
+    assert told[-1].changed == ("n_ctx", "type_k", "type_v")
+    assert (told[-1].before.n_ctx, told[-1].after.n_ctx) == (4096, 8192)
+    own.update_config(n_ctx=8192)
+    assert len(told) == 1
+    leave()
+    leave()
+    own.update_config(n_ctx=2048)
+    assert len(told) == 1
+
+
+def test_a_subscriber_may_leave_while_it_is_told() -> None:
+    own = planner()
+    told: list[int] = []
+
+    def once(event: ConfigurationChanged) -> None:
+        told.append(event.after.n_ctx)
+        own.unsubscribe(once)
+
+    own.subscribe(once)
+    own.subscribe(lambda event: told.append(-event.after.n_ctx))
+    own.update_config(n_ctx=512)
+    own.update_config(n_ctx=1024)
+    assert told == [512, -512, -1024]
+
+
+def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
+    own = planner()
+    before = own.configuration
+    with pytest.raises(PresetError) as caught:
+        own.update_config(n_ctxx=1, type_k="q9", n_ctx=0, offload="half")
+    message = str(caught.value)
+    for part in ("n_ctxx is no setting: did you mean n_ctx?", "type_k is 'q9'", "n_ctx is 0",
+                 "offload is 'half': it is one of none, partial"):  # fmt: skip
+        assert part in message
+    with pytest.raises(PresetError, match="needs flash attention"):
+        own.update_config(flash_attention="off", type_v="q8_0", offload="full")
+    assert own.configuration == before
+    assert own.offload is Offload.PARTIAL
+
+
+def test_offload_none_partial_and_full_lie_where_they_say() -> None:
+    own = planner(gib=4, n_ctx=8192, offload=Offload.NONE)
+    assert own.configuration.n_gpu_layers == -1
+    assert not own.estimate().fits
+    own.update_config(offload="partial")
+    partial = own.configuration.n_gpu_layers
+    assert 0 < partial < 33
+    assert own.estimate().fits
+    own.update_config(offload="full")
+    assert own.configuration.n_gpu_layers == 0
+    assert set(own.estimate().whole.devices[0].terms) == {TermKind.COMPUTE, TermKind.OVERHEAD}
+    own.update_config(n_gpu_layers=7)
+    assert own.offload is None
+    own.update_config(n_ctx=4096)
+    assert own.configuration.n_gpu_layers == 7
+
+
+def test_partial_offload_follows_every_change() -> None:
+    own = planner(gib=6, n_ctx=4096)
+    assert own.configuration.n_gpu_layers == -1
+    own.update_config(n_ctx=65536)
+    assert 0 < own.configuration.n_gpu_layers < 33
+    own.update_config(n_ctx=4096)
+    assert own.configuration.n_gpu_layers == -1
+
+
+def test_optimizing_takes_the_best_and_tells() -> None:
+    own = planner()
+    told: list[ConfigurationChanged] = []
+    own.subscribe(told.append)
+    found = own.optimize_for_vram(8 * GIB, goal=Goal.CONTEXT)
+    assert own.configuration == found.configuration == told[-1].after
+    assert own.estimate().fits
+    assert any("instead of f16 buys" in step.text for step in found.steps)
+
+
+def test_what_cannot_be_optimized_leaves_the_configuration() -> None:
+    own = KVCachePlanner("llama-3.1-70b", of_devices=(gpu(8), replace(RAM, free_bytes=8 * GIB)))
+    before = own.configuration
+    with pytest.raises(DoesNotFitError, match="does not fit"):
+        own.optimize_for_vram(8 * GIB, limits=Limits(offload=Offload.NONE))
+    with pytest.raises(HardwareError, match="above 0"):
+        own.optimize_for_vram(-1)
+    assert own.configuration == before
+
+
+@pytest.mark.parametrize(
+    ("gib", "settings", "said"),
+    [
+        (24, {"n_ctx": 4096}, "all 131,072 tokens"),
+        (8, {"n_ctx": 4096}, "tokens of context would"),
+        (8, {"n_ctx": 65536, "offload": "none"}, "A cache of q4_0 for keys and values fits"),
+        (7, {"n_ctx": 120000, "offload": "none"}, "A context of"),
+        (4, {"n_ctx": 4096, "offload": "none"}, "With layers in main memory"),
+        (24, {"n_ctx": 140000}, "was trained on 131,072 tokens"),
+    ],
+)
+def test_each_estimate_comes_with_a_recommendation(
+    gib: float, settings: dict[str, object], said: str
+) -> None:
+    assert said in planner(gib=gib, **settings).estimate().recommendation
+
+
+def test_the_text_says_model_context_cache_layers_and_devices() -> None:
+    text = planner(n_ctx=8192, type_k="q8_0", type_v="q4_0").format_config()
+    for part in ("llama-3.1-8b", "8,192 tokens", "K q8_0, V q4_0", "all 32 layers on the GPU"):
+        assert part in text
+
+
+def test_a_token_costs_what_the_next_one_takes() -> None:
+    assert planner().estimate().bytes_per_token == 32 * 2 * 8 * 128 * 2
+    slots = planner(n_ctx=8192, n_slots=4).estimate()
+    assert slots.bytes_per_token == 32 * 2 * 8 * 128 * 2
+    assert slots.kv_bytes == 1024 * MIB
+
+
+def test_a_draft_is_counted_follows_the_context_up_to_its_own_and_can_go_again() -> None:
+    own = planner(gib=24)
+    alone = own.estimate().total_bytes
+    own.set_draft("llama-3.2-1b")
+    assert own.estimate().total_bytes > alone + 700 * MIB
+    for n_ctx in (2048, 16384):
+        own.update_config(n_ctx=n_ctx)
+        assert own.configuration.draft is not None
+        assert own.configuration.draft.n_ctx == min(n_ctx, 4096)
+    assert "draft-simple" in own.llama_cpp_arguments()
+    own.set_draft(None)
+    assert own.configuration.draft is None
+    with pytest.raises(IncompatiblePairError, match="cannot draft"):
+        own.set_draft("qwen2.5-0.5b")
+
+
+def test_planners_share_nothing() -> None:
+    first, second = planner(), planner()
+    first.update_config(n_ctx=512)
+    assert second.configuration.n_ctx == 4096

@@ -1,0 +1,37 @@
+"""A planner that remembers gives what one that forgets would."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.memory.units import GIB, MIB
+from engine.planning.planner import Planner, Setup
+
+
+def test_another_machine_target_or_card_is_another_estimate(starter_path: Path) -> None:
+    first = Setup(Configuration(starter_path, 4096), vram_bytes=(2 * GIB,))
+    others = (
+        first,
+        replace(first, target="llama-server"),
+        replace(first, vram_bytes=(3 * GIB,)),
+        replace(first, vram_bytes=(), cards=("GeForce RTX 4090",)),
+        replace(first, ram_bytes=16 * GIB),
+    )
+    planner = Planner(remembers=True)
+    for setup in (*others, *others):
+        found, fresh = planner.plan(setup), Planner().plan(setup)
+        assert found.max_n_ctx == fresh.max_n_ctx
+        for ours, theirs in zip(found.estimate.devices, fresh.estimate.devices, strict=True):
+            assert ours.terms == theirs.terms
+            assert ours.device.name == theirs.device.name
+            assert ours.device.total_bytes == theirs.device.total_bytes
+
+
+def test_nothing_is_asked_twice(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner(remembers=True)
+    setup = Setup(Configuration(starter_path, 4096), vram_bytes=(900 * MIB,))
+    before = planner.plan(setup)
+    monkeypatch.setattr("engine.planning.planner.estimate", None)
+    assert planner.plan(setup) == before

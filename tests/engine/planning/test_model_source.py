@@ -1,0 +1,127 @@
+"""What a name means: a file here, a file elsewhere, a model of the catalogue."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.planning import user_planner
+from engine.errors import ModelFileError
+from engine.memory.units import GIB
+from engine.model.library import ModelNotFoundError, UnknownNameError
+from engine.planning.measured import can_measure
+from engine.planning.planner import warnings_of
+from engine.planning.request import PlanRequest, setup_of, take_model
+from tests.app.cli.conftest import kvchat
+from tests.gguf_files import header, llama_values, write
+from tests.gguf_server import Server, serving
+
+TENSORS = [("token_embd.weight", (64, 3), 0, 0)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "LLAMA_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path / "models"))
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    data = header(llama_values(), TENSORS)
+    with serving() as server:
+        server.files["/o/r/resolve/main/far.gguf"] = data + bytes(-len(data) % 32 + 768)
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def test_a_remote_model_is_planned_and_said_to_be_elsewhere(server: Server) -> None:
+    planner, told = user_planner(), []
+    asked = PlanRequest("hf:o/r/far.gguf", vram_bytes=(GIB,))
+    setup = setup_of(asked, planner, progress=lambda name, done: told.append((name, done)))
+    plan = planner.plan(setup)
+    assert setup.configuration.model_path == Path("far.gguf")
+    assert plan.model.architecture.n_layers == 2
+    note = f"far.gguf is not on this machine, its header is that of {server.url}/o/r"
+    assert warnings_of(plan)[0].startswith(note)
+    assert not can_measure(plan)
+    assert told[-1][0] == "far.gguf"
+
+
+def test_plan_reads_a_remote_header_once_and_works_without_the_server_then(server: Server) -> None:
+    first = kvchat("plan", "hf:o/r/far.gguf", "--json")
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["model"] == "far.gguf"
+    server.refusals["/o/r/resolve/main/far.gguf"] = (503, "")
+    again = json.loads(kvchat("plan", "hf:o/r/far.gguf", "--json").stdout)
+    assert "the server cannot be asked now" in again["warnings"][0]
+    assert len(server.asked) == 2
+
+
+def test_a_remote_file_that_is_not_there_ends_with_what_to_do(server: Server) -> None:
+    done = kvchat("plan", f"{server.url}/nothing.gguf")
+    assert done.returncode == 1
+    assert "there is no such file (404)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_of_the_catalogue_is_planned_without_a_file() -> None:
+    planner = user_planner()
+    setup = setup_of(PlanRequest("qwen3-8b:q8_0", vram_bytes=(12 * GIB,)), planner)
+    plan = planner.plan(setup)
+    assert plan.model.file.file_type == "Q8_0"
+    assert not setup.configuration.model_path.is_absolute(), "an export names no file of another's"
+    assert "kvchat's catalogue (config.json of Qwen/Qwen3-8B" in warnings_of(plan)[0]
+    assert not can_measure(plan)
+
+
+def test_the_search_says_too_that_a_model_is_not_here() -> None:
+    found = json.loads(kvchat("fit", "qwen3-0.6b", "--device", "12GiB", "--json").stdout)
+    assert "qwen3-0.6b.Q4_K_M.gguf is not on this machine" in found["warnings"][0]
+    text = kvchat("fit", "qwen3-0.6b", "--device", "12GiB").stdout
+    assert "is not on this machine" in " ".join(text.split())
+
+
+def test_a_file_of_the_library_comes_before_the_catalogue(folder: Path) -> None:
+    path = write(folder / "Qwen3-8B-Q4_K_M.gguf", header(llama_values(), TENSORS), data_bytes=768)
+    for name in ("qwen3-8b", "qwen3-8b:Q4_K_M"):
+        assert take_model(name, user_planner()) == path
+    planner = user_planner()
+    assert not warnings_of(planner.plan(setup_of(PlanRequest(str(path)), planner)))
+
+
+def test_names_of_ollama_with_a_colon_take_a_quantisation_too() -> None:
+    planner = user_planner()
+    paths = [take_model(name, planner) for name in ("llama3.1:8b", "llama3.1:8b:Q6_K")]
+    assert [planner.model(path).file.file_type for path in paths] == ["Q4_K_M", "Q6_K"]
+
+
+def test_a_draft_of_the_catalogue_is_said_to_be_elsewhere() -> None:
+    planner = user_planner()
+    asked = PlanRequest("qwen3-8b", draft="qwen3-0.6b", vram_bytes=(24 * GIB,))
+    warnings = warnings_of(planner.plan(setup_of(asked, planner)))
+    assert "the draft model qwen3-0.6b" in warnings[1]
+
+
+def test_an_unknown_name_names_what_is_near_here_and_in_the_catalogue(folder: Path) -> None:
+    write(folder / "qwen3-9b-mine.gguf", header(llama_values(), TENSORS), data_bytes=768)
+    with pytest.raises(UnknownNameError, match=r"near is qwen3-9b-mine.*catalogue.*qwen3-8b"):
+        take_model("qwen3-9bb", user_planner())
+
+
+def test_a_path_that_is_not_there_is_not_looked_up_in_the_catalogue() -> None:
+    with pytest.raises(ModelNotFoundError, match="does not exist") as caught:
+        take_model("/nowhere/qwen3-8b", user_planner())
+    assert "catalogue" not in str(caught.value)
+
+
+def test_an_unknown_quantisation_is_refused() -> None:
+    with pytest.raises(ModelFileError, match="Q77"):
+        take_model("qwen3-8b:Q77", user_planner())

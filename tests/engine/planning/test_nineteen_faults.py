@@ -1,0 +1,245 @@
+"""Nineteen faults of a planner of the same purpose, and that this one has none of them.
+
+1 to 12 concern the cache and the planner, 13 to 19 speculation; each test names its fault.
+"""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from engine.errors import ModelFileError, PresetError
+from engine.events import RoundFinished
+from engine.memory.fit import DoesNotFitError
+from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB, MIB
+from engine.model.catalog import recommended_drafts
+from engine.planning.goals import Goal, Limits, Offload
+from engine.planning.kv_cache_planner import KVCachePlanner
+from engine.speculation.controller import BandController, RoundOutcome
+from engine.speculation.cost import PlainStep
+from engine.speculation.stats import ReplyStats
+
+RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)
+
+
+def planner(name: str, gib: float = 24, **settings: object) -> KVCachePlanner:
+    nbytes = round(gib * GIB)
+    card = Device("GPU 0", "gpu", nbytes, nbytes)
+    return KVCachePlanner(name, of_devices=(card, RAM), **settings)  # type: ignore[arg-type]
+
+
+def options(given: list[str]) -> dict[str, str]:
+    return {name: value for name, value in pairwise(given) if name.startswith("--")}
+
+
+def lm_studio(own: KVCachePlanner) -> dict[str, object]:
+    fields = json.loads(own.lm_studio_json())["load"]["fields"]
+    return {field["key"]: field["value"] for field in fields}
+
+
+def test_1_the_batch_does_not_multiply_the_cache() -> None:
+    own = planner("qwen2.5-7b")
+    for n_batch in (512, 2048):
+        own.update_config(n_batch=n_batch, n_ubatch=512)
+        assert own.estimate().kv_bytes == 224 * MIB
+
+
+def test_2_whether_it_fits_depends_on_the_devices_and_on_everything_that_lies_there() -> None:
+    assert planner("llama-3.1-8b", gib=24).estimate().fits
+    tight = planner("llama-3.1-8b", gib=5, offload=Offload.NONE)
+    assert not tight.estimate().fits
+    assert tight.estimate().kv_bytes < 4 * GIB < tight.estimate().gpu_bytes
+
+
+def test_3_without_an_architecture_nothing_is_guessed() -> None:
+    with pytest.raises(PresetError, match="no model is set"):
+        KVCachePlanner(of_devices=(RAM,)).estimate()
+
+
+def test_4_all_layers_include_the_output() -> None:
+    own = planner("llama-3.1-8b")
+    assert options(own.llama_cpp_arguments())["--n-gpu-layers"] == "all"
+    own.update_config(n_gpu_layers=32)
+    on_cpu = own.estimate().cpu_bytes
+    own.update_config(n_gpu_layers=33)
+    assert own.estimate().cpu_bytes < on_cpu
+
+
+@pytest.mark.parametrize("flash_attention", ["on", "off", "auto"])
+def test_5_flash_attention_always_has_its_value(flash_attention: str) -> None:
+    own = planner("llama-3.1-8b", flash_attention=flash_attention)
+    assert options(own.llama_cpp_arguments())["--flash-attn"] == flash_attention
+
+
+def test_6_the_best_configuration_depends_on_the_model() -> None:
+    many_heads, few_heads = planner("deepseek-coder-6.7b"), planner("llama-3.1-8b")
+    limits = Limits(max_n_ctx=16384)
+    for own in (many_heads, few_heads):
+        found = own.optimize_for_vram(9 * GIB, goal=Goal.QUALITY, limits=limits)
+        assert found.estimate.fits(512 * MIB)
+    assert few_heads.configuration.n_ctx == 16384
+    assert many_heads.configuration.n_ctx < 16384
+
+
+def test_6_what_fits_whole_is_not_quantised() -> None:
+    own = planner("llama-3.1-8b")
+    assert own.optimize_for_vram(8 * GIB, goal=Goal.QUALITY).configuration.type_k == "f16"
+
+
+def test_6_too_little_memory_is_an_error_and_no_configuration() -> None:
+    own = planner("llama-3.1-70b")
+    with pytest.raises(DoesNotFitError, match="GPU 0 would hold"):
+        own.optimize_for_vram(GIB, limits=Limits(offload=Offload.NONE))
+
+
+def test_6_nothing_of_an_earlier_offload_is_left() -> None:
+    own = planner("llama-3.1-8b")
+    own.optimize_for_vram(4 * GIB)
+    assert own.configuration.n_gpu_layers > 0
+    own.optimize_for_vram(24 * GIB)
+    assert (own.configuration.n_gpu_layers, own.configuration.n_cpu_moe) == (-1, 0)
+
+
+def test_7_the_offload_mode_moves_bytes_arguments_and_exports() -> None:
+    own = planner("llama-3.1-8b")
+    by_mode = {}
+    for mode in ("none", "full"):
+        own.update_config(offload=mode)
+        by_mode[mode] = (
+            own.estimate().whole.devices[0].term(TermKind.WEIGHTS).nbytes > 0,
+            options(own.llama_cpp_arguments())["--n-gpu-layers"],
+            lm_studio(own)["llm.load.llama.acceleration.offloadRatio"],
+        )
+    assert by_mode == {"none": (True, "all", "max"), "full": (False, "0", "off")}
+
+
+def test_8_lm_studio_reads_what_is_exported() -> None:
+    own = planner("llama-3.1-8b", n_ctx=8192, type_k="q8_0", type_v="q8_0")
+    fields = lm_studio(own)
+    assert fields["llm.load.contextLength"] == 8192
+    assert fields["llm.load.llama.kCacheQuantizationType"] == {"checked": True, "value": "q8_0"}
+
+
+def test_9_keys_and_values_have_types_of_their_own_and_all_that_llama_cpp_has() -> None:
+    own = planner("llama-3.1-8b", type_k="q8_0", type_v="q4_0")
+    assert own.estimate().kv_bytes == 32 * 4096 * (1024 * 34 // 32 + 1024 * 18 // 32)
+    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"):
+        own.update_config(type_k=name, type_v=name)
+    with pytest.raises(PresetError, match="needs flash attention"):
+        own.update_config(flash_attention="off")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2.5", "my-own-7b", "devstral-7b", ""])
+def test_10_a_name_that_is_not_known_is_refused(name: str) -> None:
+    with pytest.raises(ModelFileError, match="the catalogue has no model"):
+        planner(name)
+
+
+def test_10_names_are_those_that_people_write() -> None:
+    assert planner("Qwen2.5-Coder-7B").model.file.path.name.startswith("qwen2.5-7b")
+    assert planner("Devstral-Small-2507").model.architecture.n_layers == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "n_ctx", "mib"),
+    [("devstral-24b", 32768, 5120), ("deepseek-coder-33b", 16384, 3968),
+     ("starcoder2-3b", 16384, 480), ("qwen2.5-14b", 4096, 768)],
+)  # fmt: skip
+def test_11_head_sizes_and_layers_are_those_of_the_models(name: str, n_ctx: int, mib: int) -> None:
+    assert planner(name, n_ctx=n_ctx).estimate().kv_bytes == mib * MIB
+
+
+def test_12_windows_latent_attention_states_experts_and_drafts_are_counted() -> None:
+    sliding = planner("gemma-3-12b", gib=48, n_ctx=32768)
+    whole = planner("gemma-3-12b", gib=48, n_ctx=32768, swa_full=True)
+    assert sliding.estimate().kv_bytes < whole.estimate().kv_bytes / 4
+    latent = planner("deepseek-v2-lite")
+    assert latent.estimate().bytes_per_token == 27 * (512 + 64) * 2
+    assert planner("falcon-mamba-7b").estimate().state_bytes > 0
+    experts = planner("qwen3-30b-a3b", gib=12)
+    assert experts.configuration.n_cpu_moe > 0
+    kinds = {kind for device in experts.estimate().whole.devices for kind in device.terms}
+    assert {TermKind.WEIGHTS, TermKind.COMPUTE} <= kinds
+    drafted = planner("llama-3.1-8b")
+    alone = drafted.estimate().total_bytes
+    drafted.set_draft("llama-3.2-1b")
+    assert drafted.estimate().total_bytes > alone + 700 * MIB
+
+
+def test_13_drafts_are_recommended_by_vocabulary_and_size_not_by_a_word_of_the_name() -> None:
+    def drafts(name: str) -> list[str]:
+        return [pair.draft for pair in recommended_drafts(name)]
+
+    assert "llama-3.2-3b" in drafts("llama-3.1-70b")
+    assert "qwen2.5-1.5b" in drafts("qwen2.5-32b")
+    for old in ("llama-2-7b", "codellama-7b", "tinyllama"):
+        assert not any(name.startswith("llama-3") for name in drafts(old))
+
+
+def test_14_the_first_round_already_speculates() -> None:
+    assert BandController(3, 8).length == 3
+
+
+def finished(n_drafted: int, n_accepted: int, n_emitted: int) -> RoundFinished:
+    n_examined = min(n_drafted, n_accepted + 1)
+    return RoundFinished(
+        source="draft", n_drafted=n_drafted, n_verified=n_drafted, n_examined=n_examined,
+        n_accepted=n_accepted, n_emitted=n_emitted, length=n_drafted, next_length=4, reason="",
+        draft_s=0.1, verify_s=0.4, elapsed_s=0.5, plain_step_s=None,
+    )  # fmt: skip
+
+
+def test_15_tokens_are_those_that_came_out() -> None:
+    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
+    stats.add(finished(4, 4, n_emitted=4))  # the reply ended: no token behind the draft
+    stats.add(finished(4, 2, n_emitted=3))
+    summary = stats.summary(PlainStep())
+    assert (summary.n_emitted, summary.n_rounds) == (7, 2)
+    assert summary.decode_tps == 7.0
+
+
+def test_16_tokens_behind_the_first_wrong_one_count_for_no_rate() -> None:
+    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
+    stats.add(finished(8, 1, n_emitted=2))
+    assert (stats.accepted, stats.examined, stats.drafted) == (1, 2, 8)
+
+
+def test_17_the_length_follows_many_rounds_and_never_flips_with_one() -> None:
+    controller = BandController(4, 8)
+    for _ in range(3):
+        controller.observe(RoundOutcome(4, 1, 0, 1))  # a few bad rounds decide nothing
+    assert controller.length == 4
+    steady = BandController(4, 8)
+    lengths = []
+    for _ in range(40):
+        n_draft = steady.length
+        n_accepted = n_draft if len(lengths) % 2 else n_draft - 1
+        steady.observe(RoundOutcome(n_draft, min(n_draft, n_accepted + 1), n_accepted, 1))
+        lengths.append(steady.length)
+    assert lengths[-1] > 4  # 7 of 8 accepted makes it longer, though no round is perfect twice
+
+
+def test_18_what_a_step_costs_is_measured_and_so_is_what_was_saved() -> None:
+    step = PlainStep()
+    assert step.seconds is None
+    for seconds in (0.1, 0.1, 5.0):
+        step.add(seconds)
+    assert step.seconds == 0.1
+    stats = ReplyStats(n_prompt=1, n_reused=0, prefill_s=0.0)
+    for _ in range(2):
+        stats.saved.add(step, n_verified=4, n_emitted=5, draft_s=0.0, elapsed_s=0.3)
+    assert stats.summary(step).saved_s == pytest.approx(2 * (5 * 0.1 - 0.3))
+    assert ReplyStats(1, 0, 0.0).summary(step).saved_s is None
+
+
+def test_19_a_draft_model_is_named_in_the_words_of_today() -> None:
+    own = planner("llama-3.1-8b")
+    own.set_draft("llama-3.2-1b")
+    given = own.llama_cpp_arguments()
+    assert options(given)["--spec-type"] == "draft-simple"
+    assert "--spec-draft-n-max" in given
+    assert not {"--draft", "--draft-n", "--draft-max", "--draft-min"} & set(given)
+    own.set_draft(None)
+    assert "draft-simple" not in own.llama_cpp_arguments()

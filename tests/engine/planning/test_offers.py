@@ -1,0 +1,118 @@
+"""Models to choose from, with verdicts; files beside a model; the search behind the screen."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.render.lines import plain, width_of
+from app.render.plan_lists import goal_lines, offer_line
+from engine.errors import PresetError
+from engine.model.catalog import find_entry
+from engine.model.library import ModelEntry
+from engine.planning.fit import search_setup
+from engine.planning.goals import Goal
+from engine.planning.models import Offer, bench_of, catalog_offers, judged, library_offers
+from engine.planning.planner import Planner, Verdict
+from tests.engine.planning.models import DENSE, EXPERTS, planned
+from tests.gguf_files import header, write
+
+
+def offer_of(name: str, *vram_gib: float) -> Offer:
+    plan, planner = planned(DENSE, *vram_gib)
+    return judged(Offer(name, name, ()), find_entry(name).model(), bench_of(plan.setup, planner))
+
+
+def test_a_verdict_names_what_is_needed_and_what_is_free_where_it_is_scarcest() -> None:
+    plan, planner = planned(DENSE, 12)
+    found = judged(Offer("x", "x", ()), plan.model, bench_of(plan.setup, planner))
+    gpu = plan.estimate.devices[0]
+    assert (found.needed_bytes, found.free_bytes) == (gpu.total_bytes, gpu.device.free_bytes)
+    assert found.verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize(
+    ("name", "vram_gib", "verdict", "spills"),
+    [
+        ("llama-3.2-1b", 8, Verdict.FITS, False),
+        (DENSE, 6, Verdict.TIGHT, False),
+        (EXPERTS, 8, Verdict.NO, True),
+        ("deepseek-v3", 8, Verdict.NO, False),
+    ],
+)
+def test_what_fits_what_is_tight_and_what_needs_main_memory(
+    name: str, vram_gib: float, verdict: Verdict, *, spills: bool
+) -> None:
+    found = offer_of(name, vram_gib)
+    assert (found.verdict, found.spills) == (verdict, spills)
+
+
+def test_every_model_of_the_catalogue_has_a_verdict_or_a_reason() -> None:
+    plan, planner = planned(DENSE, 12)
+    for offer in catalog_offers("Q4_K_M", bench_of(plan.setup, planner), lambda _: ()):
+        assert offer.verdict is not None or offer.problem, offer.name
+        assert offer.key == f"{offer.name}:Q4_K_M"
+
+
+def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
+    plan, planner = planned(DENSE, 12)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    entry = ModelEntry(broken, "broken", None, None, None, 4, None)
+    [offer] = library_offers([entry], [("4 B",)], bench_of(plan.setup, planner))
+    assert offer.problem
+    assert offer.verdict is None
+    assert "broken" in plain(offer_line(offer, 80, is_now=False))
+
+
+@pytest.mark.parametrize("width", [40, 66, 90])
+def test_rows_are_no_wider_than_asked_and_end_with_the_need(width: int) -> None:
+    offer = replace(offer_of(DENSE, 12), facts=("8.03B", "ctx 128k"))
+    line = offer_line(offer, width, is_now=True)
+    assert width_of(line) <= width
+    assert plain(line).startswith("• ")
+    assert plain(line).endswith(" of 12 GiB")
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_a_search_fits_and_says_why(goal: Goal) -> None:
+    plan, planner = planned(DENSE, 8)
+    searched = search_setup(plan.setup, goal, planner)
+    assert planner.plan(searched.setup).fits
+    assert searched.setup.vram_bytes == plan.setup.vram_bytes
+    text = [plain(line) for line in goal_lines(searched.found, 42)]
+    assert text[0] == f"found for {goal}"
+    assert any(line.startswith("› ") for line in text)  # noqa: RUF001  a sign of its own
+    assert max(map(len, text)) <= 42
+
+
+def test_a_projector_takes_its_room_before_the_search(tmp_path: Path) -> None:
+    plan, planner = planned(DENSE, 8)
+    path = write(
+        tmp_path / "mmproj.gguf",
+        header({"general.architecture": "clip"}, [("v.weight", (1024, 1024, 256), 0, 0)]),
+        data_bytes=1024**3,
+    )
+    with_file = replace(
+        plan.setup, configuration=replace(plan.setup.configuration, mmproj_path=path)
+    )
+    alone = search_setup(plan.setup, Goal.CONTEXT, planner).setup
+    beside = search_setup(with_file, Goal.CONTEXT, planner).setup
+    assert beside.configuration.n_ctx < alone.configuration.n_ctx
+    assert planner.plan(beside).fits
+
+
+def test_a_search_without_hope_says_what_is_short() -> None:
+    plan, planner = planned("deepseek-v3", 8)
+    with pytest.raises(PresetError, match="CPU would hold"):
+        search_setup(plan.setup, Goal.CONTEXT, planner)
+
+
+def test_the_catalogue_is_in_the_order_of_names_and_of_sizes() -> None:
+    names = [
+        offer.name for offer in catalog_offers("Q4_K_M", bench_of(None, Planner()), lambda _: ())
+    ]
+    gemmas = [name for name in names if name.startswith("gemma-3-")]
+    assert gemmas.index("gemma-3-4b") < gemmas.index("gemma-3-12b") < gemmas.index("gemma-3-27b")
+    letters = [name[0] for name in names]
+    assert letters == sorted(letters)

@@ -1,0 +1,159 @@
+"""Drafts on this machine and of the catalogue, judged by their headers."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ModelFileError
+from engine.model.architecture import read_model
+from engine.model.catalog import entries, find_entry
+from engine.model.header_cache import read_facts
+from engine.model.library import read_headers
+from engine.model.tensor_table import token_reads
+from engine.planning.pairs import Judge, JudgedPairs, entry_of, server_options
+from engine.speculation.pairs import MachineKind, Worth
+from tests.drafting_models import TOKENS, drafting_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a folder with a target of 40 layers."""
+    drafting_model(tmp_path / "models" / "target.gguf", 40)
+    return tmp_path / "models"
+
+
+def pairs(folder: Path, name: str = "target", machine: MachineKind = "gpu") -> JudgedPairs:
+    path = folder / f"{name}.gguf"
+    return Judge(read_model(path), machine).pairs(read_headers([folder]), read_facts(path))
+
+
+def test_small_drafts_of_the_same_tokens_come_first_and_large_ones_are_warned_of(
+    folder: Path,
+) -> None:
+    for name, n_layers in (("middle", 10), ("small", 1), ("larger", 80), ("as-large", 40)):
+        drafting_model(folder / f"{name}.gguf", n_layers)
+    found = pairs(folder)
+    assert [each.name for each in found.drafts] == ["small", "middle", "as-large", "larger"]
+    worths = [each.advice.worth for each in found.drafts]
+    assert worths == [Worth.USE, Worth.DEPENDS, Worth.NEVER, Worth.NEVER]
+    assert found.best == found.drafts[0]
+    assert found.drafts[-1].advice.reason.startswith("the draft reads 2.0 times as much")
+    assert found.drafts[2].advice.reason.startswith("the draft reads as much a token")
+
+
+def test_the_target_and_its_copies_are_no_candidates(folder: Path) -> None:
+    copy = folder / "elsewhere" / "the same under another name.gguf"
+    copy.parent.mkdir()
+    copy.write_bytes((folder / "target.gguf").read_bytes())
+    found = pairs(folder)
+    assert (found.drafts, found.misfits, found.best) == ((), (), None)
+
+
+def test_a_misfit_names_the_token_that_differs(folder: Path) -> None:
+    drafting_model(folder / "other.gguf", 1, (*TOKENS[:77], "odd", *TOKENS[78:]))
+    drafting_model(folder / "kind.gguf", 1, model="llama")
+    found = pairs(folder)
+    assert {each.name: each.advice.reason for each in found.misfits} == {
+        "kind": "tokenizer.ggml.model is gpt2 in the target and llama in the draft",
+        "other": "token 77 is 'token 77' in the target and 'odd' in the draft",
+    }
+    assert found.best is None
+
+
+def test_padding_of_the_vocabulary_is_fine(folder: Path) -> None:
+    drafting_model(folder / "padded.gguf", 1, (*TOKENS, *(f"<pad {n}>" for n in range(100))))
+    assert [each.name for each in pairs(folder).drafts] == ["padded"]
+
+
+def test_a_draft_whose_file_is_gone_is_a_misfit_and_no_crash(folder: Path) -> None:
+    gone = drafting_model(folder / "gone.gguf", 1)
+    read = read_headers([folder])
+    gone.unlink()
+    target = folder / "target.gguf"
+    (misfit,) = Judge(read_model(target), "cpu").pairs(read, read_facts(target)).misfits
+    assert "cannot be read" in misfit.advice.reason
+
+
+def test_what_is_no_language_model_is_left_out(folder: Path) -> None:
+    (folder / "broken.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    (folder / "note.txt").write_text("no model")
+    found = pairs(folder)
+    assert found.drafts == found.misfits == ()
+
+
+def test_a_head_of_another_model_is_named_for_what_it_is(folder: Path) -> None:
+    path = drafting_model(folder / "head.gguf", 1)
+    path.write_bytes(
+        path.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x06\0\0\0\0\0\0\0eagle3", 1)
+    )
+    (misfit,) = pairs(folder).misfits
+    assert "only as a part of its own model" in misfit.advice.reason
+
+
+def test_a_recurrent_target_says_that_nothing_drafts_for_it() -> None:
+    target = find_entry("falcon-mamba-7b").model()
+    assert "recurrent" in str(Judge(target, "cpu").pairs([], None).problem)
+
+
+def test_drafts_of_the_catalogue_that_are_not_here_are_named_with_their_place(
+    tmp_path: Path,
+) -> None:
+    target = find_entry("qwen2.5-7b").model()
+    found = Judge(target, "gpu").pairs([], None)
+    assert found.problem is None
+    assert found.missing[0].name == "qwen2.5-0.5b"
+    assert all((each.published_as or "").startswith("Qwen/") for each in found.missing)
+    assert all(each.path is None for each in found.missing)
+    drafting_model(tmp_path / "Qwen2.5-0.5B-Instruct-Q8_0.gguf", 1)
+    there = Judge(target, "gpu").pairs(read_headers([tmp_path]), None)
+    assert "qwen2.5-0.5b" not in [each.name for each in there.missing]
+
+
+def test_shares_are_of_what_a_step_reads(folder: Path) -> None:
+    draft = drafting_model(folder / "small.gguf", 1)
+    (found,) = pairs(folder).drafts
+    of_draft, of_target = (
+        token_reads(read_model(path).file).nbytes() for path in (draft, folder / "target.gguf")
+    )
+    assert found.share == pytest.approx(of_draft / of_target)
+    assert found.nbytes == draft.stat().st_size
+
+
+def test_options_for_llama_server_name_type_model_and_length(folder: Path) -> None:
+    draft = drafting_model(folder / "small.gguf", 1)
+    best = pairs(folder).best
+    assert best is not None
+    words = server_options(best)
+    assert words[words.index("--spec-type") + 1] == "draft-simple"
+    assert words[words.index("--model-draft") + 1] == str(draft)
+    assert words[words.index("--spec-draft-n-max") + 1] == str(best.advice.n_draft)
+
+
+def test_options_of_a_draft_that_is_not_here_are_refused() -> None:
+    missing = Judge(find_entry("qwen2.5-7b").model(), "gpu").pairs([], None).missing
+    with pytest.raises(ModelFileError, match="not on this machine"):
+        server_options(missing[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("Qwen2.5-0.5B-Instruct-Q4_K_M", "qwen2.5-0.5b"),
+        ("qwen2.5-0.5b.Q4_K_M", "qwen2.5-0.5b"),
+        ("SmolLM2-135M-Instruct.Q4_1", "smollm2-135m"),
+        ("Meta-Llama-3.1-8B-Instruct-Q6_K", "llama-3.1-8b"),
+        ("something-else", None),
+    ],
+)
+def test_a_file_name_leads_to_its_entry_of_the_catalogue(name: str, entry: str | None) -> None:
+    found = entry_of(name)
+    assert (None if found is None else found.name) == entry
+
+
+def test_every_entry_is_found_by_the_name_of_its_own_file() -> None:
+    wrong = {
+        entry.name: found.name if (found := entry_of(f"{entry.name}.Q4_K_M")) else None
+        for entry in entries()
+        if entry_of(f"{entry.name}.Q4_K_M") != entry
+    }
+    assert wrong == {}

@@ -1,0 +1,63 @@
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.memory.estimate import estimate
+from engine.memory.terms import TermKind
+from engine.model.architecture import Model
+from engine.model.catalog import find_entry
+from engine.planning.goals import Offload
+from engine.planning.placements import (
+    Placement,
+    expert_bytes,
+    n_moe_layers_in_main_memory,
+    placements,
+)
+from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
+
+CARD = (gpu(24), RAM)
+
+
+@pytest.fixture(params=["dense", "experts"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
+    small = {"n_layers": 5, "d_hidden": 512, "n_vocab": 4096}
+    return dense_model(tmp_path, **small) if request.param == "dense" else moe_model(
+        tmp_path, **small
+    )  # fmt: skip
+
+
+def test_each_placement_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
+    model: Model,
+) -> None:
+    base = Configuration(model.file.path, 4096)
+    found = placements(model, CARD, Offload.PARTIAL)
+    held = []
+    for placement in found:
+        laid = replace(base, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe)
+        on_gpu = estimate(model, laid, CARD).devices[0]
+        held.append(on_gpu.term(TermKind.WEIGHTS).nbytes + on_gpu.term(TermKind.KV).nbytes)
+    assert all(before > after for before, after in pairwise(held))
+    assert held[-1] == 0
+    slowness = [placement.slowness for placement in found]
+    assert slowness == sorted(slowness)
+    assert slowness[0] == 0
+
+
+def test_offload_modes_are_ends_of_the_ladder(model: Model) -> None:
+    ladder = placements(model, CARD, Offload.PARTIAL)
+    assert placements(model, CARD, Offload.NONE) == (Placement(-1),) == ladder[:1]
+    assert placements(model, CARD, Offload.FULL) == ladder[-1:]
+    assert ladder[-1].n_gpu_layers == 0
+    assert placements(model, (RAM,), Offload.PARTIAL) == (Placement(-1),)
+
+
+def test_leading_dense_layers_hold_no_experts_to_move() -> None:
+    model = find_entry("deepseek-v2-lite").model()
+    assert 0 not in expert_bytes(model.file)
+    first = placements(model, CARD, Offload.PARTIAL)[1]
+    assert first.n_cpu_moe == 2
+    assert n_moe_layers_in_main_memory(first, model) == 1
+    assert n_moe_layers_in_main_memory(Placement(-1, -1), model) == 26

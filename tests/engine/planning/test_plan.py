@@ -1,0 +1,189 @@
+"""Setups, plans and knobs on real headers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration, DraftConfiguration, PredictorName
+from engine.errors import PresetError
+from engine.events import BufferSize
+from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
+from engine.memory.units import GIB, MIB
+from engine.model.catalog import find_entry
+from engine.planning.knobs import KNOBS, with_draft
+from engine.planning.measured import loaded_bytes, measured_plan
+from engine.planning.planner import Planner, Setup, warnings_of
+from engine.planning.request import PlanRequest, setup_of
+from engine.planning.table import cost_table
+from engine.planning.values import KnobError
+from engine.presets.preset import Preset
+
+KNOB = {knob.name: knob for knob in KNOBS}
+
+
+def small_setup(path: Path, n_ctx: int = 4096) -> Setup:
+    return Setup(Configuration(path, n_ctx), vram_bytes=(2 * GIB,))
+
+
+def test_every_knob_turns_and_comes_back(starter_path: Path) -> None:
+    planner = Planner()
+    setup = replace(small_setup(starter_path), target="llama-server", vram_bytes=(2 * GIB, 2 * GIB))
+    setup = replace(setup, configuration=replace(setup.configuration, tensor_split=(60.0, 40.0)))
+    facts = planner.facts_of(setup)
+    for knob in KNOBS:
+        if knob.chooser is not None:
+            continue
+        start = knob.turned(setup, facts, -1) if knob.name == "n_gpu_layers" else setup
+        turned = knob.turned(start, facts, 1)
+        assert turned != start, knob.name
+        planner.plan(turned)
+        assert knob.shown(turned) != knob.shown(start)
+        assert knob.shown(knob.turned(turned, facts, -1)) == knob.shown(start)
+
+
+def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
+    setup = small_setup(starter_path)
+    for knob in KNOBS:
+        assert knob.read is not None
+        assert knob.read(setup, knob.shown(setup)) == setup, knob.name
+
+
+MAY_BE_ZERO = {"n_mtp_draft", "n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
+MAY_BE_EMPTY = {"vram", "tensor_split"}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "nan"])
+def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None:
+    setup = small_setup(starter_path)
+    for knob in KNOBS:
+        if knob.read is None or knob.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(text, ()):
+            continue
+        with pytest.raises(KnobError):
+            knob.read(setup, text)
+
+
+def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> None:
+    read_batch, read_ubatch = KNOB["n_batch"].read, KNOB["n_ubatch"].read
+    assert read_batch is not None
+    assert read_ubatch is not None
+    small = read_batch(small_setup(starter_path), "128")
+    assert small.configuration.n_ubatch == 128
+    with pytest.raises(KnobError, match="more than the batch of 128"):
+        read_ubatch(small, "256")
+    top = KNOB["n_ubatch"].turned(small, Planner().facts_of(small), 1)
+    assert top.configuration.n_ubatch == 128
+
+
+def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
+    setup = with_draft(small_setup(starter_path), starter_path)
+    assert setup.configuration.speculation.predictor is PredictorName.DRAFT
+    again = KNOB["draft"].turned(setup, Planner().facts_of(setup), -1)
+    assert again.configuration.draft is None
+    assert again.configuration.speculation.predictor is PredictorName.SUFFIX
+
+
+def test_the_table_holds_the_plan_itself_and_what_other_choices_cost(starter_path: Path) -> None:
+    planner = Planner()
+    plan = planner.plan(small_setup(starter_path, 3000))
+    table = cost_table(plan, planner.estimator(plan.setup), 4)
+    assert 3000 in table.contexts
+    assert [row.label for row in table.rows] == ["f16", "q8_0", "q4_0"]
+    [current] = [cell for row in table.rows for cell in row.cells if cell.is_current]
+    assert current.total_bytes == plan.estimate.total_bytes
+    columns = zip(*(row.cells for row in table.rows), strict=True)
+    for f16, q8_0, q4_0 in columns:
+        assert f16.total_bytes > q8_0.total_bytes > q4_0.total_bytes
+
+
+def test_what_llama_cpp_refuses_is_a_gap_in_the_table(starter_path: Path) -> None:
+    planner = Planner()
+    setup = small_setup(starter_path)
+    off = replace(setup, configuration=replace(setup.configuration, flash_attention="off"))
+    plan = planner.plan(off)
+    rows = cost_table(plan, planner.estimator(off), 3).rows
+    assert all(cell.total_bytes for cell in rows[0].cells)
+    assert not any(cell.total_bytes for cell in rows[1].cells)
+
+
+def test_where_nothing_fits_the_setup_has_a_small_context(starter_path: Path) -> None:
+    asked = PlanRequest(model=str(starter_path), vram_bytes=(100 * MIB,))
+    planner = Planner()
+    setup = setup_of(asked, planner, Preset(name="x", n_gpu_layers="all"))
+    assert setup.configuration.n_ctx == 512
+    assert not planner.plan(setup).fits
+
+
+def test_a_preset_without_a_model_needs_one() -> None:
+    with pytest.raises(PresetError, match="names no model"):
+        setup_of(PlanRequest(), Planner(), Preset(name="x"))
+
+
+def test_memory_of_what_is_loaded_counts_as_free(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Device("CPU", "cpu", 8 * GIB, 4 * GIB)
+    gpu = Device("Card", "gpu", 8 * GIB, 1 * GIB)
+    monkeypatch.setattr("engine.planning.planner.devices", lambda **_: (gpu, cpu))
+    loaded = (
+        BufferSize("CUDA0", "model", 3 * GIB),
+        BufferSize("CUDA0", "KV", 2 * GIB),
+        BufferSize("CPU_Mapped", "model", 1 * GIB),
+        BufferSize("CPU", "compute", 100 * MIB),
+    )
+    found_gpu, found_cpu = Planner(loaded=loaded).devices(())
+    assert found_gpu.free_bytes == 6 * GIB
+    # Weights in main memory are pages of the file, and free already.
+    assert found_cpu.free_bytes == 4 * GIB + 100 * MIB
+
+
+def test_two_equal_cards_are_two_devices(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, cpu = Device("Card", "gpu", 8 * GIB, 8 * GIB), Device("CPU", "cpu", 8 * GIB, 8 * GIB)
+    monkeypatch.setattr("engine.planning.planner.devices", lambda **_: (card, card, cpu))
+    first, second, _ = Planner().plan(Setup(Configuration(starter_path, 4096))).estimate.devices
+    assert (first.device.name, second.device.name) == ("GPU 0 · Card", "GPU 1 · Card")
+    alone = Planner().plan(Setup(Configuration(starter_path, 4096, split_mode="none")))
+    whole = alone.estimate.devices[0].term(TermKind.KV).nbytes
+    assert first.term(TermKind.KV).nbytes + second.term(TermKind.KV).nbytes == whole
+
+
+def test_loaded_buffers_are_summed_by_device_and_part(starter_path: Path) -> None:
+    devices = Planner().plan(small_setup(starter_path)).estimate.devices
+    found = loaded_bytes(
+        (
+            BufferSize("CUDA0", "KV", 5),
+            BufferSize("CUDA_Host", "compute", 7),
+            BufferSize("CPU", "output", 11),
+            BufferSize("CUDA3", "KV", 13),
+        ),
+        devices,
+    )
+    assert found == {"GPU 0": {TermKind.KV: 5}, "CPU": {TermKind.COMPUTE: 18}}
+
+
+def test_sizes_that_were_typed_are_never_measured(starter_path: Path) -> None:
+    plan = Planner().plan(small_setup(starter_path))
+    assert measured_plan(plan) is plan
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "said"),
+    [
+        ("qwen2.5-0.5b", "qwen2.5-7b", "times as much a token as its target"),
+        ("qwen2.5-7b", "llama-3.2-1b", "cannot draft for qwen2.5-7b"),
+        ("qwen2.5-7b", "qwen2.5-0.5b", None),
+    ],
+)
+def test_a_draft_that_cannot_pay_or_fit_is_warned_of(
+    target: str, draft: str, said: str | None
+) -> None:
+    planner = Planner()
+    paths = [planner.add(find_entry(name).model()) for name in (target, draft)]
+    configuration = Configuration(paths[0], 4096, draft=DraftConfiguration(paths[1], 4096))
+    warnings = warnings_of(planner.plan(Setup(configuration, vram_bytes=(64 << 30,))))
+    about = [text for text in warnings if "faster" in text or "draft for" in text]
+    assert len(about) == (said is not None)
+    assert said is None or said in about[0]

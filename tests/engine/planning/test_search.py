@@ -1,0 +1,273 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration, PredictorName
+from engine.errors import HardwareError, IncompatiblePairError, PresetError
+from engine.memory.estimate import Companions
+from engine.memory.fit import DoesNotFitError
+from engine.memory.hardware import Device
+from engine.memory.units import GIB, MIB
+from engine.model.architecture import Model
+from engine.planning.goals import Goal, Limits, Offload, parse_pair
+from engine.planning.search import Found, search
+from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
+
+MARGIN = 512 * MIB
+
+
+@pytest.fixture(scope="module")
+def model_8b(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return dense_model(tmp_path_factory.mktemp("8b"))
+
+
+@pytest.fixture(scope="module")
+def model_30b_a3b(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return moe_model(tmp_path_factory.mktemp("30b"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return dense_model(tmp_path_factory.mktemp("1b"), n_layers=16, d_hidden=2048,
+                       d_feed_forward=8192)  # fmt: skip
+
+
+def found(model: Model, gib: float | None, goal: Goal, **changes: object) -> Found:
+    devices = (RAM,) if gib is None else (gpu(gib), RAM)
+    settings: dict[str, object] = {"target": "llama-server", "margin_bytes": MARGIN, **changes}
+    return search(model, devices, goal, **settings)  # type: ignore[arg-type]
+
+
+def knob(result: Found, name: str) -> str:
+    return next((step.text for step in result.steps if step.knob == name), "")
+
+
+@pytest.mark.parametrize("goal", Goal)
+@pytest.mark.parametrize("gib", [None, 6, 8, 12, 24, 48])
+def test_what_is_found_fits_with_the_margin(model_8b: Model, gib: float | None, goal: Goal) -> None:
+    result = found(model_8b, gib, goal)
+    assert result.estimate.fits(MARGIN)
+    assert result.configuration.n_ctx <= model_8b.architecture.n_ctx_train
+    assert all(alternative.estimate.fits(MARGIN) for alternative in result.alternatives)
+    assert not any("slow path" in warning for warning in result.warnings)
+
+
+def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> None:
+    result = found(model_8b, 8, Goal.CONTEXT)
+    assert result.configuration.type_k == result.configuration.type_v == "q4_0"
+    step = next(step for step in result.steps if step.knob == "kv types")
+    assert step.text.startswith(f"q4_0 instead of f16 buys {step.gained_tokens:,} tokens")
+    assert any(a.label.startswith("f16 cache") for a in result.alternatives)
+
+
+def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None:
+    result = found(model_8b, 8, Goal.CONTEXT)
+    more = Limits(min_n_ctx=result.configuration.n_ctx + 256, offload=Offload.NONE)
+    with pytest.raises(DoesNotFitError, match="GPU 0 would hold"):
+        found(model_8b, 8, Goal.CONTEXT, limits=more)
+
+
+def test_quality_keeps_the_cache_whole_where_it_can(model_8b: Model) -> None:
+    result = found(model_8b, 8, Goal.QUALITY)
+    assert result.configuration.type_k == "f16"
+    assert result.configuration.n_ctx < found(model_8b, 8, Goal.CONTEXT).configuration.n_ctx
+
+
+def test_balanced_stops_where_more_context_helps_little(model_8b: Model) -> None:
+    result = found(model_8b, 24, Goal.BALANCED)
+    assert result.configuration.n_ctx == 32768
+    assert "enough for this goal" in knob(result, "context")
+
+
+def test_experts_leave_the_gpu_before_layers_do(model_30b_a3b: Model) -> None:
+    result = found(model_30b_a3b, 12, Goal.SPEED)
+    assert result.configuration.n_gpu_layers == -1
+    assert 0 < result.configuration.n_cpu_moe < 48
+    assert f"experts of {result.configuration.n_cpu_moe} of 48 layers in main memory" in knob(
+        result, "placement"
+    )
+
+
+def test_a_little_speed_is_given_for_much_context_but_none_where_all_fits(
+    model_30b_a3b: Model, model_8b: Model
+) -> None:
+    least = Limits(min_n_ctx=8192, max_n_ctx=8192, pairs=(("q4_0", "q4_0"),))
+    fastest = found(model_30b_a3b, 12, Goal.CONTEXT, limits=least).configuration
+    farthest = found(model_30b_a3b, 12, Goal.CONTEXT).configuration
+    assert fastest.n_cpu_moe < farthest.n_cpu_moe
+    assert farthest.n_ctx == model_30b_a3b.architecture.n_ctx_train
+    whole = found(model_8b, 6, Goal.CONTEXT).configuration
+    assert whole.n_gpu_layers == -1
+    assert whole.n_ctx < model_8b.architecture.n_ctx_train
+
+
+def test_layers_leave_the_gpu_only_where_they_must(model_8b: Model) -> None:
+    assert found(model_8b, 8, Goal.CONTEXT).configuration.n_gpu_layers == -1
+    offloaded = found(model_8b, 4, Goal.CONTEXT)
+    assert 0 < offloaded.configuration.n_gpu_layers < 33
+    freed = next(step.freed_bytes for step in offloaded.steps if step.knob == "placement")
+    assert freed is not None
+    assert freed > 0
+
+
+def test_offload_any_trades_speed_for_the_longest_context(model_8b: Model) -> None:
+    farthest = found(model_8b, 6, Goal.CONTEXT, limits=Limits(offload=Offload.ANY))
+    assert farthest.configuration.n_ctx == 131072
+    assert found(model_8b, 6, Goal.CONTEXT).configuration.n_ctx < 131072
+
+
+def test_offload_full_leaves_no_layer_on_the_gpu(model_8b: Model) -> None:
+    result = found(model_8b, 24, Goal.SPEED, limits=Limits(offload=Offload.FULL))
+    assert result.configuration.n_gpu_layers == 0
+
+
+def test_a_draft_model_is_used_for_speed_and_left_out_for_context(
+    model_8b: Model, small: Model
+) -> None:
+    fast = found(model_8b, 8, Goal.SPEED, draft=small)
+    assert fast.configuration.draft is not None
+    assert fast.configuration.speculation.predictor is PredictorName.DRAFT
+    assert fast.configuration.draft.n_ctx == min(fast.configuration.n_ctx, 4096)
+    assert "the draft model is used" in knob(fast, "draft")
+    far = found(model_8b, 8, Goal.CONTEXT, draft=small)
+    assert far.configuration.draft is None
+    assert far.configuration.speculation.predictor is not PredictorName.DRAFT
+    assert "left out: it takes" in knob(far, "draft")
+
+
+def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Path) -> None:
+    other = dense_model(tmp_path, n_layers=2, n_vocab=32000)
+    with pytest.raises(IncompatiblePairError, match="more than 128 apart"):
+        found(model_8b, 24, Goal.SPEED, draft=other)
+
+
+def test_a_projector_takes_its_part_of_the_memory(model_8b: Model) -> None:
+    projector = replace(model_8b.file, tensors=model_8b.file.tensors[:20])
+    base = Configuration(model_8b.file.path, n_ctx=256, mmproj_path=Path("mmproj.gguf"))
+    beside = found(model_8b, 8, Goal.QUALITY, base=base, companions=Companions(None, projector))
+    assert beside.estimate.fits(MARGIN)
+    assert beside.configuration.n_ctx < found(model_8b, 8, Goal.QUALITY).configuration.n_ctx
+
+
+def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
+    always = Limits(draft="always")
+    assert found(model_8b, 8, Goal.CONTEXT, draft=small, limits=always).configuration.draft
+    with pytest.raises(PresetError, match="none is named"):
+        found(model_8b, 8, Goal.CONTEXT, limits=always)
+
+
+def test_contexts_beyond_training_come_only_on_request_and_with_the_flags(model_8b: Model) -> None:
+    far = found(model_8b, 48, Goal.CONTEXT, limits=Limits(max_n_ctx=262144))
+    assert far.configuration.n_ctx == 262144
+    flags = "--rope-scaling yarn --rope-scale 2 --yarn-orig-ctx 131072"
+    assert any(flags in warning for warning in far.warnings)
+
+
+@pytest.mark.parametrize("limits", [Limits(max_n_ctx=262144), Limits(min_n_ctx=262144)])
+def test_a_context_beyond_training_is_not_said_to_be_what_the_model_was_trained_on(
+    model_8b: Model, limits: Limits
+) -> None:
+    text = knob(found(model_8b, 48, Goal.CONTEXT, limits=limits), "context")
+    assert text == "262,144 tokens fit, the most that was asked for"
+
+
+def test_all_that_a_model_was_trained_on_is_told_for_each_slot(small: Model) -> None:
+    base = Configuration(small.file.path, n_ctx=256, n_slots=4)
+    result = found(small, 48, Goal.CONTEXT, base=base)
+    n_ctx = result.configuration.n_ctx
+    assert knob(result, "context") == (
+        f"{n_ctx:,} tokens fit: all that the model was trained on, for each of 4 slots"
+    )
+
+
+def test_every_slot_gets_the_least_context(model_8b: Model) -> None:
+    base = Configuration(model_8b.file.path, n_ctx=256, n_slots=4)
+    limits = Limits(min_n_ctx=10000)
+    result = found(model_8b, 12, Goal.QUALITY, base=base, limits=limits)
+    assert result.configuration.n_ctx >= 40000
+    assert result.configuration.n_slots == 4
+
+
+def test_what_the_user_set_stays(model_8b: Model) -> None:
+    base = Configuration(model_8b.file.path, n_ctx=256, n_ubatch=64, n_threads=7)
+    result = found(model_8b, 8, Goal.CONTEXT, base=base)
+    assert result.configuration.n_ubatch == 64
+    assert result.configuration.n_threads == 7
+
+
+def test_slow_pairs_are_taken_only_when_named_and_then_warned_about(model_8b: Model) -> None:
+    named = Limits(pairs=(parse_pair("q8_0/q4_0"),))
+    result = found(model_8b, 8, Goal.CONTEXT, limits=named)
+    assert (result.configuration.type_k, result.configuration.type_v) == ("q8_0", "q4_0")
+    assert any("slow path" in warning for warning in result.warnings)
+
+
+def test_without_a_gpu_everything_lies_in_main_memory(model_8b: Model) -> None:
+    result = found(model_8b, None, Goal.BALANCED)
+    assert "there is no GPU" in knob(result, "placement")
+
+
+def test_what_does_not_fit_says_what_is_short(model_8b: Model) -> None:
+    poor = Device("CPU", "cpu", 2 * GIB, 2 * GIB)
+    with pytest.raises(DoesNotFitError, match=r"CPU would hold .* and has 2 GiB free"):
+        search(model_8b, (gpu(2), poor), Goal.CONTEXT, target="kvchat", margin_bytes=MARGIN)
+
+
+def test_what_llama_cpp_refuses_is_never_found(tmp_path: Path) -> None:
+    odd = dense_model(tmp_path, d_hidden=1280, n_heads=16, n_kv_heads=16, n_layers=4)  # heads of 80
+    result = found(odd, 4, Goal.CONTEXT)
+    assert result.configuration.type_k == "f16"
+    with pytest.raises(PresetError, match="packs blocks of 32"):
+        found(odd, 4, Goal.CONTEXT, limits=Limits(pairs=(("q8_0", "q8_0"),)))
+
+
+def test_a_refused_cache_type_does_not_hide_that_memory_is_short(tmp_path: Path) -> None:
+    odd = dense_model(tmp_path, d_hidden=1280, n_heads=16, n_kv_heads=16)  # heads of 80
+    with pytest.raises(DoesNotFitError, match="of f16 cache"):
+        found(odd, 1, Goal.CONTEXT, limits=Limits(offload=Offload.NONE))
+
+
+def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> None:
+    with pytest.raises(HardwareError, match="write 0 or more"):
+        found(model_8b, 8, Goal.CONTEXT, margin_bytes=-1)
+    with pytest.raises(HardwareError, match="no main memory"):
+        search(model_8b, (gpu(8),), Goal.SPEED, target="kvchat", margin_bytes=0)
+    with pytest.raises(PresetError, match="least context is 0 tokens"):
+        Limits(min_n_ctx=0)
+    with pytest.raises(PresetError, match="above the largest"):
+        Limits(min_n_ctx=9000, max_n_ctx=8000)
+    with pytest.raises(PresetError, match="'q9' is no cache type"):
+        parse_pair("q9")
+
+
+def test_no_cache_is_quantised_where_cuda_has_no_kernel_for_the_heads(tmp_path: Path) -> None:
+    odd = dense_model(tmp_path, d_hidden=5120, n_heads=32, n_kv_heads=32, n_layers=8)  # of 160
+    assert found(odd, 3, Goal.CONTEXT).configuration.type_k == "f16"
+    assert found(odd, None, Goal.CONTEXT).configuration.n_gpu_layers == -1
+    named = Limits(pairs=(("q8_0", "q8_0"),))
+    warned = found(odd, 3, Goal.CONTEXT, limits=named).warnings
+    assert any("CUDA has no flash attention for heads of 160" in warning for warning in warned)
+
+
+def test_a_flash_attention_that_is_off_keeps_the_values_whole(model_8b: Model) -> None:
+    base = replace(Configuration(model_8b.file.path, n_ctx=256), flash_attention="off")
+    assert found(model_8b, 8, Goal.CONTEXT, base=base).configuration.type_v == "f16"
+
+
+def test_a_shared_memory_that_is_too_small_is_named(model_8b: Model) -> None:
+    pool = Device("CPU", "cpu", 16 * GIB, round(4.5 * GIB))
+    unified = (replace(gpu(5), is_unified=True), pool)
+    none = Limits(offload=Offload.NONE, min_n_ctx=256)
+    with pytest.raises(DoesNotFitError, match=r"CPU would hold 4.*and has 4\.5 GiB free"):
+        search(model_8b, unified, Goal.SPEED, target="kvchat", margin_bytes=0, limits=none)
+
+
+def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
+    pool = Device("CPU", "cpu", 16 * GIB, 9 * GIB)
+    apart = (Device("GPU 0", "gpu", 9 * GIB, 9 * GIB), pool)
+    unified = (replace(apart[0], is_unified=True), pool)
+    together = search(model_8b, unified, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
+    assert together.estimate.total_bytes <= 9 * GIB - MARGIN
+    more = search(model_8b, apart, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
+    assert more.configuration.n_ctx > together.configuration.n_ctx

@@ -1,0 +1,66 @@
+"""Values as they are typed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.memory.units import GIB, MIB
+from engine.planning.values import (
+    KnobError,
+    parse_count,
+    parse_file,
+    parse_layers,
+    parse_sizes,
+    step_among,
+    step_round,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [("8192", 8192), (" 8,192 ", 8192), ("8k", 8192), ("1.5K", 1536), ("1m", 1 << 20)],
+)
+def test_a_count_is_read_as_people_write_it(text: str, n: int) -> None:
+    assert parse_count(text, low=1, high=1 << 24) == n
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "eight", "1.3", "9" * 14, "9" * 400, "1e9", "8kk"])
+def test_what_is_no_count_is_refused_in_words(text: str) -> None:
+    with pytest.raises(KnobError, match="1 to 16,777,216"):
+        parse_count(text, low=1, high=1 << 24)
+
+
+def test_all_layers_is_a_number_of_layers() -> None:
+    assert (parse_layers("All"), parse_layers("0"), parse_layers("12")) == (-1, 0, 12)
+    with pytest.raises(KnobError, match="or all"):
+        parse_layers("-1")
+
+
+def test_sizes_of_gpus_are_gib_unless_a_unit_is_said() -> None:
+    assert parse_sizes("8") == (8 * GIB,)
+    assert parse_sizes("8GiB, 24 and 512 MiB") == (8 * GIB, 24 * GIB, 512 * MIB)
+    assert parse_sizes("found") == ()
+
+
+@pytest.mark.parametrize("text", ["0", "-8", "big", "8GiB,"])
+def test_an_impossible_size_is_refused_in_words(text: str) -> None:
+    with pytest.raises(KnobError):
+        parse_sizes(text)
+
+
+def test_steps_go_to_the_next_stop_and_stay_at_an_end() -> None:
+    assert step_among((512, 1024, 2048), 700, 1) == 1024
+    assert step_among((512, 1024, 2048), 700, -1) == 512
+    assert step_among((512, 1024, 2048), 2048, 1) == 2048
+
+
+def test_a_closed_set_goes_round() -> None:
+    assert step_round(("auto", "on", "off"), "off", 1) == "auto"
+    assert step_round(("auto", "on", "off"), "auto", -1) == "off"
+
+
+def test_a_pipe_is_no_model_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(KnobError, match="a pipe or a device"):
+        parse_file(str(tmp_path / "m.gguf"))

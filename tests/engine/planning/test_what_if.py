@@ -1,0 +1,154 @@
+"""What a change would do is what it does."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.planning.knobs import KNOBS, settled
+from engine.planning.planner import Plan, Planner, Verdict, verdict_of
+from engine.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
+from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
+
+
+def effects_of(plan: Plan, planner: Planner) -> dict[str, Effect]:
+    return {e.label: e for e in what_ifs(plan, planner, planner.facts_of(plan.setup))}
+
+
+def gpu_bytes(plan: Plan) -> int:
+    return sum(d.total_bytes for d in plan.estimate.devices if d.device.kind == "gpu")
+
+
+@pytest.mark.parametrize("name", [DENSE, EXPERTS, HYBRID, WINDOWS])
+def test_an_effect_comes_true_when_its_setup_is_planned(name: str) -> None:
+    plan, planner = planned(name, 12, n_ctx=32768)
+    found = effects_of(plan, planner)
+    assert found
+    for effect in found.values():
+        after = planner.plan(effect.setup)
+        assert gpu_bytes(after) - gpu_bytes(plan) == effect.delta_bytes
+        assert (after.max_n_ctx or 0) - (plan.max_n_ctx or 0) == effect.delta_n_ctx
+        assert verdict_of(after.estimate, plan.setup.margin_bytes) is effect.verdict
+
+
+def test_what_makes_a_plan_fit_comes_first() -> None:
+    plan, planner = planned(EXPERTS, 16)
+    assert not plan.fits
+    first, *_ = effects_of(plan, planner).values()
+    assert first.verdict is Verdict.FITS
+    assert first.label.startswith("experts of ")
+
+
+def test_the_fewest_experts_that_must_move_are_named() -> None:
+    plan, planner = planned(EXPERTS, 16)
+    moved = next(e for e in effects_of(plan, planner).values() if "experts" in e.label)
+    now = moved.setup.configuration
+    one_less = replace(now, n_cpu_moe=now.n_cpu_moe - 1)
+    fewer = planner.plan(replace(moved.setup, configuration=one_less))
+    assert planner.plan(moved.setup).fits
+    assert not fewer.fits
+
+
+def test_a_dense_model_is_told_nothing_of_experts_nor_a_machine_without_gpus_of_layers() -> None:
+    plan, planner = planned(DENSE, 6)
+    assert not any("experts" in label for label in effects_of(plan, planner))
+    plan, planner = planned(EXPERTS)
+    assert not any("GPU" in label or "CPU" in label for label in effects_of(plan, planner))
+
+
+def test_what_is_set_already_is_not_offered() -> None:
+    plan, planner = planned(DENSE, 12, n_ctx=32768, type_k="q8_0", type_v="q8_0")
+    labels = effects_of(plan, planner)
+    assert "q8_0 K and V" not in labels
+    assert "q4_0 K and V" in labels
+
+
+def test_the_search_for_effects_can_be_left_at_any_time() -> None:
+    plan, planner = planned(DENSE, 12)
+    steps = effects(plan, planner, planner.facts_of(plan.setup))
+    next(steps)
+    steps.close()
+
+
+def test_arrows_say_what_a_step_of_a_knob_changes() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = planner.facts_of(plan.setup)
+    found = arrows(knob_named("n_ctx"), plan, planner, facts)
+    assert found.less is not None
+    assert found.more is not None
+    assert (found.less.label, found.more.label) == ("6,144", "12,288")
+    assert found.less.delta_bytes < 0 < found.more.delta_bytes
+
+
+def test_there_are_no_arrows_at_an_end_and_for_idle_knobs() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = planner.facts_of(plan.setup)
+    assert arrows(knob_named("n_gpu_layers"), plan, planner, facts).more is None
+    idle = arrows(knob_named("n_cpu_moe"), plan, planner, facts)
+    assert (idle.less, idle.more) == (None, None)
+
+
+def test_a_step_that_llama_cpp_refuses_is_no_effect() -> None:
+    plan, planner = planned(DENSE, 12, type_v="q8_0")
+    knob = knob_named("flash_attention")
+    facts = planner.facts_of(plan.setup)
+    refused = knob.turned(plan.setup, facts, -1)
+    assert refused.configuration.flash_attention == "off"
+    assert arrows(knob, plan, planner, facts).less is None
+
+
+def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
+    plan, planner = planned("deepseek-v2-lite", 24)
+    facts = planner.facts_of(plan.setup)
+    step = arrows(knob_named("type_k"), plan, planner, facts).more
+    assert step is not None
+    assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
+    assert "one tensor" in knob_named("type_v").idle(plan.setup, facts)
+    dense, planner = planned(DENSE, 24)
+    mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
+    assert settled(mixed, planner.facts_of(mixed)) is mixed
+
+
+def test_knobs_that_change_nothing_say_why() -> None:
+    plan, planner = planned(DENSE, 12)
+    facts = planner.facts_of(plan.setup)
+    reasons = {knob.name: knob.idle(plan.setup, facts) for knob in KNOBS}
+    assert reasons["n_cpu_moe"] == "this model has no experts"
+    assert reasons["split_mode"] == reasons["tensor_split"] == "there is one GPU only"
+    assert reasons["swa_full"] == "no layer of this model slides"
+    assert reasons["mmproj_offload"] == "no projector is chosen"
+    assert not reasons["n_ctx"] + reasons["n_gpu_layers"] + reasons["offload_kqv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "knob"),
+    [(EXPERTS, (24,), "n_cpu_moe"), (DENSE, (8, 8), "tensor_split"), (DENSE, (8, 8), "split_mode"),
+     (WINDOWS, (12,), "swa_full")],
+)  # fmt: skip
+def test_a_knob_that_counts_changes_the_estimate(
+    name: str, gpus: tuple[float, ...], knob: str
+) -> None:
+    plan, planner = planned(name, *gpus, n_ctx=16384)
+    facts = planner.facts_of(plan.setup)
+    found = knob_named(knob)
+    assert found.idle(plan.setup, facts) == ""
+    turned = found.turned(plan.setup, facts, 1)
+    after, before = planner.plan(turned).estimate.devices, plan.estimate.devices
+    assert [d.total_bytes for d in after] != [d.total_bytes for d in before]
+
+
+def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
+    plan, planner = planned(DENSE, 24, flash_attention="off")
+    facts, knob = planner.facts_of(plan.setup), knob_named("type_v")
+    assert knob.read is not None
+    packed = knob.read(plan.setup, "q8_0")
+    assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
+    wide = knob.turned(plan.setup, facts, 1)
+    assert (wide.configuration.type_v, wide.configuration.flash_attention) == ("bf16", "off")
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1 layer"), (2, "2 layers"), (-1, "all ")])
+def test_a_layer_is_told_in_the_singular(number: int, text: str) -> None:
+    plan, _ = planned(EXPERTS, 12, n_gpu_layers=number, n_cpu_moe=number)
+    now = plan.setup.configuration
+    assert text in _layers_label(now)
+    assert text in _experts_label(now)
