@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from app.paths import settings_path
-from engine.cache.report import MIB, CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import (
     MAX_DRAFT,
     ControllerName,
@@ -21,7 +21,7 @@ from engine.configuration import (
 )
 from engine.errors import EngineError, HardwareError, shown
 from engine.files import SETTINGS_BYTES, read_text, replace_file
-from engine.memory.units import parse_bytes
+from engine.memory.units import MIB, parse_bytes
 from engine.parsing import parse_toml
 
 MAX_SLOTS = 16

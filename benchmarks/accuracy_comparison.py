@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-MIB = 1024**2
+from engine.memory.units import MIB
+
 Row = dict[str, object]
 Sizes = dict[str, int]
 

@@ -11,9 +11,9 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.processor import instructions_here
 from engine.memory.terms import DeviceEstimate, TermKind
+from engine.memory.units import GIB
 from engine.model.architecture import Model
 
-GIB = 1024**3
 CPU = Device("CPU", "cpu", 4096 * GIB, 4096 * GIB, instructions=instructions_here())
 STAND_IN_BYTES = 24 * GIB
 RECURRENT = {"ssm_a", "ssm_in", "ssm_conv1d", "shortconv", "time_mix_w1", "time_mix_key"}

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from engine.cache.namespace import FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.report import MIB, CacheSettings
+from engine.cache.report import CacheSettings
 from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
 from engine.generation.cancellation import Cancellation
 from engine.load import LoadedSession, load_session
+from engine.memory.units import MIB
 from engine.requests import GenerationRequest
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "

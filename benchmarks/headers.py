@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.memory.units import MIB
 from engine.model.gguf import read_gguf
 from engine.model.library import scan
 
 SIZES = (151_936, 200_064, 201_088, 262_144)
 N_LAYERS = 48
-MIB = 1 << 20
 
 
 def main() -> None:

@@ -38,8 +38,9 @@ import psutil
 from common import ask_timed, load, wait_for_cache
 from speed_peers.server import free_port, last_line
 
-from engine.cache.report import MIB, CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
+from engine.memory.units import MIB
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 

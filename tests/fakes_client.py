@@ -27,6 +27,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.memory.units import MIB
 from engine.process.protocol import CacheAction
 from engine.requests import GenerationRequest, Message
 
@@ -36,7 +37,6 @@ VOCABULARY: list[str] = []
 """Every piece that was ever said; a token's id is 100 and its place."""
 FIRST_ID = 100
 PLAIN_STEP_S = 0.014
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError, ModelFileError
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
+from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
@@ -18,7 +19,6 @@ from engine.model.gguf_header import TensorInfo, _Walk, read_header
 from engine.model.header_bytes import HeaderBytes
 from tests.gguf_files import header, llama_values
 
-GIB = 1 << 30
 DEVICES = (Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), Device("CPU", "cpu", 64 * GIB, 64 * GIB))
 Row = tuple[str, tuple[int, ...], int, int]
 TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 
 from app.cli.console import tell, tell_over
+from engine.memory.units import MIB
 
 QUIET_S = 0.7
 """What is faster than that is not talked about."""
 TELL_EVERY_S = 0.2
-MIB = 1 << 20
 
 
 class SlowReading:

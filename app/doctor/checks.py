@@ -11,7 +11,7 @@ from typing import Literal
 from app import paths
 from app.config import load_settings
 from engine.memory.hardware import find_nvidia_gpus
-from engine.memory.units import format_bytes
+from engine.memory.units import GIB, format_bytes
 from engine.model.library import ModelEntry
 
 Status = Literal["ok", "note", "fail"]
@@ -62,7 +62,6 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
 
 LITTLE_BYTES = 1 << 30
 NO_BYTES = 32 << 20
-GIB = 1 << 30
 
 
 def check_folders(entries: Sequence[ModelEntry]) -> Iterator[Check]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-MIB = 1024 * 1024
+from engine.memory.units import MIB
 
 
 @dataclass(frozen=True, slots=True)

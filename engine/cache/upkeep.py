@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from engine.cache.catalog import Catalog, Kept, KeptNode, report, value
 from engine.cache.disk_writer import Background, Disk, Split
 from engine.cache.eviction import shrink
-from engine.cache.report import MIB, CacheReport, CacheSettings, Ledger
+from engine.cache.report import CacheReport, CacheSettings, Ledger
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
+from engine.memory.units import MIB
 
 PENDING_BYTES = 256 * MIB
 """Most bytes beyond the budget of the warm tier that wait to be written."""

@@ -7,8 +7,8 @@ from functools import cache
 
 from engine.errors import ModelFileError
 
-MIB = 1 << 20
-MAX_HEADER_BYTES = 64 * MIB
+CHUNK_BYTES = 1 << 20
+MAX_HEADER_BYTES = 64 << 20
 """Headers that are known take up to 20 MiB."""
 BLOCK = 256
 """Strings that one match steps over."""
@@ -28,7 +28,7 @@ class HeaderBytes:
     """Size of the whole file."""
     more: Callable[[int, int], bytes]
     """Gives the bytes from one place up to another; fewer than asked where the file ends."""
-    chunk_bytes: int = MIB
+    chunk_bytes: int = CHUNK_BYTES
     """How much is asked for at once."""
     data: bytearray = field(default_factory=bytearray)
 
@@ -42,7 +42,7 @@ class HeaderBytes:
         if end > self.nbytes:
             raise self.error(at, "the header ends in the middle: the file is truncated")
         if end > MAX_HEADER_BYTES:
-            size = f"{MAX_HEADER_BYTES // MIB} MiB"
+            size = f"{MAX_HEADER_BYTES >> 20} MiB"
             raise self.error(at, f"the header is longer than {size}, as no model's is")
 
     def reach(self, end: int, at: int) -> None:

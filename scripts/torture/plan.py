@@ -8,10 +8,10 @@ from typing import Literal
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, KVTypeName, SpeculationSettings
+from engine.memory.units import MIB
 
 ENVIRONMENT = "KVCHAT_TORTURE"
 """Holds the plan of the process that was started, and of the worker that it starts."""
-MIB = 1024 * 1024
 N_CTX = 1024
 N_SLOTS = 2
 

@@ -6,8 +6,9 @@ import pytest
 from pydantic import BaseModel
 
 from app.config import Settings, SettingsError, load_settings, save_setting
-from engine.cache.report import MIB, CacheSettings
+from engine.cache.report import CacheSettings
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
+from engine.memory.units import MIB
 
 
 @pytest.fixture

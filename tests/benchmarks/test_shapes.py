@@ -9,7 +9,8 @@ from accuracy_cases import drawn_cases
 from accuracy_comparison import Comparison
 from published_models import published_models
 
-MIB = 1024**2
+from engine.memory.units import MIB
+
 ARCHITECTURES = sorted({name for names in shape_keys.KINDS.values() for name in names.split()})
 
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 import llama_cpp
 
 from engine.events import BufferSize
+from engine.memory.units import MIB
 
 LEVEL_INFO, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 4, 5
-MIB = 1024 * 1024
 
 BUFFER_LINE = re.compile(
     r"(?P<device>\S+)\s+(?P<kind>model|KV|compute|output|RS)\s+buffer size\s*=\s*"

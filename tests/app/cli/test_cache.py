@@ -13,9 +13,9 @@ from app.config import load_settings
 from app.store.chats import ChatStore
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
-from engine.cache.report import MIB
 from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import SamplingSettings
+from engine.memory.units import MIB
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 

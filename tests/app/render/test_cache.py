@@ -8,8 +8,8 @@ from app.render.cache import cache_lines, note_line, prefix_line, reuse_line, ti
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheCounts, CacheNote, CacheReport, TierName, TierUse
 from engine.events import CacheChanged
+from engine.memory.units import MIB
 
-MIB = 1 << 20
 HOT = TierUse("hot", 2, 1200, 27 * MIB, 180 * MIB, 8192)
 WARM = TierUse("warm", 3, 4100, 92 * MIB, 1024 * MIB)
 COLD = TierUse("cold", 41, 90_500, 1990 * MIB, 8192 * MIB)

@@ -18,8 +18,8 @@ from app.render.cache_list import (
 )
 from app.render.lines import Line, plain, width_of
 from engine.cache.report import CacheEntry, CacheNote, CacheReport, TierName, TierUse
+from engine.memory.units import MIB
 
-MIB = 1 << 20
 NOW = 100_000.0
 TITLES = {"chat:1": "The plan", "chat:2": "evil\x1b[2J\ntitle"}
 STATE = CacheEntry(

@@ -17,8 +17,8 @@ from engine.events import (
     PromptProgress,
     SourceCounts,
 )
+from engine.memory.units import MIB
 
-MIB = 1 << 20
 BUSY = CockpitSnapshot(
     phase=Phase.DECODING,
     model_name="SmolLM2-135M-Instruct.Q4_1",

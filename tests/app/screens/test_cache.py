@@ -18,10 +18,10 @@ from app.widgets.row_list import RowList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
+from engine.memory.units import MIB
 from tests.fakes_app import NARROW, WIDE, make_app, ready, wait_until
 from tests.fakes_client import ScriptedClient
 
-MIB = 1 << 20
 BOTH: tuple[TierName, ...] = ("warm", "cold")
 
 

@@ -7,11 +7,11 @@ from engine.configuration import Configuration
 from engine.memory.estimate import cache_shape, slot_bytes, slots_text
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes, layer_state_bytes
+from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.catalog import find_entry
 
 CPU = Device("CPU", "cpu", 64 << 30, 64 << 30)
-MIB = 1 << 20
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from engine.errors import ModelFileError
 from engine.model.ggml_types import GGML_TYPES
 from engine.model.gguf import KEPT_ELEMENTS, read_gguf
 from engine.model.gguf_header import MAX_KEPT_ELEMENTS, read_header
-from engine.model.header_bytes import MIB, HeaderBytes
+from engine.model.header_bytes import CHUNK_BYTES, HeaderBytes
 from tests.gguf_files import header, llama_values, text, write
 
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
@@ -148,7 +148,7 @@ def test_a_vocabulary_that_ends_early_is_refused_at_its_place(tmp_path: Path, n_
         read_gguf(path)
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 4096, MIB])
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 4096, CHUNK_BYTES])
 def test_a_header_reads_the_same_in_pieces_of_any_size(chunk_bytes: int) -> None:
     words = ["", "a", "word", "x" * 300] * (KEPT_ELEMENTS // 2)
     values = llama_values(**{"tokenizer.ggml.tokens": words, "llama.n": [7] * 5000, "z.last": 5})

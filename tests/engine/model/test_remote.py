@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelFileError
+from engine.memory.units import MIB
 from engine.model import remote
 from engine.model.gguf import read_gguf
 from engine.model.gguf_header import KEPT_ELEMENTS
@@ -16,7 +17,6 @@ from engine.model.remote import read_remote
 from tests.gguf_files import header, llama_values
 from tests.gguf_server import Server, serving
 
-MIB = 1 << 20
 TENSORS = [("token_embd.weight", (64, 3), 0, 0), ("blk.0.attn_k.weight", (64, 32), 8, 768)]
 SIZE = 1 << 34
 REPO = "/owner/repo"

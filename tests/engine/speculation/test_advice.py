@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.memory.units import GIB
 from engine.model.catalog import find_entry
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.speculation.pairs import (
@@ -17,7 +18,6 @@ from engine.speculation.pairs import (
     should_use_speculation,
 )
 
-GIB = 1 << 30
 BIG, SMALL = TokenReads(8 * GIB), TokenReads(GIB // 2)
 TWO_CORES = (1.0, 1.6, 2.2, 2.8, 3.2, 3.6, 4.0, 4.5)
 

@@ -14,6 +14,7 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.memory.hardware import Device
+from engine.memory.units import GIB
 from engine.model.architecture import read_model
 from engine.planning.resolve import Machine, resolve
 from engine.presets.export.flag_sets import FLAG_SETS, FlagSet
@@ -28,7 +29,6 @@ from tests.engine.presets.strategies import configurations
 WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
 PAIRS = [(each.name, FLAG_SETS[flags]) for each in WITH_FLAGS for flags in each.flag_sets]
 NOBODY = Path("/nonexistent")
-GIB = 2**30
 
 
 def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Configuration:
