@@ -10,6 +10,8 @@ SplitMode = Literal["layer", "none"]
 Verification = Literal["coupled", "match", "rejection", "block"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
+MOST_COUNT = 2**31 - 1
+"""The largest count: llama.cpp keeps them in 32 bits."""
 MAX_DRAFT = 16
 """Most tokens a draft may have; `n_outputs_max` of the target is one more."""
 

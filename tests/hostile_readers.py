@@ -48,16 +48,16 @@ from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.remote_address import parse_address
 from engine.planning.resolve import Machine, resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
-from engine.presets.export.lm_studio import merge
-from engine.presets.importing.command import read_words
-from engine.presets.importing.text import read_text as read_import
 from engine.presets.library import preset_toml
 from engine.presets.preset import read_preset
+from engine.presets.programs.formats import read_text as read_import
+from engine.presets.programs.llama_server import read_words
+from engine.presets.programs.lm_studio import merge
 from engine.process.build_memory import BuildMemory
 from engine.speculation.profile import CostMemory, CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
-from tests.engine.presets.importing import test_files as imports
+from tests.engine.presets.programs import test_imported_files as imports
 from tests.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
 from tests.gguf_files import header, llama_values, write
 from tests.hostile_seeds import (

@@ -10,8 +10,7 @@ from app.cli.plan_options import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
     from engine.planning.planner import Plan
-    from engine.presets.export.formats import ExportFormat
-    from engine.presets.export.request import Exported, ExportRequest
+    from engine.presets.programs.base import Exported, ExportRequest, Format
 
 LIST = "list"
 DEFAULT_FORMAT = "llama-server"
@@ -111,7 +110,7 @@ def command(
 
 
 def _show_formats(*, as_json: bool) -> None:
-    from engine.presets.export.formats import FORMATS
+    from engine.presets.programs.formats import FORMATS
 
     if as_json:
         found = [
@@ -126,8 +125,8 @@ def _show_formats(*, as_json: bool) -> None:
         say(f"{each.name:{width}}  {each.title}{flags}")
 
 
-def _install(exported: "Exported", format_: "ExportFormat", *, force: bool) -> None:
-    from engine.presets.export.install import install
+def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
+    from engine.presets.programs.install import install
 
     path, backup = install(exported, format_, replace_existing=force)
     say(str(path))
@@ -136,16 +135,16 @@ def _install(exported: "Exported", format_: "ExportFormat", *, force: bool) -> N
 
 
 def _write(exported: "Exported", output: Path, *, force: bool) -> None:
-    from engine.presets.export.install import write
+    from engine.presets.programs.install import write
 
     for path in write(exported, output, replace_existing=force):
         say(str(path))
 
 
 def _show_json(
-    plan: "Plan", format_: "ExportFormat", request: "ExportRequest", exported: "Exported"
+    plan: "Plan", format_: "Format", request: "ExportRequest", exported: "Exported"
 ) -> None:
-    from engine.presets.export.llama_server import arguments, command_line
+    from engine.presets.programs.llama_server import arguments, command_line
 
     flags, configuration = request.flag_set, plan.setup.configuration
     server = {

@@ -9,7 +9,7 @@ import click
 from app.cli.console import print_json, print_text, tell
 
 if TYPE_CHECKING:
-    from engine.presets.importing.imported import Imported
+    from engine.presets.programs.base import Imported
 
 STANDARD_INPUT = "-"
 LARGEST_FILE = 2**20
@@ -68,8 +68,8 @@ def command(
 def _imported(
     words: tuple[str, ...], name: str | None, entry: str | None, model: str | None
 ) -> "Imported":
-    from engine.presets.importing.command import read_words
-    from engine.presets.importing.text import read_text
+    from engine.presets.programs.formats import read_text
+    from engine.presets.programs.llama_server import read_words
 
     if len(words) > 1 or (words[0].startswith("-") and words[0] != STANDARD_INPUT):
         return read_words(words, name)
@@ -81,7 +81,7 @@ def _imported(
 
 def _text_of(place: str) -> str:
     from engine.files import read_bytes
-    from engine.presets.importing.imported import ImportedFileError
+    from engine.presets.programs.base import ImportedFileError
 
     try:
         if place == STANDARD_INPUT:

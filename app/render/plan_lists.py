@@ -10,9 +10,8 @@ from app.sanitize import visible
 from engine.planning.models import Offer
 from engine.planning.planner import Plan, Verdict
 from engine.planning.search import Found
-from engine.presets.export.formats import ExportFormat
-from engine.presets.export.request import Exported, ExportRequest
 from engine.presets.library import PresetEntry
+from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
 LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no"
@@ -141,7 +140,7 @@ COMMENT_MARKS = ("#", ";")
 
 
 def export_lines(
-    format_: ExportFormat, request: ExportRequest, exported: Exported, width: int
+    format_: Format, request: ExportRequest, exported: Exported, width: int
 ) -> list[Line]:
     """Give the text, wrapped, and behind it companions and what stands in no comment."""
     lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
@@ -156,7 +155,7 @@ def export_lines(
     return lines
 
 
-def place_line(format_: ExportFormat, request: ExportRequest, exported: Exported) -> Line:
+def place_line(format_: Format, request: ExportRequest, exported: Exported) -> Line:
     """Say what the file is called and where it would be installed."""
     name = Run(format_.file_name(request), "strong")
     if exported.install_path is None:

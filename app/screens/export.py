@@ -23,10 +23,10 @@ from app.widgets.plan_list import PlanList
 from engine.errors import EngineError
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
-from engine.presets.export.flag_sets import FLAG_SETS, FlagSetName
-from engine.presets.export.formats import FORMATS, ExportFormat
-from engine.presets.export.install import install, write
-from engine.presets.export.request import Exported, ExportError, ExportRequest
+from engine.presets.programs.base import Exported, ExportError, ExportRequest, Format
+from engine.presets.programs.flags import FLAG_SETS, FlagSetName
+from engine.presets.programs.formats import FORMATS
+from engine.presets.programs.install import install, write
 
 HEIGHTS = [(0, "-low"), (36, "-tall")]
 
@@ -57,7 +57,7 @@ class ExportScreen(ModalScreen[None]):
         super().__init__()
         self._plan = plan
         self._preset = preset
-        self._format: ExportFormat = next(iter(FORMATS.values()))
+        self._format: Format = next(iter(FORMATS.values()))
         self._flags: FlagSetName = "current"
         self._request: ExportRequest = export_request(plan, preset=preset)
         self._exported: Exported | ExportError = self._rendered()

@@ -13,6 +13,11 @@ class GgmlType:
     block_size: int
     block_bytes: int
 
+    @property
+    def bits(self) -> float:
+        """Bits of one element, its share in the block's scales included."""
+        return 8 * self.block_bytes / self.block_size
+
     def row_bytes(self, n_elements: int) -> int:
         """Give the bytes of a row, which holds whole blocks."""
         return n_elements // self.block_size * self.block_bytes
@@ -56,6 +61,9 @@ GGML_TYPES: dict[int, GgmlType] = {
     42: GgmlType("q2_0", 64, 18),
 }
 """By ggml id; sizes of ggml at llama.cpp 0c1e57098, which a test compares with the library's."""
+
+TYPE_NUMBERS: dict[str, int] = {each.name: number for number, each in GGML_TYPES.items()}
+TYPES_BY_NAME: dict[str, GgmlType] = {each.name: each for each in GGML_TYPES.values()}
 
 REMOVED_TYPES: dict[int, str] = {
     4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 36: "iq4_nl_4_4",

@@ -5,12 +5,12 @@ from typing import get_args
 
 from engine.memory.units import format_bytes
 from engine.planning.planner import Plan, Verdict, warnings_of
-from engine.presets.export.flag_sets import FLAG_SETS, FlagSet, FlagSetName
-from engine.presets.export.formats import FORMATS, ExportFormat
-from engine.presets.export.request import DEFAULT_PORT, ExportError, ExportRequest
+from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
+from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
+from engine.presets.programs.formats import FORMATS
 
 
-def export_format(name: str, flags: str = "current") -> ExportFormat:
+def export_format(name: str, flags: str = "current") -> Format:
     """Give a format by its name.
 
     Raises:

@@ -29,10 +29,10 @@ from engine.model.vocabulary import check_headers
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import placements
 from engine.planning.search import Found, search
-from engine.presets.export import lm_studio
-from engine.presets.export.llama_server import arguments
-from engine.presets.export.request import ExportRequest
 from engine.presets.preset import Preset, SamplingRules
+from engine.presets.programs import lm_studio
+from engine.presets.programs.base import ExportRequest
+from engine.presets.programs.llama_server import arguments
 
 DEFAULT_N_CTX = 4096
 DEFAULT_MARGIN_BYTES = 512 * MIB

@@ -20,8 +20,7 @@ from engine.model.identity import ModelKind
 from engine.model.library import Candidate
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
-from engine.presets.export.flag_sets import CURRENT
-from engine.presets.export.speculation import speculation_options
+from engine.presets.programs.llama_server_drafts import draft_words
 from engine.speculation.pairs import Advice, MachineKind, Worth, should_use_speculation
 
 RECURRENT = (
@@ -207,8 +206,7 @@ def server_options(draft: JudgedDraft) -> list[str]:
             n_draft=max(1, draft.advice.n_draft),
         ),
     )
-    options = speculation_options(configuration, CURRENT)
-    return [word for option in options for word in option.words]
+    return draft_words(configuration)
 
 
 def _plain(name: str) -> str:

@@ -19,7 +19,7 @@ from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
-from engine.presets.export.llama_server import arguments, command_line
+from engine.presets.programs.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
 MAX_ESTIMATES = 4096

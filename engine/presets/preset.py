@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.configuration import (
     MAX_DRAFT,
+    MOST_COUNT,
     ControllerName,
     FlashAttention,
     KVTypeName,
@@ -23,16 +24,14 @@ from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
 from engine.parsing import parse_toml
 
-MOST = 2**31 - 1
-"""The largest count: llama.cpp keeps them in 32 bits."""
 MOST_GIB = MOST_BYTES / GIB
 MOST_DEVICES = 128
 MOST_FAULTS = 50
 """Faults that a message names."""
 
-Count = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
-Share = Annotated[float, Field(ge=0, le=MOST)]
+Share = Annotated[float, Field(ge=0, le=MOST_COUNT)]
 
 
 class _Strict(BaseModel):
@@ -128,7 +127,7 @@ class Preset(_Strict):
     """Path or name of the model; left out, the preset suits any."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
     """What shall be best; a search then settles context, cache types and layers not given here."""
-    n_ctx: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto", "max"] = "auto"
+    n_ctx: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""

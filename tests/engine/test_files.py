@@ -11,11 +11,11 @@ import pytest
 from engine.configuration import Configuration
 from engine.files import drafting_process, open_file, read_bytes, read_text, replace_file
 from engine.memory.calibration import Calibration, write_calibrations
-from engine.presets.export.formats import FORMATS
-from engine.presets.export.install import write
-from engine.presets.export.request import ExportRequest
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
+from engine.presets.programs.base import ExportRequest
+from engine.presets.programs.formats import FORMATS
+from engine.presets.programs.install import write
 from engine.process.build_memory import BuildMemory
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))

@@ -10,7 +10,7 @@ import pytest
 
 from app import paths
 from app.cli.main import run
-from engine.presets.export.formats import FORMATS
+from engine.presets.programs.formats import FORMATS
 from tests.app.cli.test_imports import imported
 from tests.drafting_models import drafting_model
 
@@ -69,16 +69,22 @@ def test_what_was_exported_comes_back(
     assert all("host" in line or "port" in line for line in behind), behind
 
 
-def test_the_one_export_that_does_not_come_back_says_so(
+def test_what_left_for_llama_cpp_pythons_server_comes_back(
     starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "server.json"
-    form = ["--format", "llama-cpp-python", "--output", str(file)]
+    form = ["--format", "llama-cpp-python", "--ctx", "1k", "--type-k", "q8_0", "-o", str(file)]
     assert run(["export", str(starter_path), *form]) == 0
-    assert run(["import", str(file)]) == 1
-    told = capsys.readouterr().err
-    assert "as llama-cpp-python's server has them" in told
-    assert "every other format of `kvchat export` is" in told
+    capsys.readouterr()
+    assert run(["import", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    preset = found["preset"]
+    assert (preset["model"], preset["n_ctx"], preset["type_k"]) == (
+        str(starter_path.absolute()), 1024, "q8_0"
+    )  # fmt: skip
+    assert preset["speculation"]["predictor"] == "lookup"
+    assert found["left_out"] == ['host = "127.0.0.1"', "port = 8080"]
+    assert any("sampling with each request" in note for note in found["notes"])
 
 
 def test_standard_input_is_read(

@@ -10,7 +10,7 @@ from app.screens.export import ExportScreen
 from app.widgets.plan_list import PlanList
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
-from engine.presets.export.formats import FORMATS
+from engine.presets.programs.formats import FORMATS
 from tests.app.screens.plan_host import Host, report_of
 from tests.fakes_app import NARROW, WIDE, wait_until
 

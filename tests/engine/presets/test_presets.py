@@ -15,7 +15,6 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
 from engine.planning.resolve import DoesNotFitError, Machine, resolve
-from engine.presets.export.llama_server import arguments, command_line, remarks
 from engine.presets.library import (
     delete_preset,
     find_preset,
@@ -26,6 +25,7 @@ from engine.presets.library import (
     save_preset,
 )
 from engine.presets.preset import Preset, parse_preset
+from engine.presets.programs.llama_server import arguments, command_line, remarks
 from tests.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

@@ -1,1 +1,0 @@
-"""Configurations in the words of other programs, read back into presets."""

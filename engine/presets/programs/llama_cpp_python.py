@@ -1,0 +1,229 @@
+"""The configuration file of `python -m llama_cpp.server` (llama-cpp-python 0.3.36)."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from engine.configuration import Configuration
+from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
+from engine.presets.programs.base import (
+    Exported,
+    ExportRequest,
+    Format,
+    Imported,
+    ImportedFileError,
+    ImportRequest,
+    chosen,
+    named_file,
+    slug,
+    with_absolute_paths,
+    writable,
+)
+from engine.presets.programs.remarks import (
+    left_behind,
+    no_draft,
+    no_head,
+    no_lookup,
+    no_sampling,
+    one_length,
+    only_lookup,
+)
+from engine.presets.programs.rules import (
+    ALL_LAYERS,
+    Data,
+    counted,
+    file_stem,
+    kv_type,
+    validated,
+)
+
+PROGRAM = "llama-cpp-python's server"
+SOURCE = "a configuration of llama-cpp-python's server"
+SPLIT_MODES = {"none": 0, "layer": 1}
+LOOKUP = "prompt-lookup-decoding"
+DEFAULT_LOOKUP = 10
+"""Tokens that its look-up drafts (`llama_cpp/server/settings.py`)."""
+DEFAULTS: Data = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 512, "n_gpu_layers": 0}
+
+_FIELDS: Mapping[str, str] = {
+    "n_ctx": "n_ctx", "n_batch": "n_batch", "n_ubatch": "n_ubatch", "main_gpu": "main_gpu",
+    "offload_kqv": "offload_kqv", "n_threads": "n_threads",
+}  # fmt: skip
+"""Settings that are written as a preset has them."""
+_NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
+_CONSEQUENCES = {
+    "n_slots": "it answers one request after the other",
+    "kv_unified": "and has one slot",
+    "n_cpu_moe": "so experts lie with their layers",
+    "tensor_overrides": "and every tensor lies with its layer",
+    "mmproj_offload": "and the projector goes to a GPU",
+    "use_extra_buffers": "and weights may be repacked",
+}
+
+
+def render(request: ExportRequest) -> Exported:
+    """The file; start with `python -m llama_cpp.server --config_file FILE`."""
+    configuration = with_absolute_paths(request).configuration
+    settings = {
+        "host": request.host,
+        "port": request.port,
+        "models": [_model(configuration, slug(request.name))],
+    }
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    return Exported(text, tuple(_remarks(request)))
+
+
+def is_python_server(request: ImportRequest) -> bool:
+    """Whether a JSON object lists models of llama-cpp-python's server."""
+    return request.data is not None and isinstance(request.data.get("models"), list)
+
+
+def read(request: ImportRequest) -> Imported:
+    """The preset of one model.
+
+    Raises:
+        ImportedFileError: it lists none, several and none is named, or a value is out of range.
+    """
+    data = dict(request.data or {})
+    listed = data.pop("models")
+    assert isinstance(listed, list)
+    models = {_name(each): each for each in listed if isinstance(each, dict)}
+    if not models:
+        raise ImportedFileError(f"{SOURCE} lists no model")
+    title = chosen(models, request.entry, "model")
+    given: dict[str, object] = {**data, **models[title]}
+    left_out: list[str] = []
+    rules = _rules(given, left_out)
+    left_out += [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in given.items()
+        if key not in _NO_NEWS and value is not None
+    ]
+    preset = validated({"name": request.name or title, **rules}, SOURCE)
+    notes = (f"{PROGRAM} takes sampling with each request: kvchat's usual one is taken",)
+    return Imported(preset, SOURCE, tuple(left_out), notes)
+
+
+# --- from a configuration ---
+
+
+def _model(configuration: Configuration, alias: str) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "model": writable(str(configuration.model_path)),
+        "model_alias": alias,
+        "n_ctx": configuration.n_ctx,
+        "n_batch": configuration.n_batch,
+        "n_ubatch": configuration.n_ubatch,
+        "n_gpu_layers": configuration.n_gpu_layers,
+        "split_mode": SPLIT_MODES[configuration.split_mode],
+        "main_gpu": configuration.main_gpu,
+        "tensor_split": list(configuration.tensor_split) or None,
+        "offload_kqv": configuration.offload_kqv,
+        "flash_attn": configuration.flash_attention != "off",
+        "type_k": TYPE_NUMBERS[configuration.type_k],
+        "type_v": TYPE_NUMBERS[configuration.type_v],
+        "last_n_tokens_size": configuration.sampling.repetition_window,
+        "logits_all": False,  # the server's default keeps a row of logits for every token
+    }
+    if configuration.n_threads is not None:
+        settings["n_threads"] = configuration.n_threads
+    if configuration.lora_paths:
+        settings["lora_path"] = writable(str(configuration.lora_paths[0]))
+    if configuration.mmproj_path is not None:
+        settings["clip_model_path"] = writable(str(configuration.mmproj_path))
+        settings["chat_format"] = "mtmd"
+    if configuration.speculation.drafts_from_text:
+        settings["draft_model"] = LOOKUP
+        settings["draft_model_num_pred_tokens"] = configuration.speculation.n_draft
+    return settings
+
+
+def _remarks(request: ExportRequest) -> Iterator[str]:
+    configuration = request.configuration
+    if configuration.flash_attention == "auto":
+        yield f"flash_attention is auto: {PROGRAM} has on and off, and gets on"
+    if not configuration.swa_full and (request.model is None or _has_windows(request)):
+        yield (
+            f"swa_full is off: {PROGRAM} keeps every token of layers with a sliding window, and "
+            "needs more memory than planned where a model has such layers"
+        )
+    if len(configuration.lora_paths) > 1:
+        yield f"there are {len(configuration.lora_paths)} adapters: {PROGRAM} takes the first only"
+    if configuration.speculation.drafts_from_text:
+        yield from only_lookup(configuration, PROGRAM)
+        yield from one_length(configuration, PROGRAM)
+    else:
+        yield from no_lookup(configuration, PROGRAM)
+    yield from no_draft(configuration, PROGRAM)
+    yield from no_head(configuration, PROGRAM)
+    yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)
+    yield no_sampling(configuration, PROGRAM)
+
+
+def _has_windows(request: ExportRequest) -> bool:
+    model = request.model
+    return model is not None and any(
+        layer.window is not None for layer in model.architecture.layers.values()
+    )
+
+
+# --- to rules ---
+
+
+def _name(model: Mapping[str, object]) -> str:
+    alias = model.get("model_alias")
+    return alias if isinstance(alias, str) and alias else file_stem(str(model.get("model", "")))
+
+
+def _rules(given: dict[str, object], left_out: list[str]) -> Data:
+    """The rules that settings come to; those settings are taken away."""
+    rules: Data = {**DEFAULTS, "swa_full": True}  # its default, which the file cannot name
+    for key, field in _FIELDS.items():
+        if given.get(key) is not None:
+            rules[field] = given.pop(key)
+    if model := given.pop("model", None):
+        rules["model"] = model
+    n_layers = counted(given.pop("n_gpu_layers", 0)) or 0
+    rules["n_gpu_layers"] = "all" if n_layers < 0 or n_layers >= ALL_LAYERS else n_layers
+    for key in ("type_k", "type_v"):
+        rules[key] = _kv_type(given.pop(key, None), key, left_out)
+    modes = {number: name for name, number in SPLIT_MODES.items()}
+    if (mode := counted(given.get("split_mode"))) in modes:
+        rules["split_mode"] = modes[mode]
+        del given["split_mode"]
+    rules["flash_attention"] = "on" if given.pop("flash_attn", False) else "off"
+    if split := given.pop("tensor_split", None):
+        rules["tensor_split"] = split
+    if adapter := given.pop("lora_path", None):
+        rules["lora"] = [adapter]
+    if projector := given.pop("clip_model_path", None):
+        rules["mmproj"] = projector
+    if (window := counted(given.pop("last_n_tokens_size", None))) is not None:
+        rules["sampling"] = {"repetition_window": window}
+    rules["speculation"] = _speculation(given)
+    return rules
+
+
+def _kv_type(number: object, key: str, left_out: list[str]) -> str:
+    count = counted(number)
+    known = GGML_TYPES.get(-1 if count is None else count)
+    written = known.name if known else None if number is None else str(number)
+    return kv_type(written, key, left_out)
+
+
+def _speculation(given: dict[str, object]) -> Data:
+    n_draft = given.pop("draft_model_num_pred_tokens", DEFAULT_LOOKUP)
+    if given.get("draft_model") != LOOKUP:
+        return {"predictor": "off"}
+    del given["draft_model"]
+    return {"predictor": "lookup", "controller": "fixed", "n_draft": n_draft}
+
+
+FORMAT = Format(
+    "llama-cpp-python",
+    "llama-cpp-python server, JSON",
+    named_file(".llama-cpp-python.json"),
+    render,
+    has_comments=False,
+    recognises=is_python_server,
+    read=read,
+)

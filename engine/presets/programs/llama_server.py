@@ -1,0 +1,472 @@
+"""llama-server: a configuration as its arguments, and its arguments as a preset.
+
+Every value that was planned with is said, `--parallel` among them, so that nothing is left to
+`--fit` or to a default that changed. What was not given to a server has llama-server's default,
+said in the preset where kvchat's is another one (llama.cpp b11434, `common/common.h`).
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from engine.configuration import Configuration, TensorOverride
+from engine.model.architecture import Model
+from engine.presets.programs.base import (
+    Exported,
+    ExportError,
+    ExportRequest,
+    Format,
+    Imported,
+    ImportedFileError,
+    named_file,
+    number,
+    writable,
+)
+from engine.presets.programs.flags import (
+    CURRENT,
+    FLAG_SETS,
+    FlagSet,
+    Given,
+    Option,
+    given_words,
+    is_on,
+)
+from engine.presets.programs.llama_server_drafts import (
+    draft_pairs,
+    draft_remarks,
+    read_drafts,
+)
+from engine.presets.programs.rules import (
+    ALL_LAYERS,
+    Data,
+    Reading,
+    device_name,
+    finite,
+    kv_type,
+    override_rule,
+    validated,
+)
+
+PROGRAM = "llama-server"
+SUBCOMMANDS = ("serve", "server")
+"""`llama serve` is llama-server under llama.cpp's one binary."""
+DEFAULT_SLOTS = 4
+DEFAULT_SAMPLING: Data = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+
+_NO_PROGRAM = re.compile(r"-|\w+\+?=|$")
+_IMAGE = re.compile(r"llama\.cpp:(?:server|full)")
+_ASSIGNMENT = re.compile(r"LLAMA_\w+=.*", re.DOTALL)
+
+Pair = tuple[str, str]
+"""A setting by its key in the table of flags, and its value as it is written."""
+
+
+def arguments(configuration: Configuration, flags: FlagSet = CURRENT) -> list[str]:
+    """The arguments behind the program's name.
+
+    Raises:
+        ExportError: a pattern of tensors that llama-server would cut apart.
+    """
+    return [word for option in options(configuration, flags) for word in option.words]
+
+
+def command_line(configuration: Configuration, flags: FlagSet = CURRENT) -> str:
+    """The whole command, quoted for a POSIX shell; raises as `arguments` does."""
+    return shlex.join([PROGRAM, *arguments(configuration, flags)])
+
+
+def options(configuration: Configuration, flags: FlagSet) -> tuple[Option, ...]:
+    """The options of a llama-server that runs a configuration, in a fixed order.
+
+    Raises:
+        ExportError: a pattern of tensors that llama-server would cut apart.
+    """
+    pairs = (
+        ("model", str(configuration.model_path)),
+        *_context(configuration),
+        *_placement(configuration, flags),
+        *_companions(configuration, flags),
+        *_sampling(configuration),
+        *draft_pairs(configuration, flags),
+    )
+    return tuple(flags.option(key, value) for key, value in pairs if flags.has(key))
+
+
+def remarks(
+    configuration: Configuration, model: Model | None = None, flags: FlagSet = CURRENT
+) -> list[str]:
+    """What llama-server does otherwise than kvchat: setting, value, and what happens."""
+    return list(_remarks(configuration, model, flags))
+
+
+def serving(request: ExportRequest, *, host: str | None = None) -> list[str]:
+    """Program and arguments with the address to listen on, the port last.
+
+    Raises:
+        ExportError: no program, a path that cannot be written, a pattern that would be cut apart.
+    """
+    address = ["--host", writable(host or request.host), "--port", str(request.port)]
+    return [*_command(request), *address]
+
+
+def heading(
+    request: ExportRequest, remarks: tuple[str, ...], *, start: str | None = None
+) -> tuple[str, ...]:
+    """The lines that a commented format starts with; `start` is how the file is used."""
+    return (
+        f"{request.name}, planned by kvchat for {request.flag_set.builds}",
+        *(() if start is None else (f"start: {start}",)),
+        *remarks,
+        *request.warnings,
+    )
+
+
+def request_remarks(request: ExportRequest) -> tuple[str, ...]:
+    """The remarks of a request that a llama-server will run."""
+    return tuple(remarks(request.configuration, request.model, request.flag_set))
+
+
+def render(request: ExportRequest) -> Exported:
+    """The command on one line.
+
+    Raises:
+        ExportError: no program, a path that cannot be written, a pattern that would be cut apart.
+    """
+    return Exported(shlex.join(_command(request)) + "\n", request_remarks(request))
+
+
+def read_words(
+    words: Sequence[str], name: str | None, environment: Mapping[str, str] | None = None
+) -> Imported:
+    """The preset of a command in words, its program first or left out.
+
+    Raises:
+        ImportedFileError: none of its flags means anything to a preset.
+    """
+    before = words[: _server_index(words) or 0]
+    local = dict(word.split("=", 1) for word in before if _ASSIGNMENT.fullmatch(word))
+    given = given_words(_arguments(words), {**(environment or {}), **local})
+    model = given.values.get("model", PROGRAM)
+    called = name or PurePath(model).stem or PROGRAM
+    return preset_from(given, called, "a llama-server command line")
+
+
+def preset_from(given: Given, name: str, source: str) -> Imported:
+    """The preset that resolves to what a llama-server was given.
+
+    Raises:
+        ImportedFileError: nothing in it means anything to a preset, or the values contradict each
+            other.
+    """
+    if not given.values and not given.adapters:
+        listed = ", ".join(given.left_out) or "it is empty"
+        raise ImportedFileError(f"{source} sets nothing that a preset has: {listed}")
+    reading = Reading(given, {"name": name}, list(given.left_out))
+    for read in _READERS:
+        read(reading)
+    preset = validated(reading.data, source)
+    return Imported(preset, source, tuple(reading.left_out), tuple(reading.notes))
+
+
+def starts_server(words: Sequence[str]) -> bool:
+    """Whether a command starts a llama-server with flags."""
+    index = _server_index(words)
+    return index is not None and any(word.startswith("-") for word in words[index:])
+
+
+# --- from a configuration to pairs ---
+
+
+def _command(request: ExportRequest) -> list[str]:
+    if _NO_PROGRAM.match(request.program):
+        raise ExportError(
+            f"{request.program!r} cannot be started by a shell, which takes it for an option, a "
+            "variable or nothing: write the whole path of llama-server"
+        )
+    words = [request.program, *arguments(request.configuration, request.flag_set)]
+    return list(map(writable, words))
+
+
+def _context(configuration: Configuration) -> Iterator[Pair]:
+    yield "n_ctx", str(configuration.n_ctx)
+    yield "n_batch", str(configuration.n_batch)
+    yield "n_ubatch", str(configuration.n_ubatch)
+    yield "n_slots", str(configuration.n_slots)
+    if configuration.kv_unified:
+        yield "kv_unified", "on"
+    yield "type_k", configuration.type_k
+    yield "type_v", configuration.type_v
+    yield "flash_attention", configuration.flash_attention
+    if configuration.swa_full:
+        yield "swa_full", "on"
+    if configuration.n_threads is not None:
+        yield "n_threads", str(configuration.n_threads)
+
+
+def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
+    yield "n_gpu_layers", flags.layers(configuration.n_gpu_layers)
+    yield "fit", "off"
+    if configuration.split_mode != "layer":
+        yield "split_mode", configuration.split_mode
+    if configuration.main_gpu:
+        yield "main_gpu", str(configuration.main_gpu)
+    if configuration.tensor_split:
+        yield "tensor_split", ",".join(map(number, configuration.tensor_split))
+    if configuration.tensor_overrides:
+        yield "tensor_overrides", ",".join(map(_override, configuration.tensor_overrides))
+    if configuration.n_cpu_moe < 0:
+        yield "cpu_moe", "on"
+    elif configuration.n_cpu_moe:
+        yield "n_cpu_moe", str(configuration.n_cpu_moe)
+    if not configuration.offload_kqv:
+        yield "offload_kqv", "off"
+    if not configuration.use_extra_buffers:
+        yield "use_extra_buffers", "off"
+
+
+def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
+    if configuration.mmproj_path is not None:
+        yield "mmproj", str(configuration.mmproj_path)
+        if not configuration.mmproj_offload:
+            yield "mmproj_offload", "off"
+    adapters = [str(path) for path in configuration.lora_paths]
+    if adapters and flags.joins_adapters:
+        yield "lora", ",".join(map(_csv_field, adapters))
+    else:
+        yield from (("lora", adapter) for adapter in adapters)
+
+
+def _sampling(configuration: Configuration) -> Iterator[Pair]:
+    sampling = configuration.sampling
+    yield "temperature", number(sampling.temperature)
+    yield "top_k", str(sampling.top_k)
+    yield "top_p", number(sampling.top_p)
+    yield "min_p", number(sampling.min_p)
+    yield "repetition_penalty", number(sampling.repetition_penalty)
+    yield "repetition_window", str(sampling.repetition_window)
+
+
+def _override(override: TensorOverride) -> str:
+    """`pattern=device` with the device as CUDA builds call it.
+
+    llama-server splits the whole value at commas and each part at its first `=`.
+    """
+    pattern = override.pattern
+    bad = [character for character in ",=" if character in pattern]
+    if bad:
+        raise ExportError(
+            f"the tensor pattern {pattern!r} has {bad[0]!r}, at which llama-server cuts its "
+            "overrides apart: write the pattern without it (`.` stands for any character)"
+        )
+    return f"{pattern}={device_name(override.device)}"
+
+
+def _csv_field(path: str) -> str:
+    """Quote a path for `--lora`, whose values are split at commas outside double quotes."""
+    if "," not in path and not path.startswith('"'):
+        return path
+    return '"' + path.replace('"', '""') + '"'
+
+
+# --- what does not arrive ---
+
+
+def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) -> Iterator[str]:
+    yield from _flag_remarks(configuration, flags)
+    yield from draft_remarks(configuration, model, flags)
+    if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
+        yield (
+            "the tensor overrides name GPUs as CUDA builds do (CUDA0): write Vulkan0 or ROCm0 for "
+            "other builds"
+        )
+    has_tokenizer = model is not None and model.file.text("tokenizer.ggml.model") is not None
+    if model is not None and has_tokenizer and model.file.chat_template is None:
+        yield "the model has no chat template: llama-server will guess one"
+
+
+def _flag_remarks(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    if configuration.swa_full and not flags.has("swa_full"):
+        yield f"swa_full stays behind: {flags.title} always keeps every token of such layers"
+    if not flags.has("kv_unified") and (configuration.n_slots > 1 or configuration.kv_unified):
+        state = "on" if configuration.kv_unified else "off"
+        yield f"kv_unified is {state}: the slots of {flags.title} always share their cells"
+    if not configuration.use_extra_buffers and not flags.has("use_extra_buffers"):
+        yield f"use_extra_buffers is off: {flags.title} has none, and needs no flag for it"
+    if flags.name == "ik" and configuration.flash_attention == "auto":
+        yield "flash_attention is auto: ik_llama.cpp reads that as on"
+
+
+# --- from what was given to rules ---
+
+
+def _arguments(words: Sequence[str]) -> list[str]:
+    """What follows the server's name, or from the first flag on where it is left out."""
+    index = _server_index(words)
+    if index is not None:
+        return list(words[index + 1 :])
+    flag = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+    return list(words[flag:])
+
+
+def _server_index(words: Sequence[str]) -> int | None:
+    """Index of the server's name: the program, its subcommand, or a container's image."""
+    for index, word in enumerate(words):
+        if "llama" not in word:
+            continue
+        name = PurePath(word).name.removesuffix(".exe")
+        if name == "llama" and words[index + 1 : index + 2] and words[index + 1] in SUBCOMMANDS:
+            return index + 1
+        if _IMAGE.search(word) or ("llama" in name and name.endswith("server")):
+            return index
+    return None
+
+
+def _read_context(reading: Reading) -> None:
+    if (model := reading.text("model")) is not None:
+        reading.data["model"] = model
+    n_ctx = reading.count("n_ctx")
+    reading.data["n_ctx"] = n_ctx or "max"
+    if not n_ctx:
+        reading.notes.append(
+            "no context is given: llama-server takes the model's own and shortens it to fit, as "
+            "n_ctx = max does"
+        )
+    n_batch = _at_least_one(reading, "n_batch", "--batch-size", 2048)
+    n_ubatch = _at_least_one(reading, "n_ubatch", "--ubatch-size", 512)
+    reading.data.update(n_batch=n_batch, n_ubatch=min(n_ubatch, n_batch))
+    n_threads = reading.count("n_threads")
+    if n_threads is not None and n_threads > 0:
+        reading.data["n_threads"] = n_threads
+
+
+def _at_least_one(reading: Reading, key: str, flag: str, default: int) -> int:
+    count = reading.count(key)
+    if count is not None and count < 1:
+        reading.left_out.append(f"{flag} {count} (kvchat takes 1 or more)")
+        return default
+    return default if count is None else count
+
+
+def _read_slots(reading: Reading) -> None:
+    n_slots = reading.count("n_slots")
+    unified = reading.text("kv_unified")
+    if n_slots is not None and n_slots > 0:
+        reading.data["n_slots"] = n_slots
+        reading.data["kv_unified"] = unified is not None and is_on(unified)
+        return
+    reading.data["n_slots"] = DEFAULT_SLOTS
+    reading.data["kv_unified"] = unified is None or is_on(unified)
+    reading.notes.append(
+        f"no --parallel is given: llama-server opens {DEFAULT_SLOTS} slots that share their cells"
+    )
+
+
+def _read_cache(reading: Reading) -> None:
+    for key in ("type_k", "type_v"):
+        flag = f"--cache-type-{key[-1]}"
+        reading.data[key] = kv_type(reading.text(key), flag, reading.left_out)
+    flash = (reading.text("flash_attention") or "auto").lower()
+    is_auto = flash in ("auto", "-1")
+    reading.data["flash_attention"] = "auto" if is_auto else "on" if is_on(flash) else "off"
+    reading.data["swa_full"] = is_on(reading.text("swa_full") or "off")
+    reading.data["offload_kqv"] = is_on(reading.text("offload_kqv") or "on")
+
+
+def _read_placement(reading: Reading) -> None:
+    data = reading.data
+    data["n_gpu_layers"] = reading.layers("n_gpu_layers", "auto")
+    is_open = data["n_ctx"] == "max" or data["n_gpu_layers"] == "auto"
+    if is_open and is_on(reading.text("fit") or "off"):
+        reading.notes.append("--fit is on: kvchat's own rules decide what is left open")
+    mode = reading.text("split_mode")
+    if mode in ("none", "layer"):
+        data["split_mode"] = mode
+    elif mode is not None:
+        reading.left_out.append(f"--split-mode {mode} (kvchat plans layer and none)")
+    if main_gpu := reading.count("main_gpu"):
+        data["main_gpu"] = main_gpu
+    if split := reading.text("tensor_split"):
+        data["tensor_split"] = _shares(split, reading)
+    data["use_extra_buffers"] = is_on(reading.text("use_extra_buffers") or "on")
+
+
+def _read_experts(reading: Reading) -> None:
+    n_cpu_moe = reading.count("n_cpu_moe")
+    if is_on(reading.text("cpu_moe") or "off") or (n_cpu_moe or 0) >= ALL_LAYERS:
+        reading.data["n_cpu_moe"] = "all"
+    elif n_cpu_moe:
+        reading.data["n_cpu_moe"] = n_cpu_moe
+    written = reading.text("tensor_overrides")
+    if written is not None:
+        rules = [override_rule(part, reading.left_out) for part in written.split(",")]
+        reading.data["tensor_overrides"] = [rule for rule in rules if rule is not None]
+
+
+def _shares(written: str, reading: Reading) -> list[float]:
+    shares = [finite(share) for share in re.split(r"[,/]+", written)]
+    numbers = [share for share in shares if share is not None]
+    if len(numbers) < len(shares):
+        reading.left_out.append(f"--tensor-split {written} (not numbers)")
+        return []
+    return numbers
+
+
+def _read_companions(reading: Reading) -> None:
+    if (mmproj := reading.text("mmproj")) is not None:
+        reading.data["mmproj"] = mmproj
+        reading.data["mmproj_offload"] = is_on(reading.text("mmproj_offload") or "on")
+    adapters = [path for value in reading.given.adapters for path in _csv_fields(value)]
+    if adapters:
+        reading.data["lora"] = adapters
+
+
+def _csv_fields(value: str) -> list[str]:
+    """Split a value at commas outside double quotes, as llama.cpp's `parse_csv_row` does."""
+    fields, current, is_quoted = [], "", False
+    index = 0
+    while index < len(value):
+        character = value[index]
+        if character == '"' and is_quoted and value[index + 1 : index + 2] == '"':
+            current, index = current + '"', index + 1
+        elif character == '"' and (is_quoted or not current):
+            is_quoted = not is_quoted
+        elif character == "," and not is_quoted:
+            fields.append(current)
+            current = ""
+        else:
+            current += character
+        index += 1
+    return [*fields, current]
+
+
+def _read_sampling(reading: Reading) -> None:
+    sampling: Data = dict(DEFAULT_SAMPLING)
+    for key in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        if (value := reading.share(key)) is not None:
+            sampling[key] = value
+    for key in ("top_k", "repetition_window"):
+        if (count := reading.count(key)) is not None:
+            sampling[key] = max(count, 0)
+    reading.data["sampling"] = sampling
+
+
+_READERS: tuple[Callable[[Reading], None], ...] = (
+    _read_context,
+    _read_slots,
+    _read_cache,
+    _read_placement,
+    _read_experts,
+    _read_companions,
+    _read_sampling,
+    read_drafts,
+)
+
+FORMAT = Format(
+    "llama-server",
+    "llama-server on the command line",
+    named_file(".txt"),
+    render,
+    has_comments=False,
+    flag_sets=tuple(FLAG_SETS),
+)

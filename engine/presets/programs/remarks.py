@@ -1,0 +1,133 @@
+"""What programs without llama-server's flags leave behind, said in one way."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from engine.configuration import Configuration, ControllerName, PredictorName, TensorOverride
+from engine.model.ggml_types import TYPES_BY_NAME
+
+_PLAIN = Configuration(Path("model.gguf"), 1)
+
+
+def left_behind(
+    configuration: Configuration, program: str, consequences: Mapping[str, str]
+) -> Iterator[str]:
+    """Each field that is not as usual, with its value and what happens in the program.
+
+    `consequences` has an entry for every field that the program has no setting for.
+    """
+    for name, consequence in consequences.items():
+        value: object = getattr(configuration, name)
+        if value != getattr(_PLAIN, name):
+            yield f"{name} is {_shown(value)}: {program} has no setting for it, {consequence}"
+
+
+def least_type(wanted: str, offered: tuple[str, ...]) -> str:
+    """The smallest offered KV type that keeps as many bits as the wanted one."""
+    if wanted in offered:
+        return wanted
+    enough = [name for name in offered if _bits(name) >= _bits(wanted)]
+    return min(enough, key=_bits) if enough else max(offered, key=_bits)
+
+
+def one_type(
+    configuration: Configuration, program: str, offered: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """The KV type for a program that has one for keys and values, and what that changes."""
+    k, v = configuration.type_k, configuration.type_v
+    kept = least_type(max(k, v, key=_bits), offered)
+    if k == v == kept:
+        return kept, ()
+    change = "larger" if 2 * _bits(kept) > _bits(k) + _bits(v) else "smaller"
+    if 2 * _bits(kept) == _bits(k) + _bits(v):
+        change = "no larger"
+    return kept, (
+        f"type_k is {k} and type_v is {v}: {program} has one KV type for both, out of "
+        f"{', '.join(offered)}; it gets {kept}, and the cache is {change} than planned",
+    )
+
+
+def no_draft(configuration: Configuration, program: str) -> Iterator[str]:
+    """That a draft model does not arrive."""
+    if configuration.draft is not None:
+        yield (
+            f"the draft model is {configuration.draft.model_path.name}: {program} takes none, and "
+            "decodes without speculation"
+        )
+
+
+def idle_draft(configuration: Configuration, program: str) -> Iterator[str]:
+    """That a draft model does not arrive where another predictor drafts."""
+    speculation, draft = configuration.speculation, configuration.draft
+    if draft is not None and speculation.predictor is not PredictorName.DRAFT:
+        yield (
+            f"the draft model {draft.model_path.name} stays behind: the predictor is "
+            f"{speculation.predictor}, and {program} loads only what drafts"
+        )
+
+
+def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:
+    """That the look-up, or a plugin's predictor, does not arrive."""
+    speculation = configuration.speculation
+    is_custom = speculation.predictor is PredictorName.CUSTOM
+    if is_custom or speculation.drafts_from_text:
+        yield (
+            f"the predictor is {speculation.predictor_title}: {program} has none, and "
+            "decodes without speculation"
+        )
+
+
+def only_lookup(configuration: Configuration, program: str) -> Iterator[str]:
+    """That plain look-up drafts where something better was asked for."""
+    predictor = configuration.speculation.predictor
+    if predictor is not PredictorName.LOOKUP:
+        yield f"the predictor is {predictor}: {program} gets its look-up instead"
+
+
+def no_head(configuration: Configuration, program: str) -> Iterator[str]:
+    """That the model's own next-token head does not draft."""
+    if configuration.n_mtp_draft:
+        yield (
+            f"n_mtp_draft is {configuration.n_mtp_draft}: {program} leaves the model's own head "
+            "unused"
+        )
+
+
+def one_length(configuration: Configuration, program: str) -> Iterator[str]:
+    """That drafts have one length there."""
+    speculation = configuration.speculation
+    if speculation.controller is not ControllerName.FIXED:
+        yield (
+            f"the controller is {speculation.controller}: {program} drafts up to "
+            f"a length of {speculation.n_draft} in every round"
+        )
+
+
+def no_sampling(configuration: Configuration, program: str) -> str:
+    """That sampling is not in the file."""
+    sampling = configuration.sampling
+    return (
+        f"sampling (temperature {sampling.temperature:g}, top_k {sampling.top_k}, top_p "
+        f"{sampling.top_p:g}, min_p {sampling.min_p:g}, repetition_penalty "
+        f"{sampling.repetition_penalty:g}): {program} takes it with each request"
+    )
+
+
+def _bits(name: str) -> float:
+    return TYPES_BY_NAME[name].bits
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case Path():
+            return value.name
+        case TensorOverride():
+            return f"{value.pattern}={value.device}"
+        case tuple():
+            return ", ".join(map(_shown, value))
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

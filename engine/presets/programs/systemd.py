@@ -1,0 +1,145 @@
+"""A systemd user service that keeps llama-server running, and what a unit starts as a preset."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from engine.presets.programs.base import (
+    Exported,
+    ExportError,
+    ExportRequest,
+    Format,
+    Imported,
+    ImportedFileError,
+    ImportRequest,
+    comments,
+    named_file,
+    with_absolute_paths,
+    writable,
+)
+from engine.presets.programs.flags import FLAG_SETS
+from engine.presets.programs.llama_server import heading, read_words, request_remarks, serving
+from engine.presets.programs.shell import lines_of
+
+UNITS = Path("~/.config/systemd/user")
+
+_PREFIXES = "@-:+!|"
+"""They change how systemd starts a program (systemd.service(5), `|` since version 258)."""
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
+_EXEC_START = re.compile(r"^ExecStart\s*=\s*[-@:+!|]*(.*)$", re.MULTILINE)
+_ENVIRONMENT = re.compile(r"^Environment\s*=\s*(.*)$", re.MULTILINE)
+_ENVIRONMENT_FILE = re.compile(r"^EnvironmentFile\s*=\s*(.+)$", re.MULTILINE)
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|(\S+)')
+
+
+def render(request: ExportRequest) -> Exported:
+    """A unit for `systemctl --user`.
+
+    Raises:
+        ExportError: a path that cannot be written, or a program that systemd does not start.
+    """
+    remarks = request_remarks(request)
+    if "/" not in request.program:
+        remarks = (
+            *remarks,
+            f"systemd looks for {request.program} in its own path (/usr/local/bin, /usr/bin): "
+            "write the whole path if it lies elsewhere",
+        )
+    (program,), *options = lines_of(serving(with_absolute_paths(request)))
+    lines = (" ".join(map(_word, line)) for line in options)
+    command = " \\\n    ".join((_program(program), *lines))
+    unit_name = file_name(request)
+    start = f"systemctl --user enable --now {unit_name}"
+    name = writable(request.name).replace("%", "%%")
+    text = (
+        f"{comments(heading(request, remarks, start=start))}"
+        "[Unit]\n"
+        f"Description=llama-server with {name}\n"
+        "\n"
+        "[Service]\n"
+        f"ExecStart={command}\n"
+        "Restart=on-failure\n"
+        "RestartSec=5\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=default.target\n"
+    )
+    return Exported(text, remarks, install_path=UNITS.expanduser() / unit_name)
+
+
+def is_unit(request: ImportRequest) -> bool:
+    """Whether a text is a unit that starts something."""
+    return re.search(r"^\[Service\]", request.text, re.MULTILINE) is not None
+
+
+def read(request: ImportRequest) -> Imported:
+    """The preset of what a unit starts.
+
+    Raises:
+        ImportedFileError: it starts nothing, or nothing that a preset has a field for.
+    """
+    joined = re.sub(r"\\\n", " ", request.text)
+    started = _EXEC_START.search(joined)
+    if started is None:
+        raise ImportedFileError("this systemd unit has no ExecStart")
+    pairs = [
+        word.partition("=") for found in _ENVIRONMENT.finditer(joined) for word in _words(found[1])
+    ]
+    environment = {variable: value for variable, _, value in pairs}
+    files = tuple(f"EnvironmentFile={path}" for path in _ENVIRONMENT_FILE.findall(joined))
+    found = read_words(_words(started[1]), request.name, environment)
+    return replace(found, source="what a systemd unit starts", left_out=(*found.left_out, *files))
+
+
+def _word(word: str) -> str:
+    """Quote a word of `ExecStart=` (systemd.syntax(7), systemd.service(5) and .unit(5)).
+
+    `%` starts a specifier and `$` a variable: both are doubled.
+    """
+    return _quoted(word.replace("$", "$$"))
+
+
+def _program(program: str) -> str:
+    """Quote the first word of `ExecStart=`, in which `$` starts no variable (systemd 252).
+
+    Raises:
+        ExportError: it is neither a bare name nor a whole path, or starts with one of systemd's
+            prefixes, which quotes do not undo.
+    """
+    is_name = "/" not in program and program not in ("", ".", "..")
+    if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
+        raise ExportError(
+            f"systemd starts a program by its whole path or its bare name, which none of "
+            f"{' '.join(_PREFIXES)} begins, and {program!r} is neither: write its whole path"
+        )
+    return _quoted(program)
+
+
+def _quoted(word: str) -> str:
+    doubled = word.replace("%", "%%")
+    if _PLAIN.fullmatch(word):
+        return doubled
+    escaped = doubled.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _words(command: str) -> list[str]:
+    words = []
+    for match in _WORD.finditer(command):
+        word = match[1] if match[1] is not None else match[2] if match[2] is not None else match[3]
+        if match[2] is None:
+            word = re.sub(r"\\(.)", r"\1", word)
+        words.append(word.replace("%%", "%").replace("$$", "$"))
+    return words
+
+
+file_name = named_file(".service")
+FORMAT = Format(
+    "systemd",
+    "systemd service with llama-server",
+    file_name,
+    render,
+    flag_sets=tuple(FLAG_SETS),
+    recognises=is_unit,
+    read=read,
+)

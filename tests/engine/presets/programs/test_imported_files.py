@@ -1,0 +1,337 @@
+"""Files of other programs become presets: INI, llama-swap, compose, systemd, LM Studio."""
+
+import contextlib
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import PresetError
+from engine.presets.programs.base import ImportedFileError
+from engine.presets.programs.formats import read_text
+from engine.presets.programs.yaml_tree import parse_yaml
+
+INI = """version = 1
+; all of them
+[*]
+n-gpu-layers = all
+flash-attn = on ; always
+c = 1024
+
+[small]
+model = /models/small one.gguf
+LLAMA_ARG_CACHE_TYPE_K = q8_0
+no-kv-offload = true
+load-on-startup = true
+sleep-idle-seconds = 60
+
+[large:Q4]
+model = /models/large.gguf
+ctx-size = 8192
+parallel = 2
+"""
+
+SWAP = """
+macros:
+  "server": >
+    /opt/llama-server --port ${PORT}
+    --flash-attn on
+  ctx: 4096
+models:
+  "qwen":
+    # the one for code
+    cmd: |
+      # a comment
+      ${server}
+      --model '/models/q w.gguf' \\
+      -c ${ctx} -ctk q8_0
+    env:
+      - "LLAMA_ARG_CACHE_TYPE_V=q8_0"
+    ttl: 300
+  plain:
+    cmd: llama-server -m /models/p.gguf -c 512
+      -ngl 4
+"""
+
+COMPOSE = """
+services:
+  chat:
+    image: "ghcr.io/ggml-org/llama.cpp:server-cuda"
+    command: ["-m", "/models/a$$b.gguf", "-c", "2048"]
+    environment:
+      LLAMA_ARG_N_GPU_LAYERS: 7
+  other:
+    command: -m /models/c.gguf --ctx-size 512
+    environment:
+    - LLAMA_ARG_FLASH_ATTN=on
+"""
+
+UNIT = """[Unit]
+Description=mine
+[Service]
+Environment="LLAMA_ARG_FLASH_ATTN=on" LLAMA_ARG_N_PARALLEL=2
+ExecStart=/usr/bin/llama-server \\
+    -m "/models/100%% a.gguf" -c 512
+"""
+
+
+def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
+    found = read_text(INI, entry="small")
+    preset = found.preset
+    assert (preset.model, preset.n_ctx, preset.n_gpu_layers) == (
+        "/models/small one.gguf", 1024, "all"
+    )  # fmt: skip
+    assert (preset.type_k, preset.flash_attention, preset.offload_kqv) == ("q8_0", "on", False)
+    assert found.left_out == ("sleep-idle-seconds = 60",)
+    large = read_text(INI, entry="large:Q4").preset
+    assert (large.n_ctx, large.n_slots, large.offload_kqv) == (8192, 2, True)
+    assert large.name == "large-Q4"
+
+
+def test_a_negated_key_that_is_off_switches_on() -> None:
+    assert read_text("[a]\nmodel = m.gguf\nno-kv-offload = 0\n").preset.offload_kqv
+
+
+def test_several_sections_ask_which() -> None:
+    with pytest.raises(ImportedFileError, match=r"say which section: small, large:Q4"):
+        read_text(INI)
+    with pytest.raises(ImportedFileError, match="did you mean small"):
+        read_text(INI, entry="smal")
+
+
+def test_a_line_that_is_no_ini_is_named() -> None:
+    with pytest.raises(ImportedFileError, match="line 2"):
+        read_text("[a]\nwhat is this\n")
+
+
+def test_macros_comments_and_continued_lines_of_llama_swap_are_put_in() -> None:
+    found = read_text(SWAP, entry="qwen")
+    preset = found.preset
+    assert (preset.model, preset.n_ctx) == ("/models/q w.gguf", 4096)
+    assert (preset.type_k, preset.type_v, preset.flash_attention) == ("q8_0", "q8_0", "on")
+    assert found.left_out == ("--port ${PORT}",)
+    plain = read_text(SWAP, entry="plain").preset
+    assert (plain.name, plain.n_ctx, plain.n_gpu_layers) == ("plain", 512, 4)
+
+
+def test_macros_that_contain_each_other_are_refused() -> None:
+    text = "macros:\n  a: x ${b}\n  b: y ${a}\nmodels:\n  m:\n    cmd: llama-server ${a}\n"
+    with pytest.raises(ImportedFileError, match="contain each other"):
+        read_text(text)
+
+
+def test_a_service_has_its_command_and_its_environment() -> None:
+    chat = read_text(COMPOSE, entry="chat").preset
+    assert (chat.model, chat.n_ctx, chat.n_gpu_layers) == ("/models/a$b.gguf", 2048, 7)
+    other = read_text(COMPOSE, entry="other").preset
+    assert (other.n_ctx, other.flash_attention) == (512, "on")
+
+
+def test_a_unit_has_its_command_and_its_environment() -> None:
+    preset = read_text(UNIT).preset
+    assert (preset.model, preset.n_ctx) == ("/models/100% a.gguf", 512)
+    assert (preset.flash_attention, preset.n_slots) == ("on", 2)
+
+
+def lm_studio(*fields: tuple[str, object]) -> str:
+    listed = [{"key": key, "value": value} for key, value in fields]
+    return json.dumps({"preset": "", "operation": {"fields": []}, "load": {"fields": listed}})
+
+
+def test_lm_studios_types_are_read_in_both_shapes() -> None:
+    text = lm_studio(
+        ("llm.load.llama.kCacheQuantizationType", {"checked": True, "value": "q8_0"}),
+        ("llm.load.llama.vCacheQuantizationType", "q4_0"),
+    )
+    assert (read_text(text).preset.type_k, read_text(text).preset.type_v) == ("q8_0", "q4_0")
+    off = lm_studio(("llm.load.llama.kCacheQuantizationType", {"checked": False, "value": "q8_0"}))
+    assert read_text(off).preset.type_k == "f16"
+
+
+def test_a_share_of_layers_needs_the_model() -> None:
+    text = lm_studio(("llm.load.llama.acceleration.offloadRatio", 0.5))
+    found = read_text(text)
+    assert found.left_out == ("llm.load.llama.acceleration.offloadRatio = 0.5",)
+    assert read_text(text, n_layers=30).preset.n_gpu_layers == 15
+    for word, layers in (("max", "all"), ("off", 0)):
+        share = lm_studio(("llm.load.llama.acceleration.offloadRatio", word))
+        assert read_text(share).preset.n_gpu_layers == layers
+
+
+def test_fields_that_a_preset_has_no_place_for_are_listed() -> None:
+    found = read_text("\ufeff" + lm_studio(("llm.load.numExperts", 4)))
+    assert found.left_out == ("llm.load.numExperts = 4",)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '{"load": 3}', "models:\n\t- x", "services:\n"])
+def test_broken_files_are_refused(text: str) -> None:
+    with pytest.raises(ImportedFileError):
+        read_text(text)
+
+
+@pytest.mark.parametrize(
+    "start", ["[a]\n", "models:\n", "services:\n", "[Service]\n", "{", "FROM a\n", ""]
+)
+@given(text=st.text(st.sampled_from("ab =:-\"'[]{}|>#;$\\\n,1"), max_size=60))
+def test_any_text_is_read_or_refused(start: str, text: str) -> None:
+    with contextlib.suppress(PresetError):
+        assert read_text(start + text).preset.name
+
+
+def test_yaml_is_a_tree_of_strings() -> None:
+    tree = parse_yaml(
+        'a: 1 # one\n\'b c\': "x: \\"y\\""\nlist:\n- x\n- k: v\n  l: w\nflow: [a, "b,c"]\n'
+        "text: >-\n  one\n  two\nyes: on\nlast:\n"
+    )
+    assert tree == {
+        "a": "1",
+        "b c": 'x: "y"',
+        "list": ["x", {"k": "v", "l": "w"}],
+        "flow": ["a", "b,c"],
+        "text": "one two",
+        "yes": "on",
+        "last": "",
+    }
+
+
+ANCHORS = """
+x-common: &common
+  LLAMA_ARG_CTX_SIZE: 8192
+  LLAMA_ARG_N_PARALLEL: 2
+x-size: &size 4096
+services:
+  flow: {command: -m a.gguf, environment: {LLAMA_ARG_CTX_SIZE: 8192, LLAMA_ARG_N_PARALLEL: 2}}
+  alias: {command: -m a.gguf, environment: *common}
+  merged:
+    command: -m a.gguf
+    environment:
+      <<: *common
+      LLAMA_ARG_CTX_SIZE: *size
+  lines:
+    command: [
+      "-m", a.gguf,
+      "-c", "8192",  # of both
+      "-np", 2,
+    ]
+  entry:
+    entrypoint: ["/app/llama-server", "-m", "a.gguf"]
+    command:
+      - -c
+      - "8192"
+      - -np
+      - "2"
+  several: {command: -m a.gguf, environment: {<<: [*common, {LLAMA_ARG_CTX_SIZE: 1}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "n_ctx"),
+    [
+        ("flow", 8192), ("alias", 8192), ("merged", 4096), ("lines", 8192), ("entry", 8192),
+        ("several", 8192),
+    ],
+)  # fmt: skip
+def test_no_way_to_write_yaml_loses_a_value(service: str, n_ctx: int) -> None:
+    found = read_text(ANCHORS, entry=service)
+    assert (found.preset.model, found.preset.n_ctx, found.preset.n_slots) == ("a.gguf", n_ctx, 2)
+    assert found.left_out == ()
+
+
+def test_settings_that_stand_in_other_files_are_listed() -> None:
+    compose = (
+        "services: {a: {command: -m a.gguf -c 512, env_file: [.env], environment: "
+        "[LLAMA_ARG_N_PARALLEL, HOME, LLAMA_ARG_BATCH=]}}"
+    )
+    assert read_text(compose).left_out == (
+        "LLAMA_ARG_N_PARALLEL (its value is not in the file)",
+        "LLAMA_ARG_BATCH (its value is not in the file)",
+        'env_file: [".env"]',
+    )
+    assert read_text(f"{UNIT}EnvironmentFile=-/etc/llama\n").left_out == (
+        "EnvironmentFile=-/etc/llama",
+    )
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BOMB, "more than 20,000 values"),
+        ("a: " + "[" * 100, "nested deeper than 40 levels"),
+        ("a: &a [*a]", "an alias stands inside what it names"),
+        ("a: 1\nb: 2\na: 3", "line 3 says a a second time"),
+        ("a: !reset 3", "line 1 has the tag !reset"),
+        ("a: 1\n---\nb: 2", "not valid YAML"),
+        ("a: [1\n", "not valid YAML"),
+        ("? [a]\n: 1", "line 1 of this YAML has a key that is no text"),
+        ("x" * 300_000, "more than 262,144 characters"),
+        ('a: "\\UFFFFFFFF"', "not valid YAML"),
+    ],
+)
+def test_yaml_beyond_its_bounds_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ImportedFileError, match=re.escape(reason)):
+        parse_yaml(text)
+
+
+MODELFILE = """# made by hand
+from ./model.gguf
+FROM ./projector.gguf
+ADAPTER ./style.gguf
+PARAMETER num_ctx 16384
+PARAMETER num_gpu 20
+PARAMETER top_k 7
+PARAMETER stop "<|end|>"
+SYSTEM \"\"\"Be kind.
+Be brief.\"\"\"
+TEMPLATE "{{ .Prompt }}"
+"""
+
+
+def test_a_modelfile_of_ollama_is_read() -> None:
+    found = read_text(MODELFILE)
+    preset = found.preset
+    assert (preset.name, preset.model, preset.mmproj) == (
+        "model", "./model.gguf", "./projector.gguf"
+    )  # fmt: skip
+    assert (preset.n_ctx, preset.n_gpu_layers, preset.lora) == (16384, 20, ("./style.gguf",))
+    assert (preset.sampling.top_k, preset.sampling.repetition_penalty) == (7, 1.1)
+    assert preset.system_prompt == "Be kind.\nBe brief."
+    assert found.left_out == ('PARAMETER stop "<|end|>"', "TEMPLATE {{ .Prompt }}")
+    assert "environment of Ollama's server" in found.notes[0]
+    with pytest.raises(ImportedFileError, match="no instruction in 'nonsense'"):
+        read_text("FROM a.gguf\nnonsense\n")
+
+
+def test_settings_of_koboldcpp_are_read_and_what_is_on_beside_them_is_listed() -> None:
+    data = {
+        "model_param": "", "model": ["/m/a b.gguf"], "contextsize": 4096, "blasbatchsize": 256,
+        "flashattention": True, "quantkv": 1, "lowvram": True, "gpulayers": -1, "moecpu": 999,
+        "usecublas": ["normal", "1", "mmq"], "tensor_split": [3.0, 1.0], "threads": 4,
+        "overridetensors": "exps=CPU", "lora": None, "multiuser": 5, "quiet": False,
+        "gendefaults": '{"temperature": 0.5, "typical": 0.9}',
+    }  # fmt: skip
+    found = read_text(json.dumps(data))
+    preset = found.preset
+    assert (preset.name, preset.model, preset.n_ctx) == ("a b", "/m/a b.gguf", 4096)
+    assert (preset.n_batch, preset.n_ubatch, preset.type_k, preset.type_v) == (
+        256, 256, "q8_0", "q8_0"
+    )  # fmt: skip
+    assert (preset.flash_attention, preset.offload_kqv, preset.n_gpu_layers) == (
+        "on", False, "auto"
+    )  # fmt: skip
+    assert (preset.split_mode, preset.main_gpu, preset.n_cpu_moe) == ("none", 1, "all")
+    assert preset.tensor_overrides[0].pattern == "exps"
+    assert preset.sampling.temperature == 0.5
+    assert found.left_out == ("gendefaults typical = 0.9", "multiuser = 5")
+
+
+def test_json_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(ImportedFileError, match="not valid JSON"):
+        read_text('{"a":' * 100_000)

@@ -1,0 +1,219 @@
+"""A llama-server command line becomes the preset that plans the same."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.presets.programs.base import Imported, ImportedFileError
+from engine.presets.programs.formats import read_text
+from engine.presets.programs.llama_server import read_words
+
+
+def given(command: str) -> Imported:
+    return read_words(command.split(), None)
+
+
+def test_short_and_long_names_mean_the_same() -> None:
+    short = given(
+        "llama-server -m a.gguf -c 4096 -b 512 -ub 256 -np 2 -ctk q8_0 -fa on -ngl 9 -t 4"
+    )
+    long = given(
+        "--model a.gguf --ctx-size 4096 --batch-size 512 --ubatch-size 256 --parallel 2 "
+        "--cache-type-k q8_0 --flash-attn on --n-gpu-layers 9 --threads 4"
+    )
+    assert short.preset == long.preset
+    assert short.preset.n_ctx == 4096
+    assert short.preset.type_k == "q8_0"
+    assert short.preset.n_threads == 4
+    assert short.preset.name == "a"
+
+
+def test_what_is_not_given_is_what_llama_server_takes() -> None:
+    found = given("llama-server -m a.gguf")
+    preset = found.preset
+    assert (preset.n_slots, preset.kv_unified, preset.n_ctx) == (4, True, "max")
+    assert preset.n_gpu_layers == "auto"
+    assert preset.sampling.temperature == 0.8
+    assert preset.speculation.predictor == "off"
+    assert any("4 slots" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("-fa on", "on"), ("-fa 1", "on"), ("-fa off", "off"), ("-fa auto", "auto"), ("-fa", "on"),
+     ("-fa -c 512", "on"), ("-fa -1", "auto"), ("--no-flash-attn", "off"), ("", "auto")],
+)  # fmt: skip
+def test_flash_attention_is_read_with_and_without_a_value(flags: str, expected: str) -> None:
+    assert given(f"llama-server -m a.gguf {flags}").preset.flash_attention == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [("all", "all"), ("auto", "auto"), ("-1", "auto"), ("-2", "all"), ("999", "all"), ("12", 12)],
+)
+def test_layers_are_read_in_every_spelling(layers: str, expected: int | str) -> None:
+    assert given(f"-m a.gguf -ngl {layers}").preset.n_gpu_layers == expected
+
+
+def test_what_a_preset_has_no_place_for_is_listed_as_it_was_written() -> None:
+    found = given(
+        "llama-server -m a.gguf --host 0.0.0.0 --seed -1 --jinja --no-mmap -c 512 --moe=3"
+    )
+    assert found.left_out == ("--host 0.0.0.0", "--seed -1", "--jinja", "--no-mmap", "--moe=3")
+    assert found.preset.n_ctx == 512
+
+
+def test_values_that_kvchat_does_not_know_are_listed() -> None:
+    found = given("-m a.gguf -ctk turbo3 -sm row -c many --spec-type draft-eagle3 -ot nothing")
+    text = " ".join(found.left_out)
+    assert all(part in text for part in ("turbo3", "row", "many", "draft-eagle3", "nothing"))
+    assert found.preset.type_k == "f16"
+
+
+def test_a_batch_of_nothing_is_listed() -> None:
+    left_out = given("-m a.gguf -b 0 -ub -1").left_out
+    assert [each.partition(" (")[0] for each in left_out] == ["--batch-size 0", "--ubatch-size -1"]
+
+
+def test_placement_is_read() -> None:
+    found = given(
+        "-m a.gguf -sm none -mg 1 -ts 3,1 -ncmoe 4 -nkvo -nr --swa-full --mmproj p.gguf "
+        "--no-mmproj-offload -ot blk.0=CUDA1,output=CPU --lora a.gguf --lora b.gguf"
+    ).preset
+    assert (found.split_mode, found.main_gpu, found.tensor_split) == ("none", 1, (3.0, 1.0))
+    assert (found.n_cpu_moe, found.offload_kqv, found.use_extra_buffers) == (4, False, False)
+    assert [(rule.pattern, rule.device) for rule in found.tensor_overrides] == [
+        ("blk.0", "GPU 1"), ("output", "CPU")
+    ]  # fmt: skip
+    assert (found.mmproj, found.mmproj_offload) == ("p.gguf", False)
+    assert found.lora == ("a.gguf", "b.gguf")
+    assert found.swa_full
+
+
+def test_adapters_are_split_at_commas_outside_quotes() -> None:
+    assert read_words(["--lora", 'a.gguf,"b,c.gguf","d""e"'], "x").preset.lora == (
+        "a.gguf", "b,c.gguf", 'd"e'
+    )  # fmt: skip
+
+
+def test_a_draft_model_of_today_and_of_before_may_is_read() -> None:
+    today = given(
+        "-m a.gguf --spec-type draft-simple -md d.gguf --spec-draft-n-max 5 -ngld 3 -ctkd q8_0"
+    )
+    before = given("-m a.gguf --model-draft d.gguf --draft-max 5 --draft-p-min 0.5")
+    assert today.preset.draft is not None
+    assert (today.preset.draft.n_gpu_layers, today.preset.draft.type_k) == (3, "q8_0")
+    assert today.preset.speculation.n_draft == before.preset.speculation.n_draft == 5
+    assert before.preset.speculation.predictor == "draft"
+    assert before.preset.speculation.draft_min_confidence == 0.5
+    assert not any("does nothing" in note for note in before.notes)
+
+
+def test_a_draft_model_without_its_type_is_noted() -> None:
+    assert any("does nothing" in note for note in given("-m a.gguf -md d.gguf").notes)
+
+
+def test_stages_of_ik_llama_are_read() -> None:
+    found = given("-m a.gguf -md d.gguf --spec-type draft:n_max=6,n_min=1,p_min=0.25").preset
+    speculation = found.speculation
+    assert (speculation.n_draft, speculation.draft_min_tokens) == (6, 1)
+    assert speculation.draft_min_confidence == 0.25
+
+
+@pytest.mark.parametrize("types", ["ngram-simple,draft-simple", "draft-simple,ngram-simple"])
+def test_a_draft_model_behind_a_look_up_is_combined(types: str) -> None:
+    found = given(
+        f"-m a.gguf --spec-type {types} -md d.gguf --spec-draft-n-max 6 --spec-draft-p-min 0.3 "
+        "--spec-ngram-simple-size-n 5 --spec-ngram-simple-size-m 12"
+    )
+    rules = found.preset.speculation
+    assert (rules.predictor, rules.n_draft, rules.lookup_pattern_min) == ("combined", 6, 5)
+    assert (rules.n_draft_max, rules.draft_min_confidence) == (12, 0.3)
+    assert found.preset.draft is not None
+    assert found.left_out == ()
+
+
+def test_drafts_longer_than_kvchats_are_shortened_and_noted() -> None:
+    found = given("-m a.gguf --spec-type ngram-simple")
+    assert found.preset.speculation.n_draft_max == 16
+    assert any("48 tokens become 16" in note for note in found.notes)
+
+
+def test_arguments_stand_over_the_environment() -> None:
+    found = read_text(
+        "LLAMA_ARG_CTX_SIZE=1024 LLAMA_ARG_FLASH_ATTN=on LLAMA_ARG_FUTURE=1 "
+        "llama-server -m a.gguf -c 2048"
+    )
+    assert (found.preset.n_ctx, found.preset.flash_attention) == (2048, "on")
+    assert found.left_out == ("LLAMA_ARG_FUTURE=1",)
+
+
+def test_an_environment_file_alone_is_read() -> None:
+    preset = read_text("LLAMA_ARG_MODEL=/m/a.gguf\nLLAMA_ARG_CTX_SIZE=1024\n").preset
+    assert (preset.model, preset.n_ctx) == ("/m/a.gguf", 1024)
+
+
+def test_a_script_with_other_commands_is_read() -> None:
+    preset = read_text(
+        "#!/bin/bash\nset -e\nDIR=/models\ncd /opt/llama.cpp\n"
+        './build/bin/llama-server \\\n  -m "$DIR/a b.gguf" \\\n  -c 8192 > log 2>&1 &\n'
+    ).preset
+    assert (preset.model, preset.n_ctx, preset.name) == ("/models/a b.gguf", 8192, "a b")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "llama-server",
+        "./llama-server",
+        "llama serve",
+        "nice -n 10 /opt/llama.cpp/llama-server",
+        "env LLAMA_ARG_UBATCH=64 llama-server",
+        "docker run --rm -p 8080:8080 -v /m:/m ghcr.io/ggml-org/llama.cpp:server-cuda",
+        "",
+    ],
+)
+def test_whatever_starts_the_server_is_passed_over(start: str) -> None:
+    found = given(f"{start} -m /models/llama -c 512")
+    assert (found.preset.model, found.preset.n_ctx) == ("/models/llama", 512)
+    assert found.left_out == ()
+    assert found.preset.n_ubatch == (64 if "UBATCH" in start else 512)
+
+
+def test_a_micro_batch_over_the_batch_is_cut_as_llama_cpp_does() -> None:
+    preset = given("-m a.gguf -b 128 -ub 512").preset
+    assert (preset.n_batch, preset.n_ubatch) == (128, 128)
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "hello world", "# only a comment", "ls -l; pwd"])
+def test_what_is_no_command_is_refused(text: str) -> None:
+    with pytest.raises(ImportedFileError):
+        read_text(text)
+
+
+def test_impossible_values_are_refused_all_at_once() -> None:
+    with pytest.raises(ImportedFileError, match=r"top_p.*min_p"):
+        given("-m a.gguf --top-p 7 --min-p 3")
+
+
+def test_the_model_of_the_command_line_wins_over_the_one_beside_it(tmp_path: Path) -> None:
+    assert read_text("llama-server -m a.gguf", model="b.gguf").preset.model == "a.gguf"
+    assert read_text("llama-server -c 512", model="b.gguf").preset.model == "b.gguf"
+
+
+def test_several_types_give_the_head_and_one_predictor() -> None:
+    found = given(
+        "-m a.gguf --spec-type draft-mtp,ngram-simple,ngram-mod --spec-draft-n-max 2 "
+        "--spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 6"
+    )
+    assert found.preset.n_mtp_draft == 2
+    assert found.preset.speculation.predictor == "lookup"
+    assert found.preset.speculation.n_draft_max == 6
+    assert found.left_out == ("--spec-type ngram-mod",)
+    stages = given("-m a.gguf --spec-type mtp:n_max=3 --spec-type ngram-simple:ngram_size_n=4")
+    assert (stages.preset.n_mtp_draft, stages.preset.speculation.lookup_pattern_min) == (3, 4)
+
+
+def test_a_quote_without_its_end_does_not_hide_the_settings_before_it() -> None:
+    found = read_text('LLAMA_ARG_MODEL=/m.gguf\nLLAMA_ARG_CTX_SIZE="4096')
+    assert (found.preset.model, found.preset.n_ctx) == ("/m.gguf", 4096)

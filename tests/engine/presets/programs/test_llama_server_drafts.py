@@ -1,0 +1,130 @@
+"""Speculation leaves for llama-server so that it drafts there too."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.model.architecture import read_model
+from engine.presets.programs.flags import FLAG_SETS
+from engine.presets.programs.llama_server import arguments, remarks
+from tests.engine.presets.strategies import configurations
+
+PLAIN = Configuration(Path("/m.gguf"), 4096)
+
+
+def looking_up(**changes: object) -> Configuration:
+    speculation = SpeculationSettings(predictor=PredictorName.LOOKUP, **changes)  # type: ignore[arg-type]  # by name
+    return replace(PLAIN, speculation=speculation)
+
+
+def value(configuration: Configuration, flag: str, flags: str = "current") -> str:
+    words = arguments(configuration, FLAG_SETS[flags])  # type: ignore[index]  # a literal
+    return words[words.index(flag) + 1]
+
+
+@given(configuration=configurations())
+@settings(max_examples=80)
+def test_a_look_up_never_wants_drafts_that_llama_server_throws_away(
+    configuration: Configuration,
+) -> None:
+    if not configuration.speculation.drafts_from_text:
+        return
+    pattern = int(value(configuration, "--spec-ngram-simple-size-n"))
+    assert int(value(configuration, "--spec-ngram-simple-size-m")) >= pattern
+
+
+def test_a_fixed_length_shorter_than_the_pattern_is_raised_and_said() -> None:
+    short = looking_up(controller=ControllerName.FIXED, n_draft=2, lookup_pattern_min=6)
+    assert value(short, "--spec-ngram-simple-size-m") == "6"
+    assert any("drafts 6 at a time, not 2" in remark for remark in remarks(short))
+    long = looking_up(controller=ControllerName.FIXED, n_draft=9, lookup_pattern_min=6)
+    assert value(long, "--spec-ngram-simple-size-m") == "9"
+    assert remarks(long) == []
+
+
+def test_the_longest_copy_of_the_look_up_is_kept() -> None:
+    short = looking_up(n_draft_max=9, lookup_pattern_min=4, lookup_length_max=6)
+    assert value(short, "--spec-ngram-simple-size-m") == "6"
+
+
+def test_the_band_asks_for_its_longest_draft() -> None:
+    band = looking_up(controller=ControllerName.BAND, n_draft=3, n_draft_max=11)
+    assert value(band, "--spec-ngram-simple-size-m") == "11"
+    assert any("band rule" in remark for remark in remarks(band))
+
+
+def test_every_family_has_its_own_words_for_a_draft_model() -> None:
+    speculation = SpeculationSettings(predictor=PredictorName.DRAFT, n_draft=5)
+    draft = DraftConfiguration(Path("/d.gguf"), 4096)
+    drafting = replace(PLAIN, draft=draft, speculation=speculation)
+    assert value(drafting, "--spec-draft-n-max") == "5"
+    assert value(drafting, "--draft-max", "legacy") == "5"
+    assert value(drafting, "--spec-type", "ik") == "draft:n_max=5,n_min=0,p_min=0.6"
+    assert "--spec-type" not in arguments(drafting, FLAG_SETS["legacy"])
+
+
+@pytest.mark.parametrize("predictor", [PredictorName.OFF, PredictorName.LOOKUP])
+def test_a_draft_model_that_does_not_draft_stays_behind_aloud(predictor: PredictorName) -> None:
+    speculation = replace(PLAIN.speculation, predictor=predictor)
+    idle = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 512), speculation=speculation)
+    assert "--model-draft" not in arguments(idle)
+    assert any("d.gguf stays behind" in remark for remark in remarks(idle))
+
+
+def test_a_draft_model_guesses_behind_a_combined_look_up_on_todays_servers() -> None:
+    speculation = SpeculationSettings(predictor=PredictorName.COMBINED, n_draft=5)
+    both = replace(PLAIN, draft=DraftConfiguration(Path("/d.gguf"), 4096), speculation=speculation)
+    assert value(both, "--spec-type") == "ngram-simple,draft-simple"
+    assert arguments(both).count("--spec-type") == 1
+    assert (value(both, "--model-draft"), value(both, "--spec-draft-n-max")) == ("/d.gguf", "5")
+    assert not any("d.gguf stays behind" in remark for remark in remarks(both))
+    assert "--model-draft" not in arguments(both, FLAG_SETS["legacy"])
+    assert any("d.gguf stays behind" in each for each in remarks(both, None, FLAG_SETS["legacy"]))
+
+
+def test_the_models_own_head_drafts_beside_the_look_up() -> None:
+    both = replace(looking_up(), n_mtp_draft=2)
+    assert value(both, "--spec-type") == "draft-mtp,ngram-simple"
+    assert value(both, "--spec-draft-n-max") == "2"
+    assert arguments(both).count("--spec-type") == 1
+    assert value(both, "--spec-type", "ik") == "mtp:n_max=2,p_min=0"
+    assert "draft-mtp" not in arguments(both, FLAG_SETS["legacy"])
+    assert any("own head unused" in each for each in remarks(both, None, FLAG_SETS["legacy"]))
+
+
+def test_the_models_own_head_drafts_instead_of_a_draft_model() -> None:
+    speculation = SpeculationSettings(predictor=PredictorName.DRAFT)
+    both = replace(
+        PLAIN,
+        draft=DraftConfiguration(Path("/d.gguf"), 4096),
+        speculation=speculation,
+        n_mtp_draft=2,
+    )
+    assert "--model-draft" not in arguments(both)
+    assert any("the head drafts" in remark for remark in remarks(both))
+
+
+def test_a_head_that_the_model_has_not_is_warned_of(starter_path: Path) -> None:
+    headed = replace(PLAIN, model_path=starter_path, n_mtp_draft=2)
+    assert any(
+        "has no next-token head" in each for each in remarks(headed, read_model(starter_path))
+    )
+    assert not any("has no next-token head" in each for each in remarks(headed))
+
+
+@pytest.mark.parametrize("flags", FLAG_SETS)
+def test_a_plugin_stays_behind_and_is_told_by_name(flags: str) -> None:
+    settings = SpeculationSettings(PredictorName.CUSTOM, custom_predictor="mine")
+    configuration = replace(PLAIN, speculation=settings)
+    flag_set = FLAG_SETS[flags]  # type: ignore[index]  # a key of it
+    assert not any("spec" in word or "draft" in word for word in arguments(configuration, flag_set))
+    assert any("custom:mine" in remark for remark in remarks(configuration, flags=flag_set))

@@ -1,0 +1,216 @@
+"""What leaves for another program comes back as it was, but for what a remark names."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+
+from engine.configuration import (
+    Configuration,
+    ControllerName,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+from engine.model.architecture import read_model
+from engine.planning.resolve import Machine, resolve
+from engine.presets.library import builtin_dir, find_preset, list_presets, preset_of
+from engine.presets.preset import Preset
+from engine.presets.programs.base import ExportError, ExportRequest, Format
+from engine.presets.programs.flags import FLAG_SETS, FlagSet
+from engine.presets.programs.formats import FORMATS, read_text
+from engine.presets.programs.llama_server_drafts import has_head
+from tests.engine.presets.strategies import configurations
+
+WITH_FLAGS = [each for each in FORMATS.values() if each.flag_sets]
+PAIRS = [(each.name, FLAG_SETS[flags]) for each in WITH_FLAGS for flags in each.flag_sets]
+NOBODY = Path("/nonexistent")
+
+
+def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Configuration:
+    """Give the configuration without what these flags cannot say; each of it is a remark."""
+    usual, said = SpeculationSettings(), configuration.speculation
+    match said.predictor:
+        case PredictorName.OFF | PredictorName.CUSTOM:
+            kept = SpeculationSettings(predictor=PredictorName.OFF)
+        case PredictorName.LOOKUP | PredictorName.SUFFIX | PredictorName.COMBINED:
+            length = min(said.n_draft_of_server, 16)
+            kept = SpeculationSettings(
+                predictor=PredictorName.LOOKUP,
+                lookup_pattern_min=said.lookup_pattern_min,
+                n_draft=min(usual.n_draft, length),
+                n_draft_max=length,
+            )
+        case PredictorName.DRAFT:
+            kept = SpeculationSettings(
+                predictor=PredictorName.DRAFT,
+                n_draft=said.n_draft,
+                n_draft_max=max(said.n_draft, usual.n_draft_max),
+                draft_min_tokens=min(said.draft_min_tokens, said.n_draft),
+                draft_min_confidence=said.draft_min_confidence,
+            )
+    same = replace(configuration, speculation=kept)
+    if has_head(configuration, flags) and said.predictor is PredictorName.DRAFT:
+        off = SpeculationSettings(predictor=PredictorName.OFF)
+        same = replace(same, speculation=off, draft=None)
+    if flags.name == "legacy":
+        same = replace(same, n_mtp_draft=0)
+    if flags.name != "ik":
+        return same
+    flash = "on" if same.flash_attention == "auto" else same.flash_attention
+    return replace(
+        same, kv_unified=False, swa_full=False, use_extra_buffers=True, flash_attention=flash
+    )
+
+
+def through(format_name: str, flags: FlagSet, configuration: Configuration) -> Preset:
+    request = ExportRequest(configuration, name="there and back", flag_set=flags)
+    return read_text(FORMATS[format_name].render(request).text, name="back").preset
+
+
+@pytest.mark.parametrize(
+    ("format_name", "flags"), PAIRS, ids=lambda each: getattr(each, "name", each)
+)
+@given(configuration=configurations())
+@settings(max_examples=30)
+def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
+    format_name: str, flags: FlagSet, configuration: Configuration
+) -> None:
+    expected = preset_of(as_llama_server_has_it(configuration, flags), "back")
+    if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
+        configuration = replace(configuration, lora_paths=())
+        expected = expected.model_copy(update={"lora": ()})
+        if configuration.flash_attention == "auto":
+            expected = expected.model_copy(update={"flash_attention": "auto"})
+    try:
+        found = through(format_name, flags, configuration)
+    except ExportError:
+        assume(False)
+        raise
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", [entry.path.stem for entry in list_presets(NOBODY)])
+def test_every_builtin_preset_resolves_to_the_same_after_a_round_trip(
+    starter_path: Path, name: str
+) -> None:
+    model = read_model(starter_path)
+    machine = Machine((Device("GPU 0", "gpu", 24 * GIB, 24 * GIB), _main_memory()))
+    configuration = resolve(
+        find_preset(str(builtin_dir() / f"{name}.toml"), NOBODY), model, machine
+    )
+    back = resolve(through("shell", FLAG_SETS["current"], configuration), model, machine)
+    assert back == as_llama_server_has_it(configuration, FLAG_SETS["current"])
+
+
+def test_a_look_up_comes_back_whole_and_the_default_suffixes_as_look_up() -> None:
+    current, usual = FLAG_SETS["current"], Configuration(Path("/m.gguf"), 4096)
+    look_up = replace(usual.speculation, predictor=PredictorName.LOOKUP)
+    with_look_up = replace(usual, speculation=look_up)
+    assert as_llama_server_has_it(with_look_up, current) == with_look_up
+    assert through("shell", current, with_look_up) == preset_of(with_look_up, "back")
+    assert usual.speculation.predictor is PredictorName.SUFFIX
+    assert through("shell", current, usual) == preset_of(with_look_up, "back")
+
+
+@given(configuration=configurations())
+@settings(max_examples=40)
+def test_what_does_not_come_back_was_a_remark(configuration: Configuration) -> None:
+    kept = as_llama_server_has_it(configuration, FLAG_SETS["current"])
+    remarks = FORMATS["llama-server"].render(ExportRequest(configuration)).remarks
+    said = configuration.speculation
+    if has_head(configuration, FLAG_SETS["current"]) and said.predictor is PredictorName.DRAFT:
+        assert any("the head drafts" in remark for remark in remarks)
+        return
+    if said.predictor is PredictorName.CUSTOM:
+        assert any(f"the predictor is {said.predictor_title}" in remark for remark in remarks)
+        return
+    if said.predictor is not PredictorName.OFF and said.controller is not ControllerName.FIXED:
+        assert any(f"{said.controller} rule" in remark for remark in remarks)
+    if said.drafts_from_text and said.predictor is not PredictorName.LOOKUP:
+        assert any(f"the predictor is {said.predictor}" in remark for remark in remarks)
+    if said.drafts_from_text and said.controller is ControllerName.FIXED:
+        is_longer = kept.speculation.n_draft_max != said.n_draft
+        assert is_longer == any("drafts nothing shorter" in remark for remark in remarks)
+
+
+EVERYWHERE = [
+    (each.name, FLAG_SETS[flags])
+    for each in FORMATS.values()
+    for flags in each.flag_sets or ("current",)
+]
+DRAFTING = ("n_draft", "draft_min_tokens", "draft_min_confidence")
+"""What other programs have beside kvchat; the rest is for predictors that only kvchat has."""
+WORDS = {
+    "mmproj": ("mmproj_path",),
+    "lora": ("lora_paths", "adapters"),
+    "predictor": ("the predictor is", "the draft model"),
+}
+"""Fields of a preset by the words that a remark has for them, where they are others."""
+
+
+def fields_of(preset: Preset) -> dict[str, object]:
+    """What another program can say, field by field."""
+    known = preset.model_dump()
+    speculation, sampling = known.pop("speculation"), known.pop("sampling")
+    least = min(speculation["draft_min_tokens"], speculation["n_draft"])
+    drafting = {**{key: speculation[key] for key in DRAFTING}, "draft_min_tokens": least}
+    if known["mmproj"] is None:
+        known["mmproj_offload"] = True  # of no projector
+    return {**known, **sampling, **drafting, "predictor": speculation["predictor"]}
+
+
+def unsaid(configuration: Configuration, form: Format, flags: FlagSet) -> list[str]:
+    """The fields that neither come back from a format nor are named in a remark of it."""
+    request = ExportRequest(configuration, name="there and back", flag_set=flags)
+    exported = form.render(request)
+    found = read_text(exported.text, name="back", model=str(configuration.model_path))
+    before, after = (fields_of(each) for each in (preset_of(configuration, "back"), found.preset))
+    differing = {name for name in before if before[name] != after[name]}
+    if "predictor" in differing or before["predictor"] != PredictorName.DRAFT:
+        differing -= {*DRAFTING}
+    remarks = " ".join(exported.remarks)
+    return sorted(
+        name for name in differing if not any(word in remarks for word in WORDS.get(name, (name,)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
+)
+@given(configuration=configurations())
+@settings(max_examples=25)
+def test_every_field_comes_back_or_is_named_in_a_remark(
+    format_name: str, flags: FlagSet, configuration: Configuration
+) -> None:
+    if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
+        configuration = replace(configuration, lora_paths=())
+    try:
+        lost = unsaid(configuration, FORMATS[format_name], flags)
+    except ExportError:
+        assume(False)
+        raise
+    assert lost == []
+
+
+@given(configuration=configurations())
+@settings(max_examples=40)
+def test_lm_studio_gives_back_what_it_was_given(configuration: Configuration) -> None:
+    exported = FORMATS["lm-studio"].render(ExportRequest(configuration))
+    found = read_text(exported.text).preset
+    assert found.n_ctx == configuration.n_ctx
+    assert (found.n_batch, found.n_ubatch) == (configuration.n_batch, configuration.n_ubatch)
+    assert found.offload_kqv is configuration.offload_kqv
+    assert found.type_k == ("f16" if configuration.type_k == "bf16" else configuration.type_k)
+    assert found.sampling.temperature == configuration.sampling.temperature
+    assert found.sampling.min_p == configuration.sampling.min_p
+    is_drafting = configuration.speculation.predictor is PredictorName.DRAFT
+    assert found.n_mtp_draft == configuration.n_mtp_draft
+    is_drafting = is_drafting and not configuration.n_mtp_draft
+    assert (found.draft is not None) is is_drafting
+
+
+def _main_memory() -> Device:
+    return Device("CPU", "cpu", 32 * GIB, 32 * GIB)
