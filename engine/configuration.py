@@ -1,9 +1,17 @@
-"""The numbers that a session is built from: the outcome of preset, model and hardware."""
+"""The settings of a model that runs, each defined once: name, type, bounds, default and meaning.
 
-from dataclasses import dataclass, field
+A preset has the fields of `EngineSettings` as rules, a `Configuration` has them as the numbers that
+a session, an estimate and an export are made from.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+Target = Literal["kvchat", "llama-server"]
+"""The program that a configuration is for: slots, rows of logits and window caches differ."""
 
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
@@ -14,10 +22,42 @@ MOST_COUNT = 2**31 - 1
 """The largest count: llama.cpp keeps them in 32 bits."""
 MAX_DRAFT = 16
 """Most tokens a draft may have; `n_outputs_max` of the target is one more."""
+MAX_PATTERN = 64
+MOST_DEVICES = 128
+
+
+class Bounds:
+    """What a value may be, by pydantic's names: `ge`, `le`, `gt`, `lt`, `pattern` and so on.
+
+    Whoever reads a preset asks for the check; this module goes without pydantic, which takes longer
+    to import than many a command to run.
+    """
+
+    __slots__ = ("_constraints",)
+
+    def __init__(self, **constraints: float | str) -> None:
+        self._constraints = constraints
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: Callable[[object], dict[str, object]]
+    ) -> dict[str, object]:
+        return {**handler(source), **self._constraints}
+
+
+STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+"""How pydantic reads these dataclasses: no key that is none, no number that is none."""
+Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
+DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
+PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
+Batch = Annotated[int, Bounds(ge=1, le=65536)]
+Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
+Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
+TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
+MinP = Annotated[float, Bounds(ge=0.0, lt=1.0)]
 
 
 class PredictorName(StrEnum):
-    """The sources of drafted tokens that a session can be told to use."""
+    """The sources of drafted tokens that a session can use."""
 
     OFF = "off"
     LOOKUP = "lookup"
@@ -39,36 +79,38 @@ class ControllerName(StrEnum):
 class SpeculationSettings:
     """Who drafts, and how many tokens a round."""
 
+    __pydantic_config__ = STRICT
+
     predictor: PredictorName = PredictorName.SUFFIX
     custom_predictor: str = ""
     """Name of the plugin's predictor that `custom` is; empty where none is named."""
     controller: ControllerName = ControllerName.AUTO
-    n_draft: int = 3
-    """Draft length: the fixed one, or where the band starts; 1 to `MAX_DRAFT` tokens. The automatic
-    rule takes neither this nor `n_draft_max`."""
-    n_draft_max: int = 8
+    n_draft: DraftLength = 3
+    """Draft length: the fixed one, or where the band starts. The automatic rule takes neither this
+    nor `n_draft_max`."""
+    n_draft_max: DraftLength = 8
     """Longest draft that the band may reach."""
-    lookup_pattern_min: int = 5
+    lookup_pattern_min: PatternLength = 5
     """Shortest run of tokens that the look-up trusts. On two processor cores a drafted token costs
     half a plain step; five tokens of agreement are right often enough for that."""
-    lookup_pattern_max: int = 16
+    lookup_pattern_max: PatternLength = 16
     """Longest run of tokens that the look-up compares."""
-    lookup_length_min: int = 1
-    """Tokens that must stand behind an earlier place for the look-up to copy them."""
-    lookup_length_max: int = MAX_DRAFT
+    lookup_length_min: DraftLength = 1
+    """Tokens that must follow an earlier occurrence for the look-up to copy them."""
+    lookup_length_max: DraftLength = MAX_DRAFT
     """Most tokens that the look-up copies, whatever draft length is wanted."""
-    suffix_min_confidence: float = 0.7
+    suffix_min_confidence: Probability = 0.7
     """Probability under which a suffix draft ends, that all of its tokens are right; 0 never ends.
     On two processor cores 0.5 to 0.8 gain the same, and 0.7 drafts fewer tokens than 0.5."""
-    draft_min_tokens: int = 0
+    draft_min_tokens: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
     """Tokens a draft model proposes whatever its confidence."""
-    draft_min_confidence: float = 0.6
+    draft_min_confidence: Probability = 0.6
     """Probability under which a draft model stops drafting; 0 never stops."""
     verification: Verification = "coupled"
     """How a draft is judged above temperature 0: `coupled` and `match` give the same text as no
     draft; `rejection` and `block` accept more and keep the law of the text, not the text."""
     bonus_token: bool = True
-    """Whether the target adds a token of its own behind a draft that was accepted whole."""
+    """Whether the target adds a token of its own to a draft that was accepted whole."""
     strict: bool = False
     """Whether drafts keep to the batches that come out to the bit as plain decoding's steps, or,
     where there are none, near ties are decoded again alone; for `coupled` and `match`."""
@@ -79,7 +121,7 @@ class SpeculationSettings:
         return self.title_of(self.predictor)
 
     def title_of(self, name: PredictorName) -> str:
-        """Give what a predictor would be shown as if these settings named it."""
+        """A predictor as it would be shown if these settings named it."""
         if name is PredictorName.CUSTOM and self.custom_predictor:
             return f"{name}:{self.custom_predictor}"
         return name.value
@@ -120,15 +162,17 @@ class SamplingSettings:
     Temperature 0 is greedy: a one-hot at the largest logit after penalties.
     """
 
-    repetition_penalty: float = 1.0
+    __pydantic_config__ = STRICT
+
+    repetition_penalty: Annotated[float, Bounds(gt=0.0, le=10.0)] = 1.0
     """Divides positive and multiplies negative logits of recent tokens; 1 is off."""
-    repetition_window: int = 64
+    repetition_window: Count = 64
     """How many recent tokens are penalised; 0 is off."""
-    temperature: float = 0.0
-    top_k: int = 0
+    temperature: Temperature = 0.0
+    top_k: Count = 0
     """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    min_p: float = 0.0
+    top_p: TopP = 1.0
+    min_p: MinP = 0.0
 
 
 DRAFT_N_CTX = 4096
@@ -151,14 +195,59 @@ class DraftConfiguration:
 class TensorOverride:
     """Tensors that go to a device of their own: llama.cpp's `--override-tensor`."""
 
-    pattern: str
-    """Regular expression that is searched in the tensor's name."""
-    device: str = "CPU"
+    __pydantic_config__ = STRICT
+
+    pattern: Annotated[str, Bounds(pattern=r"^[^,=]+$")]
+    """Regular expression that is searched in the tensor's name; llama.cpp cuts at `,` and `=`."""
+    device: Annotated[str, Bounds(min_length=1)] = "CPU"
     """`CPU`, or the number of a GPU as in `GPU 0`; llama.cpp calls it CUDA0, Vulkan0 and so on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """How a model runs: what a preset and a configuration say in the same words."""
+
+    type_k: KVTypeName = "f16"
+    """Type of the cached keys."""
+    type_v: KVTypeName = "f16"
+    """Type of the cached values."""
+    flash_attention: FlashAttention = "auto"
+    n_batch: Batch = 2048
+    n_ubatch: Batch = 512
+    n_slots: Annotated[int, Bounds(ge=1, le=256)] = 1
+    """Requests that llama-server answers, or chats that kvchat's context holds, side by side."""
+    kv_unified: bool = False
+    """Whether the slots share their cells."""
+    swa_full: bool = False
+    """Whether sliding-window layers keep every token."""
+    offload_kqv: bool = True
+    """Whether the cache of a layer lies on the layer's GPU; else it stays in main memory."""
+    split_mode: SplitMode = "layer"
+    """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
+    main_gpu: Count = 0
+    tensor_split: Annotated[
+        tuple[Annotated[float, Bounds(ge=0, le=MOST_COUNT)], ...], Bounds(max_length=MOST_DEVICES)
+    ] = ()
+    """Share of each GPU in the layers, in any unit; empty shares by free memory."""
+    tensor_overrides: tuple[TensorOverride, ...] = ()
+    """Tensors with a device of their own; the first match wins, before `n_cpu_moe`."""
+    mmproj_offload: bool = True
+    """Whether the projector lies on the first GPU."""
+    n_mtp_draft: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
+    """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
+    n_threads: Annotated[int, Bounds(ge=1, le=1024)] | None = None
+    """Threads while decoding; None is one per physical core."""
+    use_extra_buffers: bool = True
+    """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
+    speculation: SpeculationSettings = SpeculationSettings()
+
+    def shared(self) -> dict[str, Any]:
+        """The fields of this class, by name: of a preset or of a configuration."""
+        return {each.name: getattr(self, each.name) for each in fields(EngineSettings)}
+
+
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(EngineSettings):
     """Everything that a backend and a session need, as plain numbers.
 
     `n_gpu_layers` is the number of layers from the last one on that go to the GPU, the output
@@ -167,40 +256,15 @@ class Configuration:
 
     model_path: Path
     n_ctx: int
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    type_k: KVTypeName = "f16"
-    type_v: KVTypeName = "f16"
-    flash_attention: FlashAttention = "auto"
     n_gpu_layers: int = -1
-    n_slots: int = 1
-    kv_unified: bool = False
-    swa_full: bool = False
-    offload_kqv: bool = True
-    split_mode: SplitMode = "layer"
-    """Whether several GPUs share the layers, or `main_gpu` takes all."""
-    main_gpu: int = 0
-    tensor_split: tuple[float, ...] = ()
-    """Share of each GPU in the layers, in any unit; empty shares by free memory."""
     n_cpu_moe: int = 0
     """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""
-    tensor_overrides: tuple[TensorOverride, ...] = ()
-    """First match wins, before `n_cpu_moe`."""
     mmproj_path: Path | None = None
     """Projector of a vision or audio model: for llama-server, kvchat loads none."""
-    mmproj_offload: bool = True
-    """Whether the projector lies on the first GPU."""
     lora_paths: tuple[Path, ...] = ()
     """Adapters that are loaded beside the model, at scale 1."""
-    n_mtp_draft: int = 0
-    """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
-    n_threads: int | None = None
-    """Threads while decoding; None is one per physical core."""
-    use_extra_buffers: bool = True
-    """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
     draft: DraftConfiguration | None = None
-    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    sampling: SamplingSettings = SamplingSettings()
 
     @property
     def n_rows(self) -> int:
@@ -210,3 +274,28 @@ class Configuration:
         `src/llama-context.cpp`, 0c1e57098).
         """
         return max(1 + MAX_DRAFT, self.n_slots)
+
+    def of_draft(self, target: Target) -> "Configuration | None":
+        """The draft model's own configuration in a program; None where there is no draft model.
+
+        llama-server opens the draft with the context and the slots of the target.
+        """
+        draft = self.draft
+        if draft is None:
+            return None
+        is_kvchat = target == "kvchat"
+        return replace(
+            self,
+            model_path=draft.model_path,
+            n_ctx=draft.n_ctx if is_kvchat else self.n_ctx,
+            n_slots=1 if is_kvchat else self.n_slots,
+            n_gpu_layers=draft.n_gpu_layers,
+            type_k=draft.type_k,
+            type_v=draft.type_v,
+            n_cpu_moe=0,
+            tensor_overrides=(),
+            lora_paths=(),
+            mmproj_path=None,
+            draft=None,
+            n_mtp_draft=0,
+        )

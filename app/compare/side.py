@@ -154,7 +154,7 @@ def side_choices(
         else:
             here += [SideChoice(side.with_controller(rule)) for rule in _RULES]
     presets = [
-        SideChoice(Side(read_preset(entry.path).speculation.settings()), entry.name)
+        SideChoice(Side(read_preset(entry.path).speculation), entry.name)
         for entry in list_presets(presets_dir)
         if entry.problem is None
     ]

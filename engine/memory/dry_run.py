@@ -79,7 +79,7 @@ class DryRun:
                 silent too long; the message says which.
         """
         found = self._buffers(request_of(configuration, target), "target")
-        alone = draft_alone(configuration, target)
+        alone = configuration.of_draft(target)
         if alone is None:
             return found
         return found + self._buffers(request_of(alone, target, alone.n_slots), "draft")
@@ -153,31 +153,6 @@ class DryRun:
         )
 
 
-def draft_alone(configuration: Configuration, target: Target) -> Configuration | None:
-    """Give the draft model's own configuration, or None where none is asked for.
-
-    llama-server opens the draft with the context and the slots of the target.
-    """
-    draft = configuration.draft
-    if draft is None:
-        return None
-    return replace(
-        configuration,
-        model_path=draft.model_path,
-        n_ctx=draft.n_ctx if target == "kvchat" else configuration.n_ctx,
-        n_slots=1 if target == "kvchat" else configuration.n_slots,
-        n_gpu_layers=draft.n_gpu_layers,
-        type_k=draft.type_k,
-        type_v=draft.type_v,
-        n_cpu_moe=0,
-        tensor_overrides=(),
-        lora_paths=(),
-        mmproj_path=None,
-        draft=None,
-        n_mtp_draft=0,
-    )
-
-
 def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
     """Give what the process is asked: plain values, named as llama.cpp names its parameters.
 
@@ -233,7 +208,7 @@ def with_measured(
     if planned.configuration.n_mtp_draft:  # a dry run leaves out the weights of a model's own head
         measured = [buffer for buffer in measured if buffer.kind != "model"]
     own = _measured_devices(planned.devices, measured)
-    alone = draft_alone(planned.configuration, planned.target)
+    alone = planned.configuration.of_draft(planned.target)
     if draft is None or alone is None:
         return replace(planned, devices=own)
     devices = tuple(device.device for device in planned.devices)

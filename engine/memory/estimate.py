@@ -227,20 +227,9 @@ def _by_device(
 
 
 def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:
-    if configuration.draft is None:
+    own = configuration.of_draft(target)
+    if own is None:
         return
-    is_kvchat = target == "kvchat"
-    own = replace(
-        configuration,
-        n_ctx=configuration.draft.n_ctx if is_kvchat else configuration.n_ctx,
-        n_slots=1 if is_kvchat else configuration.n_slots,
-        n_gpu_layers=configuration.draft.n_gpu_layers,
-        type_k=configuration.draft.type_k,
-        type_v=configuration.draft.type_v,
-        n_cpu_moe=0,
-        tensor_overrides=(),
-        n_mtp_draft=0,
-    )
     shape = shape_for(draft.architecture, own, target, ledger.all)
     rows = own.n_slots
     ledger.part(TermKind.DRAFT)

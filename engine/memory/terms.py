@@ -3,12 +3,11 @@
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 
+from engine.configuration import Target as Target
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 
-Target = Literal["kvchat", "llama-server"]
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
 GPU_OVERHEAD_BYTES = 300 * MIB
 """CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""

@@ -139,8 +139,7 @@ def _with_rules(preset: Preset, asked: PlanRequest) -> Preset:
     if isinstance(n_batch, int) and "n_ubatch" not in changed:
         changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
     if asked.draft is not None:
-        speculation = {"predictor": PredictorName.DRAFT}
-        changed["speculation"] = preset.speculation.model_copy(update=speculation)
+        changed["speculation"] = replace(preset.speculation, predictor=PredictorName.DRAFT)
     return preset.model_copy(update=changed)
 
 

@@ -65,36 +65,18 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
             f"n_ubatch is {rules.n_ubatch} and n_batch {rules.n_batch}: the first is at most the "
             "second"
         )
-    speculation = rules.speculation.settings()
-    if speculation.predictor is PredictorName.DRAFT and draft is None:
+    if rules.speculation.predictor is PredictorName.DRAFT and draft is None:
         raise PresetError(
             "the predictor is draft but no draft model is named: add [draft] model, or --draft"
         )
     return Configuration(
         model_path=path,
         n_ctx=LEAST_N_CTX,
-        n_batch=rules.n_batch,
-        n_ubatch=rules.n_ubatch,
-        type_k=rules.type_k,
-        type_v=rules.type_v,
-        flash_attention=rules.flash_attention,
-        n_slots=rules.n_slots,
-        kv_unified=rules.kv_unified,
-        swa_full=rules.swa_full,
-        offload_kqv=rules.offload_kqv,
-        split_mode=rules.split_mode,
-        main_gpu=rules.main_gpu,
-        tensor_split=rules.tensor_split,
+        **rules.shared(),
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
-        tensor_overrides=tuple(rule.override() for rule in rules.tensor_overrides),
         mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
-        mmproj_offload=rules.mmproj_offload,
         lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
-        n_mtp_draft=rules.n_mtp_draft,
-        use_extra_buffers=rules.use_extra_buffers,
-        n_threads=rules.n_threads,
         draft=None if draft is None else _draft(rules, draft),
-        speculation=speculation,
         sampling=rules.sampling.settings(),
     )
 

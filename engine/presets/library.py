@@ -1,12 +1,12 @@
 """The presets that come with kvchat, and those of the user in a folder."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tomlkit
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError
 from engine.files import replace_file
 from engine.presets.preset import Preset, read_preset
@@ -28,12 +28,12 @@ class PresetEntry:
 
 
 def builtin_dir() -> Path:
-    """Give the folder of the presets that come with kvchat: the wheel's, or the checkout's."""
+    """The folder of the presets that come with kvchat: the wheel's, or the checkout's."""
     return PACKAGED if PACKAGED.is_dir() else CHECKOUT
 
 
 def list_presets(user_dir: Path) -> list[PresetEntry]:
-    """Give the user's presets, then the built-in ones; broken files are listed with the reason."""
+    """The user's presets, then the built-in ones; broken files are listed with the reason."""
     return [
         *(_entry(path, is_builtin=False) for path in _sorted(user_dir)),
         *(_entry(path, is_builtin=True) for path in _sorted(builtin_dir())),
@@ -41,7 +41,7 @@ def list_presets(user_dir: Path) -> list[PresetEntry]:
 
 
 def _sorted(folder: Path) -> list[Path]:
-    """Give the preset files of a folder by name, numbers by their value: 6 before 12."""
+    """The preset files of a folder by name, numbers by their value: 6 before 12."""
     return sorted(
         folder.glob("*.toml"),
         key=lambda path: [
@@ -52,7 +52,7 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def find_preset(name: str, user_dir: Path) -> Preset:
-    """Give a preset by its name or path; the user's come before built-in ones.
+    """A preset by its name or path; the user's come before built-in ones.
 
     Raises:
         PresetError: there is none, or it is not valid.
@@ -88,13 +88,14 @@ def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = Fals
 
 
 def preset_toml(preset: Preset) -> str:
-    """Give the text of a preset's file, without the values that are defaults."""
+    """The text of a preset's file, without the values that are defaults."""
     data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    return tomlkit.dumps({"name": preset.name, **data})
+    names = sorted(data, key=lambda name: name in EngineSettings.__annotations__)
+    return tomlkit.dumps({"name": preset.name, **{name: data[name] for name in names}})
 
 
 def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
-    """Give a preset of the user another name.
+    """Rename a preset of the user.
 
     Raises:
         PresetError: the name is taken or impossible, or the preset is a built-in one.
@@ -124,38 +125,21 @@ def delete_preset(path: Path, user_dir: Path) -> None:
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
-    """Give a preset that resolves to a configuration again.
+    """A preset that resolves to a configuration again.
 
     Raises:
         PresetError: the name is impossible.
     """
     data: dict[str, object] = {
+        **configuration.shared(),
         "name": name,
         "model": str(configuration.model_path),
         "n_ctx": configuration.n_ctx,
-        "type_k": configuration.type_k,
-        "type_v": configuration.type_v,
-        "flash_attention": configuration.flash_attention,
-        "n_batch": configuration.n_batch,
-        "n_ubatch": configuration.n_ubatch,
         "n_gpu_layers": _layers(configuration.n_gpu_layers),
-        "n_slots": configuration.n_slots,
-        "kv_unified": configuration.kv_unified,
-        "swa_full": configuration.swa_full,
-        "offload_kqv": configuration.offload_kqv,
-        "split_mode": configuration.split_mode,
-        "main_gpu": configuration.main_gpu,
-        "tensor_split": configuration.tensor_split,
         "n_cpu_moe": _layers(configuration.n_cpu_moe),
-        "tensor_overrides": [_fields(each) for each in configuration.tensor_overrides],
         "mmproj": None if configuration.mmproj_path is None else str(configuration.mmproj_path),
-        "mmproj_offload": configuration.mmproj_offload,
         "lora": [str(path) for path in configuration.lora_paths],
-        "n_mtp_draft": configuration.n_mtp_draft,
-        "use_extra_buffers": configuration.use_extra_buffers,
-        "n_threads": configuration.n_threads,
-        "speculation": _fields(configuration.speculation),
-        "sampling": _fields(configuration.sampling),
+        "sampling": asdict(configuration.sampling),
     }
     draft = configuration.draft
     if draft is not None:
@@ -168,13 +152,8 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
     return _validated(data)
 
 
-def _layers(n_gpu_layers: int) -> int | str:
-    return "all" if n_gpu_layers < 0 else n_gpu_layers
-
-
-def _fields(settings: object) -> dict[str, object]:
-    names = settings.__dataclass_fields__  # type: ignore[attr-defined]  # a settings dataclass
-    return {name: getattr(settings, name) for name in names}
+def _layers(n_layers: int) -> int | str:
+    return "all" if n_layers < 0 else n_layers
 
 
 def _named(preset: Preset, name: str) -> Preset:

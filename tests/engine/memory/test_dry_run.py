@@ -10,7 +10,7 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
-from engine.memory.dry_run import DryRun, MeasuredBuffer, draft_alone, request_of, with_measured
+from engine.memory.dry_run import DryRun, MeasuredBuffer, request_of, with_measured
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import Source, TermKind
@@ -132,14 +132,14 @@ def test_rows_to_take_tokens_back_are_the_servers() -> None:
 def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
     draft = DraftConfiguration(Path("d.gguf"), n_ctx=1024, type_k="q8_0")
     configuration = Configuration(Path("m.gguf"), n_ctx=4096, n_cpu_moe=2, draft=draft)
-    kvchat, server = (draft_alone(configuration, name) for name in ("kvchat", "llama-server"))
+    kvchat, server = (configuration.of_draft(name) for name in ("kvchat", "llama-server"))
     assert kvchat is not None
     assert server is not None
     assert (kvchat.n_ctx, server.n_ctx) == (1024, 4096)
     assert (server.type_k, server.n_cpu_moe, server.draft) == ("q8_0", 0, None)
-    assert draft_alone(server, "llama-server") is None
+    assert server.of_draft("llama-server") is None
     several = replace(configuration, n_slots=4)
-    alone = [draft_alone(several, name) for name in ("kvchat", "llama-server")]
+    alone = [several.of_draft(name) for name in ("kvchat", "llama-server")]
     assert [found.n_slots for found in alone if found] == [1, 4]
 
 
