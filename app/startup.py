@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app import paths
+from app.cache.cached_chats import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.reopening import restore_last_chat
 from app.chat.snapshot import PlannedBytes
@@ -47,7 +48,7 @@ class Services:
     """How tokens are coloured at the start."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The user's keys by binding id."""
-    forget_kept: Callable[[str], None] = lambda _: None
+    forget_kept: Callable[[str], object] = lambda _: None
     """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""
 
 
@@ -110,19 +111,11 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
         save_speculation=lambda key, value: save_setting("speculation", key, value),
         tint=settings.ui.tint,
         keymap=keymap.keys,
-        forget_kept=_forget_kept,
+        forget_kept=forget_on_disk,
     )
     problems = filter(None, (loaded.problem, no_default))
     notices = (*problems, *keymap.problems, *store.notices)
     return AppParts(settings, store, controller, services, model, notices)
-
-
-def _forget_kept(owner: str) -> None:
-    from engine.cache.snapshot_store import forget_owner  # with the first chat that is deleted
-
-    folder = paths.snapshots_dir()
-    if folder.is_dir():
-        forget_owner(folder, owner)
 
 
 def _usual_model(

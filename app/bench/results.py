@@ -42,7 +42,7 @@ class Run:
     """Runs of one pair and group ran next to each other."""
     seed: int
     decode_tps: float
-    """Tokens a second behind the prefill."""
+    """Tokens a second after the prefill."""
     n_tokens: int
     finish_reason: str
     n_rounds: int

@@ -34,6 +34,7 @@ from app.bench.verdict import (
     recommend,
     slow_prompts,
 )
+from app.render.console import plain_table
 
 GOOD, BAD, MUTED = "green", "red", "dim"
 COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round", "same text")
@@ -98,7 +99,7 @@ def against_line(comparison: AutoAgainstBest) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with two digits behind the point."""
+    """A ratio with three digits after the point."""
     return fmt.NO_VALUE if value is None else f"{value:.3f}"
 
 
@@ -202,11 +203,9 @@ def _curve(points: Sequence[CurvePoint]) -> Iterator[RenderableType]:
 
 
 def _table(titles: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style=MUTED)
-    for title in titles:
-        is_text = title in ("policy", "worst prompt", "same text", "tokens", "95 %")
-        table.add_column(title, justify="left" if is_text else "right", overflow="fold")
-    return table
+    texts = ("policy", "worst prompt", "same text", "tokens", "95 %")
+    numbers = [title for title in titles if title not in texts]
+    return plain_table(titles, numbers=numbers, header_style=MUTED)
 
 
 def time_left(elapsed_s: float, n_done: int, n_total: int) -> float | None:

@@ -4,10 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from app import paths
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from engine.cache.report import CacheEntry, TierName
+
+if TYPE_CHECKING:
+    from engine.cache.snapshot_store import Forgotten
 
 NOBODY = ""
 """Owner of snapshots whose chats are deleted, or that no chat asked for."""
@@ -93,6 +98,18 @@ def _n_covered(entries: Iterable[CacheEntry]) -> int:
         else:
             n_whole = max(n_whole, entry.n_tokens)
     return n_whole + n_stretches
+
+
+def forget_on_disk(owner: str) -> "Forgotten":
+    """Remove the snapshots on disk that an owner alone uses; gives how much that was.
+
+    Raises:
+        CacheStoreError: the folder cannot be read or written.
+    """
+    from engine.cache.snapshot_store import Forgotten, forget_owner  # with the first deletion
+
+    folder = paths.snapshots_dir()
+    return forget_owner(folder, owner) if folder.is_dir() else Forgotten(0, 0)
 
 
 def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:

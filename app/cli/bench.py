@@ -14,7 +14,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
-    """Give a reader of names with commas between them; None allows all."""
+    """A click callback that reads names with commas between them; None allows all."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:  # noqa: ARG001  click's signature
         names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
@@ -30,16 +30,18 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 
 @click.command(name="bench")
 @click.argument("model", required=False)
-@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
-@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option(
+    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
+)
+@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
 @click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="NAME|FILE",
-    help="grounded, chat, humaneval or a JSONL file; may be given again. [grounded and chat]",
+    help="grounded, chat, humaneval or a JSONL file; may be repeated. [grounded and chat]",
 )
 @click.option(
     "--prompts",
@@ -53,7 +55,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "--only",
     multiple=True,
     metavar="PROMPT",
-    help="This prompt by its name, instead of drawn ones; may be given again.",
+    help="Run the prompt of this name instead of random ones; may be repeated.",
 )
 @click.option(
     "--pairs",
@@ -69,49 +71,59 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     default=128,
     show_default=True,
     type=Count(2),
-    help="Of a reply.",
+    help="Most tokens of a reply.",
 )
 @click.option(
     "--temperature",
     "temperatures",
     multiple=True,
     type=Number(0.0, 10.0),
-    help="0 is greedy; may be given again. [0]",
+    help="0 always takes the likeliest token; may be repeated. [0]",
 )
-@click.option("--seed", default=1, show_default=True, help="Draws the prompts, and the tokens.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    help="Seed of the choice of prompts, and of the sampling.",
+)
 @click.option(
     "--predictors",
     callback=listed(None),
-    help="With commas between: lookup, suffix, combined, draft, custom:NAME. [all that the model "
-    "can use, without custom ones]",
+    help="Separated by commas: lookup, suffix, combined, draft, custom:NAME. [all that the model "
+    "can use, except custom ones]",
 )
 @click.option(
     "--controllers",
     default="auto,fixed",
     show_default=True,
     callback=listed(CONTROLLERS),
-    help=f"With commas between: {', '.join(CONTROLLERS)}.",
+    help=f"Separated by commas: {', '.join(CONTROLLERS)}.",
 )
 @click.option(
     "--lengths",
     default=LENGTHS,
     show_default=True,
     callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
-    help="Draft lengths of the fixed rule, with commas between.",
+    help="Draft lengths of the fixed rule, separated by commas.",
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="NAME",
-    help="Exactly this, as lookup:fixed:3 or combined:auto, instead of the three lists; may be "
-    "given again.",
+    help="Measure exactly this, such as lookup:fixed:3 or combined:auto, instead of the three "
+    "lists; may be repeated.",
 )
 @click.option("--json", "json_path", type=FILE, help="Write every run here, after each prompt.")
 @click.option("--html", "html_path", type=FILE, help="Write a report with charts here.")
-@click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
-@click.option("--show", "show_path", type=FILE, help="Show the JSON of an earlier run, no more.")
-@click.option("--write", "preset_name", metavar="PRESET", help="Set this preset as recommended.")
+@click.option("--resume", "resume_path", type=FILE, help="Continue the JSON of an earlier run.")
+@click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run.")
+@click.option(
+    "--write",
+    "preset_name",
+    metavar="PRESET",
+    help="Write the recommended settings into this preset.",
+)
 def command(
     model: str | None,
     draft: str | None,
@@ -135,17 +147,17 @@ def command(
     show_path: Path | None,
     preset_name: str | None,
 ) -> int:
-    """Measure what speculation gains with MODEL, against plain decoding, run beside run.
+    """Measure what speculation gains with MODEL over plain decoding, in pairs of runs.
 
     \b
     kvchat bench                                    the usual model, for minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    a pair of models
     kvchat bench --set mine.jsonl --prompts 0       all prompts of your own file
     kvchat bench --json all.json --html all.html    keep runs and charts
-    kvchat bench --resume all.json                  go on where it was stopped
+    kvchat bench --resume all.json                  continue where it was stopped
 
-    Without MODEL it is that of the settings, else the one used last. Ctrl+C ends it with the table
-    of what was measured.
+    Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
+    table of what was measured.
     """  # noqa: D301  click wants the backspace character itself
     from app.bench.benchmark import BenchOptions, Files, run_benchmark, show
     from app.bench.policies import PolicyChoice

@@ -1,10 +1,11 @@
-"""`kvchat cache`: what is kept on disk of chats, so that they go on without being read again."""
+"""`kvchat cache`: states of chats on disk, from which they continue without being read again."""
 
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,29 +13,39 @@ import click
 from app import paths
 from app.cli.amounts import Age, Size, spelled
 from app.cli.console import print_json, say, tell, tell_over
+from app.format import count, counted, nbytes, nbytes_of
+from app.sanitize import one_line
 
 if TYPE_CHECKING:
-    from app.cache.snapshots import CachedModel
+    from rich.table import Table
+
+    from app.cache.snapshots import CachedModel, SnapshotCheck
+    from app.config import CacheDefaults
     from engine.cache.disk_index import ColdEntry
     from engine.cache.snapshot_folder import ColdFolder
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "Nothing is kept on disk yet."
+MAX_TITLE = 30
+N_TITLES = 3
+"""Titles that one line names; the rest is counted."""
+USUAL_FIELDS = {"LoRA hashes": "none", "rope": "of the model", "sliding window": "as trained"}
+HIDDEN_FIELDS = ("format", "model hash")
 KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of one."
 
 
 @click.group(name="cache", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List, verify, prune and clear the states that chats go on from, and set their budget.
+    """List, verify, prune and clear the states that chats continue from, and set their budget.
 
     KEY is a key from `kvchat cache list`, or the beginning of one. All of this works while kvchat
-    is open: what is gone is computed again there.
+    is open: it computes again what was deleted.
 
     \b
     kvchat cache verify             read everything and check it
-    kvchat cache prune --older 30d  what was not used for 30 days
-    kvchat cache budget 4GiB        most bytes on disk, from the next start on
+    kvchat cache prune --older 30d  delete what was not used for 30 days
+    kvchat cache budget 4GiB        the most on disk, from the next start on
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
@@ -43,17 +54,15 @@ def command(ctx: click.Context) -> None:
 @command.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(*, as_json: bool = False) -> None:
-    """List what is kept, by model, those used last first."""
-    from app.cli import cache_text
-
+    """List what is kept by model, the model used last first."""
     with _folder() as folder:
         models = _models(folder)
     for line in folder.take_damaged():
         tell(line)
     if as_json:
-        print_json(cache_text.list_values(models, _titles(), _disk_budget()))
+        print_json(_list_values(models, _titles(), _disk_budget()))
     elif models:
-        cache_text.print_models(models, _titles(), _disk_budget())
+        _print_models(models, _titles(), _disk_budget())
     else:
         tell(NOTHING_KEPT)
 
@@ -65,35 +74,35 @@ def list_(*, as_json: bool = False) -> None:
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
     from app.cache.snapshots import verified
-    from app.cli import cache_text
 
     with _folder() as folder:
         entries = _chosen(_models(folder), keys)
         verdicts = verified(folder, entries, tell=_progress)
     if as_json:
-        print_json(cache_text.verdict_values(verdicts))
+        print_json(_verdict_values(verdicts))
     elif verdicts:
-        cache_text.print_verdicts(verdicts)
+        _print_verdicts(verdicts)
     else:
         tell(NOTHING_KEPT)
     ctx.exit(0 if all(verdict.problem is None for verdict in verdicts) else 1)
 
 
 @command.command(name="prune")
-@click.option("--older", type=Age(), help="What was not used for this long, such as 30d or 12h.")
+@click.option(
+    "--older", type=Age(), help="Delete what was not used for this long, such as 30d or 12h."
+)
 @click.option(
     "--to",
     "limit",
     type=SIZE,
-    help="Until no more is left than this, such as 2GiB.",
+    help="Delete until no more than this is left, such as 2GiB.",
 )
 def prune(*, older: float | None, limit: int | None) -> None:
-    """Delete what is worth least, to the budget of the settings or as far as the options say.
+    """Delete what is worth least, down to the budget of the settings or as the options say.
 
-    The states of models that are gone leave first, then those that spare least time for their
-    bytes and were not used for long; pinned ones stay.
+    States of models that are gone go first, then those that save little time for their size and
+    were not used for long; pinned ones stay.
     """
-    from app.cli import cache_text
     from app.config import require_settings
     from engine.cache import snapshot_store
 
@@ -102,17 +111,17 @@ def prune(*, older: float | None, limit: int | None) -> None:
     with _folder() as folder:
         if limit is None:
             limit = 0 if older is not None else budget_bytes
-        nbytes = sum(entry.file_bytes for entry in folder.all_entries())
+        used = sum(entry.file_bytes for entry in folder.all_entries())
         gone = snapshot_store.prune(
             folder,
-            max(nbytes - limit, 0),
+            max(used - limit, 0),
             now=now,
             older_than=math.inf if older is None else now - older,
         )
-        left = nbytes - sum(entry.file_bytes for entry in gone)
-    tell(cache_text.removed_text(gone, left))
+        left = used - sum(entry.file_bytes for entry in gone)
+    tell(_removed_text(gone, left))
     if older is None and left > limit:
-        tell("the rest is pinned: `kvchat cache unpin KEY` lets it go")
+        tell("the rest is pinned: `kvchat cache unpin KEY` allows to delete it")
 
 
 @command.command(name="budget")
@@ -120,28 +129,26 @@ def prune(*, older: float | None, limit: int | None) -> None:
 @click.option("--warm", type=SIZE, help="Main memory for states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Show the budgets, or set that of the disk to SIZE; 0 keeps nothing there."""
-    from app.cli import cache_text
     from app.config import require_settings, save_setting
 
     require_settings()
-    for key, nbytes in (("cold", disk), ("warm", warm)):
-        if nbytes is not None:
-            save_setting("cache", key, spelled(nbytes))
+    for key, size in (("cold", disk), ("warm", warm)):
+        if size is not None:
+            save_setting("cache", key, spelled(size))
     settings = require_settings().cache
     with _folder() as folder:
         used = sum(entry.file_bytes for entry in folder.all_entries())
-    for line in cache_text.budget_lines(settings, used):
+    for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
         tell("a kvchat that is open takes this at its next start")
 
 
 @command.command(name="clear")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
-    """Delete everything that is kept on disk, pinned states too; no chat is lost by it."""
-    from app.cli import cache_text
+    """Delete everything that is kept on disk, pinned states too; no chat is lost."""
     from app.config import require_settings
 
     require_settings()
@@ -150,34 +157,35 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
         if not entries:
             tell("Nothing is kept on disk.")
             return
-        tell(cache_text.counted_text(entries))
+        tell(_counted_text(entries))
         if not yes and not click.confirm("Delete all of it?", err=True):
             tell("Nothing was deleted.")
             ctx.exit(1)
         _delete(folder, entries)
-    tell(cache_text.removed_text(entries, 0))
+    tell(_removed_text(entries, 0))
 
 
 @command.command(name="pin", help=f"Keep states whatever the budget says. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
-    """Keep states whatever the budget says, with all that they continue."""
+    """Keep states whatever the budget says, with the states that they build on."""
     _set_pinned(keys, is_pinned=True)
 
 
-@command.command(name="unpin", help=f"Let pinned states go when room is needed. {KEY_HELP}")
+@command.command(
+    name="unpin", help=f"Allow pinned states to be deleted when space is needed. {KEY_HELP}"
+)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
-    """Let pinned states go when room is needed."""
+    """Allow pinned states to be deleted when space is needed."""
     _set_pinned(keys, is_pinned=False)
 
 
-@command.command(name="drop", help=f"Delete states with what continues them. {KEY_HELP}")
+@command.command(name="drop", help=f"Delete states with those that build on them. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
-    """Delete states with what continues them."""
+    """Delete states with those that build on them."""
     from app.cache.snapshots import with_continuations
-    from app.cli import cache_text
 
     with _folder() as folder:
         models = _models(folder)
@@ -189,7 +197,7 @@ def drop(keys: tuple[str, ...]) -> None:
         }
         _delete(folder, list(gone.values()))
         left = sum(entry.file_bytes for entry in folder.all_entries())
-    tell(cache_text.removed_text(list(gone.values()), left))
+    tell(_removed_text(list(gone.values()), left))
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
@@ -221,7 +229,7 @@ def _models(folder: "ColdFolder") -> "list[CachedModel]":
 
 
 def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdEntry]":
-    """Give the states that are meant, each once; all where none is named."""
+    """The states that were named, each once; all where none is named."""
     from app.cache.snapshots import find_snapshot
 
     if not keys:
@@ -231,7 +239,7 @@ def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdE
 
 
 def _titles() -> dict[int, str]:
-    """Give the titles of the chats, none where there is no database yet or it cannot be read."""
+    """The titles of the chats, none where there is no database yet or it cannot be read."""
     from app.cache.cached_chats import chat_titles
 
     titles, problem = chat_titles(paths.database_path())
@@ -249,3 +257,161 @@ def _disk_budget() -> int:
 def _progress(n_done: int, n_all: int) -> None:
     if sys.stderr.isatty():
         tell_over("" if n_done == n_all else f"{n_done:,} of {n_all:,} states")
+
+
+def _list_values(
+    models: "Sequence[CachedModel]", titles: Mapping[int, str], budget: int
+) -> dict[str, object]:
+    """All that is kept as plain values."""
+    return {
+        "bytes": sum(model.nbytes for model in models),
+        "budget_bytes": budget,
+        "models": [
+            {
+                "namespace": model.namespace.key,
+                "model": model.namespace.model,
+                "is_gone": model.namespace.is_orphaned,
+                "fields": dict(model.namespace.fields),
+                "bytes": model.nbytes,
+                "states": [_state_values(entry, titles) for entry in model.entries],
+            }
+            for model in models
+        ],
+    }
+
+
+def _verdict_values(verdicts: "Sequence[SnapshotCheck]") -> dict[str, object]:
+    """The outcome of a check as plain values."""
+    return {
+        "n_checked": len(verdicts),
+        "damaged": [
+            {"key": verdict.key or None, "problem": verdict.problem}
+            for verdict in verdicts
+            if verdict.problem is not None
+        ],
+    }
+
+
+def _print_models(models: "Sequence[CachedModel]", titles: Mapping[int, str], budget: int) -> None:
+    """Print a table for each model and its settings."""
+    from rich.text import Text
+
+    from app.render.console import console
+
+    screen = console()
+    for model in models:
+        head = Text(one_line(model.name), style="bold")
+        head.append(f"  {nbytes(model.nbytes)}", style="not bold")
+        if model.namespace.is_orphaned:
+            head.append("  its file is gone, so this is pruned first", style="not bold yellow")
+        screen.print(head)
+        screen.print(Text(_settings_text(model), style="dim"))
+        screen.print(_table(model, titles))
+        screen.print()
+    total = sum(model.nbytes for model in models)
+    n_states = sum(len(model.entries) for model in models)
+    screen.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
+
+
+def _print_verdicts(verdicts: "Sequence[SnapshotCheck]") -> None:
+    """Print how many states were checked, and each that was damaged."""
+    problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
+    for problem in problems:
+        say((one_line(problem), "red"))
+    outcome = f"{count(len(problems))} damaged" if problems else "all whole"
+    say(f"{counted(len(verdicts), 'state')} checked, {outcome}")
+
+
+def _budget_lines(settings: "CacheDefaults", used: int) -> Iterator[str]:
+    """The budgets, and what is used of that of the disk."""
+    if not settings.enabled:
+        yield "nothing is kept: enabled = false under [cache] in the settings"
+    yield f"disk    {nbytes_of(used, settings.cold)}"
+    yield f"memory  {nbytes(settings.warm)}, and {nbytes(settings.reserve)} stay free for others"
+    if used > settings.cold:
+        yield "over the budget: `kvchat cache prune` makes it fit"
+
+
+def _counted_text(entries: "Sequence[ColdEntry]") -> str:
+    """How many states there are and what they take."""
+    size = nbytes(sum(entry.file_bytes for entry in entries))
+    n_pinned = sum(entry.state.is_pinned for entry in entries)
+    pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
+    return f"{counted(len(entries), 'state')}, {size}{pinned}"
+
+
+def _removed_text(gone: "Sequence[ColdEntry]", left: int) -> str:
+    """What was deleted and how much is left."""
+    if not gone:
+        return f"Nothing was deleted: {nbytes(left)} are kept."
+    size = nbytes(sum(entry.file_bytes for entry in gone))
+    return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} are kept."
+
+
+def _table(model: "CachedModel", titles_of: Mapping[int, str]) -> "Table":
+    from app.render.console import plain_table
+
+    titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
+    rows = (
+        (
+            entry.state.key,
+            _tokens(entry),
+            nbytes(entry.file_bytes),
+            count(entry.state.n_uses),
+            _time(entry.state.used_at),
+            "yes" if entry.state.is_pinned else "",
+            _chats_text(entry, titles_of),
+        )
+        for entry in model.entries
+    )
+    return plain_table(
+        titles, rows, numbers=("tokens", "size", "uses"), folds=False, header_style="dim"
+    )
+
+
+def _tokens(entry: "ColdEntry") -> str:
+    start, end = entry.state.start, entry.state.end
+    return f"{count(start)} to {count(end)}" if start else count(end)
+
+
+def _chats_text(entry: "ColdEntry", titles: Mapping[int, str]) -> str:
+    from app.cache.snapshots import chats_of
+
+    chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
+    if len(chats) > N_TITLES:
+        return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
+    return ", ".join(chats) or "-"
+
+
+def _settings_text(model: "CachedModel") -> str:
+    shown = (
+        f"{name} {value}"
+        for name, value in model.namespace.fields
+        if name not in HIDDEN_FIELDS and USUAL_FIELDS.get(name) != value
+    )
+    return ", ".join(map(one_line, shown))
+
+
+def _state_values(entry: "ColdEntry", titles: Mapping[int, str]) -> dict[str, object]:
+    from app.cache.snapshots import chat_numbers
+
+    state = entry.state
+    return {
+        "key": state.key,
+        "start": state.start,
+        "n_tokens": state.end,
+        "bytes": entry.file_bytes,
+        "state_bytes": state.nbytes,
+        "recompute_s": state.recompute_s,
+        "n_uses": state.n_uses,
+        "used_at": state.used_at,
+        "is_pinned": state.is_pinned,
+        "owners": sorted(state.owners),
+        "chats": [{"id": number, "title": titles.get(number)} for number in chat_numbers(entry)],
+    }
+
+
+def _time(seconds: float) -> str:
+    now = datetime.fromtimestamp(time.time()).astimezone()
+    at = datetime.fromtimestamp(seconds).astimezone()
+    return at.strftime("%H:%M" if at.date() == now.date() else "%Y-%m-%d %H:%M")

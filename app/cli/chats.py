@@ -1,7 +1,8 @@
 """`kvchat chats`: the chats of this user, without the screen."""
 
+import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -11,17 +12,29 @@ import click
 from app import paths
 from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
+from app.format import counted, nbytes
+from app.sanitize import one_line
+from app.store.errors import StoreError
 
 if TYPE_CHECKING:
     from app.history_files.files import HistoryFormat
     from app.store.chats import ChatStore
     from app.store.records import Chat, ChatTree
 
+
 STANDARD = "-"
+ALL = 1_000_000
+N_NAMED = 8
+"""Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
 CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of one."
-
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class NoSuchChatError(StoreError):
+    """No chat, or more than one, is meant by what was typed."""
+
+    title = "Which chat?"
 
 
 @click.group(name="chats", invoke_without_command=True)
@@ -33,21 +46,20 @@ def command(ctx: click.Context) -> None:
 
     \b
     kvchat chats search prefix cache       messages that hold both words
-    kvchat chats search '"prefix cache"'   the words behind one another
+    kvchat chats search '"prefix cache"'   the words next to each other
     kvchat chats export 12 -o chat.md      to read; .jsonl loses nothing
-    kvchat chats export --all -o all.jsonl everything, to be imported elsewhere
+    kvchat chats export --all -o all.jsonl everything, to import elsewhere
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
 
 
 @command.command(name="list")
-@click.option("--archived", is_flag=True, help="Those in the archive.")
+@click.option("--archived", is_flag=True, help="List the archive instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(*, archived: bool = False, as_json: bool = False) -> None:
     """List the chats, the one used last first."""
     from app.cli import chats_text
-    from app.cli.chats_finding import ALL
 
     with _store() as store:
         chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
@@ -61,13 +73,13 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
 
 @command.command(name="show", help=f"Print a chat as it is shown. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
-@click.option("--stats", is_flag=True, help="With what was measured of each reply.")
+@click.option("--stats", is_flag=True, help="Add what was measured of each reply.")
 def show(chat: str, *, stats: bool) -> None:
     """Print a chat as it is shown."""
     from app.cli.chats_text import print_chat
 
     with _store() as store:
-        found = _find(store, chat)
+        found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
         size = store.sizes().get(found.id)
     print_chat(found, path, size, with_stats=stats)
@@ -78,7 +90,9 @@ def show(chat: str, *, stats: bool) -> None:
 @click.option("-n", "--limit", default=20, show_default=True, type=Count(1, 10_000))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
-    """Find messages and titles that hold all WORDS; double quotes hold a phrase together."""
+    """Find messages and titles with all WORDS; double quotes keep a phrase together."""
+    from dataclasses import asdict
+
     from app.cli import chats_text
 
     if not "".join(words).strip(' "'):
@@ -86,7 +100,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     with _store() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
-        print_json([chats_text.hit_values(hit) for hit in hits])
+        print_json([asdict(hit) for hit in hits])
     elif hits:
         chats_text.print_hits(hits)
         if len(hits) == limit:
@@ -95,17 +109,17 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         tell("No chat holds that.")
 
 
-@command.command(name="rename", help=f"Give a chat another title. {CHAT_HELP}")
+@command.command(name="rename", help=f"Change the title of a chat. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
-    """Give a chat another title."""
+    """Change the title of a chat."""
     if not title.strip():
         raise click.UsageError("a title has at least one letter")
     with _store() as store:
-        found = _find(store, chat)
+        found = find_chat(store, chat)
         renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
-    tell(f"{_called(found)} is now {_line(renamed.title)}")
+    tell(f"{_called(found)} is now {one_line(renamed.title)}")
 
 
 @command.command(name="archive", help=f"Take chats out of the list. {CHAT_HELP}")
@@ -124,11 +138,10 @@ def unarchive(chats: tuple[str, ...]) -> None:
 
 @command.command(name="delete", help=f"Delete chats and what is kept of them on disk. {CHAT_HELP}")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
-    """Delete chats for good, with their kept states; a chat that is being written is refused."""
-    from app.cli.chats_delete import delete_chat
+    """Delete chats for good, with their kept states; not while a reply is being written in one."""
     from app.store.records import ChatSize
 
     with _store() as store:
@@ -140,22 +153,26 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
             tell("Nothing was deleted.")
             ctx.exit(1)
         for chat in found:
-            for line in delete_chat(store, chat):
+            for line in _delete(store, chat):
                 tell(line)
 
 
 @command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
 @click.argument("chats", metavar="[CHAT...]", nargs=-1)
-@click.option("--all", "all_chats", is_flag=True, help="Every chat, the archive too.")
+@click.option("--all", "all_chats", is_flag=True, help="Every chat, with those in the archive.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["md", "jsonl"]),
-    help="Markdown to read, or JSON lines that lose nothing; by the file's name where not said.",
+    help="Markdown to read, or JSON lines that lose nothing. [by the name of the file]",
 )
-@click.option("--branches", is_flag=True, help="All branches in Markdown, not just the shown one.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file; else the screen.")
-@click.option("--force", is_flag=True, help="Replace the file.")
+@click.option(
+    "--branches", is_flag=True, help="All branches in Markdown, not only the one that is shown."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The file to write. [standard output]"
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
 def export(
     chats: tuple[str, ...],
     *,
@@ -166,7 +183,6 @@ def export(
     force: bool,
 ) -> None:
     """Write chats as Markdown or JSON lines."""
-    from app.format import counted
     from app.history_files.files import format_of, text_of, write_history
 
     if bool(chats) == all_chats:
@@ -177,23 +193,23 @@ def export(
         found = _all_chats(store) if all_chats else _find_all(store, chats)
         if not found:
             tell(NO_CHATS)
-        told = _Told(branches=branches or chosen == "jsonl")
-        pieces = text_of(told.of(store, found), chosen, all_branches=branches)
+        exported = _Exported(branches=branches or chosen == "jsonl")
+        pieces = text_of(exported.trees(store, found), chosen, all_branches=branches)
         if output is None or is_screen:
             print_text(pieces, nl=False)
         else:
             write_history(output.expanduser(), pieces, replace=force)
             tell(f"{counted(len(found), 'chat')} in {output}")
-        told.say()
+        exported.say_what_is_left_out()
 
 
 @command.command(name="import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def import_(files: tuple[str, ...]) -> None:
-    """Add the chats of exported files, `-` being standard input; none is ever replaced.
+    """Add the chats of exported files; `-` is standard input. No chat is ever replaced.
 
-    JSON lines bring everything back, Markdown the texts. A file that is wrong anywhere adds
-    nothing, and neither do the files beside it.
+    JSON lines bring everything back, Markdown only the texts. If one file has an error, nothing
+    is added, not from the other files either.
     """
     trees = [tree for name in files for tree in _read(name)]
     with _store() as store:
@@ -202,14 +218,57 @@ def import_(files: tuple[str, ...]) -> None:
         tell(f"{_called(chat)}: {_counted(len(tree.messages))}")
 
 
-class _Told:
+def find_chat(store: "ChatStore", text: str) -> "Chat":
+    """The chat with this id, this title or, when there is only one, this part of a title.
+
+    Archived chats are found too; where a title occurs several times, all of them are named.
+
+    Raises:
+        NoSuchChatError: If none matches, or more than one.
+    """
+    chats = store.list_chats(ALL, archived=None)
+    wanted = text.strip().casefold()
+    if by_id := [chat for chat in chats if str(chat.id) == wanted]:
+        return by_id[0]
+    titled = [chat for chat in chats if chat.title.strip().casefold() == wanted]
+    found = titled or [chat for chat in chats if wanted and wanted in chat.title.casefold()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchChatError(
+            f"{text!r} is part of {len(found)} titles; give the number of one:\n{_named(found)}"
+        )
+    raise NoSuchChatError(f"no chat has the number or title {text!r}{_near(wanted, chats)}")
+
+
+def _delete(store: "ChatStore", chat: "Chat") -> Iterator[str]:
+    """Delete a chat with its snapshots, and tell line by line what happened.
+
+    Raises:
+        StoreError: another kvchat writes the chat, or the database cannot be written.
+    """
+    from app.cache.cached_chats import forget_on_disk, owner_of
+    from engine.errors import CacheStoreError
+
+    store.delete_chat(chat.id)
+    yield f"{_called(chat)}, is deleted"
+    try:
+        forgotten = forget_on_disk(owner_of(chat.id))
+    except CacheStoreError as error:
+        yield f"its states on disk could not be removed: {error}. `kvchat cache clear` removes all"
+        return
+    if forgotten.n_states:
+        yield f"with it {counted(forgotten.n_states, 'kept state')}, {nbytes(forgotten.file_bytes)}"
+
+
+class _Exported:
     """Reads chats one by one, and counts what their export leaves out."""
 
     def __init__(self, *, branches: bool) -> None:
         self._branches = branches
         self._n_left_out = 0
 
-    def of(self, store: "ChatStore", chats: "Iterable[Chat]") -> "Iterator[ChatTree]":
+    def trees(self, store: "ChatStore", chats: "Iterable[Chat]") -> "Iterator[ChatTree]":
         from app.history_files.markdown import n_left_out
 
         for chat in chats:
@@ -217,7 +276,7 @@ class _Told:
             self._n_left_out += 0 if self._branches else n_left_out([tree])
             yield tree
 
-    def say(self) -> None:
+    def say_what_is_left_out(self) -> None:
         if self._n_left_out:
             told = _counted(self._n_left_out)
             tell(f"left out, being on other branches: {told}. --branches writes them too")
@@ -234,20 +293,28 @@ def _store() -> "Iterator[ChatStore]":
 
 
 def _all_chats(store: "ChatStore") -> "list[Chat]":
-    from app.cli.chats_finding import ALL
 
     return sorted(store.list_chats(ALL, archived=None), key=lambda chat: chat.id)
 
 
-def _find(store: "ChatStore", text: str) -> "Chat":
-    from app.cli.chats_finding import find_chat
+def _named(chats: "Sequence[Chat]") -> str:
+    lines = [f"{chat.id:>6}  {one_line(chat.title)}" for chat in chats[:N_NAMED]]
+    if len(chats) > N_NAMED:
+        lines.append(f"        and {len(chats) - N_NAMED} more")
+    return "\n".join(lines)
 
-    return find_chat(store, text)
+
+def _near(wanted: str, chats: "Sequence[Chat]") -> str:
+    by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
+    near = difflib.get_close_matches(wanted, by_title, n=N_NAMED, cutoff=0.5)
+    if not near:
+        return ": `kvchat chats list` shows them, with --archived those in the archive"
+    return f"; near is\n{_named([by_title[title] for title in near])}"
 
 
 def _find_all(store: "ChatStore", texts: Iterable[str]) -> "list[Chat]":
-    """Give the chats that are meant, each once."""
-    return list({chat.id: chat for chat in (_find(store, text) for text in texts)}.values())
+    """The chats that were named, each once."""
+    return list({chat.id: chat for chat in (find_chat(store, text) for text in texts)}.values())
 
 
 def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
@@ -273,20 +340,12 @@ def _read(name: str) -> "list[ChatTree]":
     except OSError as error:
         raise HistoryFileError(f"{name} cannot be read: {error.strerror or error}") from error
     except HistoryFileError as error:
-        raise HistoryFileError(f"{_line(name)}, {_line(str(error))}") from error
+        raise HistoryFileError(f"{one_line(name)}, {one_line(str(error))}") from error
 
 
 def _called(chat: "Chat") -> str:
-    return f"chat {chat.id}, {_line(chat.title)}"
-
-
-def _line(text: str) -> str:
-    from app.sanitize import one_line
-
-    return one_line(text)
+    return f"chat {chat.id}, {one_line(chat.title)}"
 
 
 def _counted(n_messages: int) -> str:
-    from app.format import counted
-
     return counted(n_messages, "message")

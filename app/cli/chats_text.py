@@ -16,36 +16,28 @@ SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
-    """Give a chat and its size as plain values."""
+    """A chat and its size as plain values."""
     return {**asdict(chat), **asdict(sizes.get(chat.id, ChatSize()))}
-
-
-def hit_values(hit: SearchHit) -> dict[str, object]:
-    """Give a hit as plain values."""
-    return asdict(hit)
 
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     """Print one line for each chat."""
-    from rich.table import Table
-    from rich.text import Text
+    from app.render.console import console, plain_table
 
-    from app.render.console import console
+    titles = ("id", "last used", "messages", "tokens", "model", "title")
+    rows = [_cells(chat, sizes.get(chat.id, ChatSize())) for chat in chats]
+    console().print(plain_table(titles, rows, numbers=("id", "messages", "tokens"), folds=False))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("id", "last used", "messages", "tokens", "model", "title"):
-        is_number = title in ("id", "messages", "tokens")
-        table.add_column(title, justify="right" if is_number else "left", no_wrap=not is_number)
-    table.columns[-1].overflow = "ellipsis"
-    for chat in chats:
-        size = sizes.get(chat.id, ChatSize())
-        model = "-" if chat.model_path is None else Path(chat.model_path).stem
-        cells = (
-            str(chat.id), time_text(chat.updated_at), fmt.count(size.n_messages),
-            fmt.count(size.n_tokens), one_line(model), one_line(chat.title),
-        )  # fmt: skip
-        table.add_row(*map(Text, cells))
-    console().print(table)
+
+def _cells(chat: Chat, size: ChatSize) -> tuple[str, ...]:
+    return (
+        str(chat.id),
+        time_text(chat.updated_at),
+        fmt.count(size.n_messages),
+        fmt.count(size.n_tokens),
+        "-" if chat.model_path is None else one_line(Path(chat.model_path).stem),
+        one_line(chat.title),
+    )
 
 
 def print_chat(
@@ -72,7 +64,7 @@ def print_chat(
 
 
 def print_hits(hits: Sequence[SearchHit]) -> None:
-    """Print each hit: its chat, who said it and when, and the words in their place."""
+    """Print each hit: its chat, who said it and when, and the words in their context."""
     for hit in hits:
         where = f"{hit.chat_id}  {one_line(hit.title)}"
         said = ["title"] if hit.role is None else [SPEAKERS[hit.role], time_text(hit.created_at)]
@@ -86,7 +78,7 @@ def print_hits(hits: Sequence[SearchHit]) -> None:
 
 
 def time_text(seconds: float) -> str:
-    """Give a time of the epoch as local date and time."""
+    """A time of the epoch as local date and time."""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 

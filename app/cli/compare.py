@@ -1,4 +1,4 @@
-"""`kvchat compare`: one prompt answered in two ways, by turns, with a verdict; no screen."""
+"""`kvchat compare`: one prompt answered in two ways, alternately, with a verdict; no screen."""
 
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,22 @@ SEED_BITS = 31
 @click.argument("model")
 @click.argument("prompt", required=False)
 @click.option("--first", default="off", show_default=True, metavar="SIDE", help="The first side.")
-@click.option("--second", metavar="SIDE", help="The second side. [as the chat drafts]")
-@click.option("--pairs", default=3, show_default=True, type=Count(), help="Of replies.")
-@click.option("--max-tokens", default=256, show_default=True, type=Count(2), help="Of a reply.")
-@click.option("--temperature", type=Number(0.0, 10.0), help="0 is greedy. [as set]")
-@click.option("--seed", type=SEED, help="Of every reply; drawn without it.")
-@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
-@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option("--second", metavar="SIDE", help="The second side. [what the chat uses]")
+@click.option("--pairs", default=3, show_default=True, type=Count(), help="Pairs of replies.")
+@click.option(
+    "--max-tokens", default=256, show_default=True, type=Count(2), help="Most tokens of a reply."
+)
+@click.option(
+    "--temperature",
+    type=Number(0.0, 10.0),
+    help="0 always takes the likeliest token. [as in the settings]",
+)
+@click.option("--seed", type=SEED, help="Seed of every reply. [a random one]")
+@click.option(
+    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
+)
+@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
 @click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
@@ -51,10 +59,10 @@ def command(
     shows_text: bool,
     as_json: bool,
 ) -> int:
-    """Answer PROMPT in two ways, by turns, and say which is faster and whether the texts part.
+    """Answer PROMPT in two ways, alternately; say which is faster and whether the texts differ.
 
     A SIDE is PREDICTOR[:RULE[:LENGTH]]. Without PROMPT, or with -, it is read from the input. With
-    --text a terminal shows control characters of replies as signs, a pipe gets them as they are.
+    --text a terminal shows control characters in replies as symbols, a pipe gets them as they are.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."

@@ -6,7 +6,8 @@ or a person wrote, and files, go to a pipe or a file as they are.
 
 import json
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 import click
 
@@ -16,6 +17,9 @@ from app.terminal import behind_door
 Part = str | tuple[str, str]
 """A text, or a text and its style: a colour, `bold`, `dim`, or two of them."""
 _MODIFIERS = ("bold", "dim")
+QUIET_S = 0.7
+"""What takes less is not talked about."""
+TELL_EVERY_S = 0.2
 
 
 def say(*parts: Part, err: bool = False, nl: bool = True) -> None:
@@ -66,6 +70,42 @@ def prompt_text(prompt: str | None, usage: str) -> str:
     if not text.strip():
         raise click.UsageError(f"the prompt is empty: write {usage}, or pipe one in")
     return text
+
+
+class SlowReading:
+    """Shows how far something is, on one line that goes away; without a terminal says it once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._quiet_until = clock() + QUIET_S
+        self._is_terminal = sys.stderr.isatty()
+        self._has_told = False
+
+    def header(self, name: str, n_bytes: int) -> None:
+        """Say how much of the header of a remote model has come."""
+        from engine.memory.units import MIB
+
+        self._tell(f"reading the header of {name}", f"{n_bytes / MIB:.1f} MiB")
+
+    def scanned(self, n_done: int, n_all: int) -> None:
+        """Say how many models of the folders were looked at."""
+        self._tell("reading the headers of the models", f"{n_done} of {n_all}")
+
+    def done(self) -> None:
+        """Take the line away."""
+        if self._is_terminal and self._has_told:
+            tell_over()
+
+    def _tell(self, what: str, how_far: str) -> None:
+        now = self._clock()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + TELL_EVERY_S
+        if self._is_terminal:
+            tell_over(f"{what}: {how_far}")
+        elif not self._has_told:
+            tell(f"{what} …")
+        self._has_told = True
 
 
 def _write(text: str, *, err: bool = False, nl: bool = True) -> None:

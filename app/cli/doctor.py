@@ -57,7 +57,7 @@ def _checks(model: str | None) -> Iterator[Check]:
 
 
 def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
-    """Give the starter, else the smallest model."""
+    """The starter, else the smallest model."""
     from engine.model.starter import STARTER
 
     usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)

@@ -1,4 +1,4 @@
-"""`kvchat export`: a plan in the words of another program."""
+"""`kvchat export`: a plan as another program's settings."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ DEFAULT_FORMAT = "llama-server"
     default=DEFAULT_FORMAT,
     show_default=True,
     metavar="NAME",
-    help="The program or wrapping; `list` shows them all.",
+    help="The program or file format; `list` shows them all.",
 )
 @click.option(
     "--flags",
@@ -35,13 +35,17 @@ DEFAULT_FORMAT = "llama-server"
 )
 @machine_options
 @knob_options
-@click.option("--name", metavar="NAME", help="How the other program shall call the model.")
+@click.option("--name", metavar="NAME", help="Name of the model in the other program.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Its port."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on.",
 )
 @click.option(
-    "--server", default="llama-server", metavar="PATH", help="How llama-server is called there."
+    "--server", default="llama-server", metavar="PATH", help="Path of llama-server there."
 )
 @click.option(
     "--output",
@@ -50,7 +54,9 @@ DEFAULT_FORMAT = "llama-server"
     metavar="FILE",
     help="Write to a file, never over one that is there.",
 )
-@click.option("--install", "installs", is_flag=True, help="Put it where the program looks for it.")
+@click.option(
+    "--install", "installs", is_flag=True, help="Write it where the program looks for it."
+)
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -68,12 +74,12 @@ def command(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Give the plan of MODEL in the words of another program.
+    """Write the plan of MODEL as another program's settings.
 
     Rules such as `auto` and `max` become numbers for this machine, or for that of --vram, --card
     and --ram. MODEL may be left out where the preset names one. What the other program does
-    otherwise, and what the plan warns of, stands in comments, and on standard error where the
-    format has none.
+    differently, and what the plan warns of, is written as comments, or to standard error where
+    the format has none.
 
     \b
     kvchat export qwen2.5-7b --preset balanced

@@ -90,7 +90,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 
 
 def _fitted(model: str, options: dict[str, object]) -> "Fitted":
-    from app.cli.slow_reading import SlowReading
+    from app.cli.console import SlowReading
     from app.planning import user_planner
     from engine.planning.fit import Machine, Wanted, fitted
     from engine.planning.goals import Goal, Limits, Offload, parse_pair

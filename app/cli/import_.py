@@ -18,9 +18,9 @@ LARGEST_FILE = 2**20
 
 @click.command(name="import")
 @click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
-@click.option("--name", metavar="NAME", help="How the preset shall be called.")
-@click.option("--entry", metavar="NAME", help="Which section, model or service of the file.")
-@click.option("--model", metavar="MODEL", help="The preset's model, where the file names none.")
+@click.option("--name", metavar="NAME", help="Name of the preset.")
+@click.option("--entry", metavar="NAME", help="Section, model or service of the file to import.")
+@click.option("--model", metavar="MODEL", help="The preset's model, where the file has none.")
 @click.option("--save", "saves", is_flag=True, help="Keep it among your presets.")
 @click.option("--force", is_flag=True, help="Replace a preset of that name.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -34,12 +34,12 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Make a preset of another program's settings.
+    """Make a preset from another program's settings.
 
-    They are a llama-server command line, a script, systemd unit or compose file that has one, an
-    environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of a
-    model, an Ollama Modelfile, or koboldcpp's settings. The preset goes to standard output; what it
-    has no place for is listed on standard error, and never dropped in silence.
+    Settings are a llama-server command line, a script, systemd unit or compose file that has one,
+    an environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of
+    a model, an Ollama Modelfile, or koboldcpp's settings. The preset goes to standard output; what
+    it cannot hold is listed on standard error and never dropped silently.
 
     \b
     kvchat import serve.sh --name server --save
@@ -54,7 +54,7 @@ def command(
 
         print_text([preset_toml(found.preset).rstrip("\n")])
         for text in found.left_out:
-            tell(f"# stays behind: {text}")
+            tell(f"# left out: {text}")
         for text in found.notes:
             tell(f"# {text}")
     if saves:
@@ -90,7 +90,7 @@ def _text_of(place: str) -> str:
             data = read_bytes(Path(place).expanduser(), limit=LARGEST_FILE)
     except OSError as error:
         raise ImportedFileError(
-            f"{place} cannot be read: {error.strerror or error}. A command goes behind `--`"
+            f"{place} cannot be read: {error.strerror or error}. Write a command after `--`"
         ) from error
     if len(data) > LARGEST_FILE:
         raise ImportedFileError(f"{place} has more than {LARGEST_FILE} bytes: it is no settings")
@@ -101,7 +101,7 @@ def _text_of(place: str) -> str:
 
 
 def _model(name: str | None) -> tuple[str | None, int | None]:
-    """Give the path and the layers of the model that is named."""
+    """The path and the layers of the model that is named."""
     if name is None:
         return None, None
     from app import paths

@@ -22,8 +22,11 @@ COMMANDS = {
     "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
     "compare": ("app.cli.compare", "Answer one prompt in two ways and say which is faster."),
     "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
-    "export": ("app.cli.export", "Give a plan in the words of llama-server and nine others."),
-    "import": ("app.cli.import_", "Make a preset of another program's settings."),
+    "export": (
+        "app.cli.export",
+        "Write a plan as settings of llama-server and nine other programs.",
+    ),
+    "import": ("app.cli.import_", "Make a preset from another program's settings."),
     "pairs": ("app.cli.pairs", "Say which models can draft for another, and what each brings."),
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
@@ -101,7 +104,7 @@ def cli(ctx: click.Context) -> None:
     """Chat with a local language model, and see speculation and the KV cache while it answers.
 
     MODEL is the path of a GGUF file, a name from `kvchat models` (a part of one is enough), or
-    `starter`. Without it that of the settings opens, else the one used last.
+    `starter`. Without it kvchat opens that of the settings, else the one used last.
 
     \b
     kvchat                                  open the chat
@@ -119,8 +122,10 @@ def cli(ctx: click.Context) -> None:
 
 @click.command(name=DEFAULT_COMMAND)
 @click.argument("model", required=False)
-@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
-@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
+@click.option(
+    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
+)
+@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
 @click.option("--theme", metavar="NAME", help="Colours, for this time only.")
 def chat(model: str | None, draft: str | None, preset: str | None, theme: str | None) -> None:
     """Open the full-screen chat on MODEL."""
@@ -144,7 +149,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and give its exit code.
+    """The exit code of one command line.
 
     Click turns Ctrl+C into `Abort`, and a pipe whose reader has gone into a quiet `SystemExit`.
     """

@@ -1,4 +1,4 @@
-"""`kvchat models`: the models on this machine, those that can be planned with, and the starter."""
+"""`kvchat models`: models on this machine and in the catalogue, cards, and the starter."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import print_json, say, tell, tell_over
+from app.cli.console import SlowReading, print_json, say, tell, tell_over
 from app.format import context_size, nbytes
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engine.memory.cards import Card
     from engine.model.catalog import CatalogEntry
 
-PART_HELP = "PART keeps those whose name, or another name of theirs, holds it."
+PART_HELP = "PART lists only those whose name, or an alias, contains it."
 
 
 @click.group(name="models", invoke_without_command=True)
@@ -35,8 +35,6 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is not None:
         return
-    from app.cli.slow_reading import SlowReading
-
     reading = SlowReading()
     entries = scan(
         paths.model_folders(),
@@ -72,7 +70,7 @@ def catalogue(part: str, *, as_json: bool) -> None:
         )
         quantizations = ", ".join(QUANTIZATIONS)
         tell(
-            f"{found[0].name} is {DEFAULT_QUANTIZATION}; behind a colon it may be {quantizations}."
+            f"{found[0].name} is {DEFAULT_QUANTIZATION}; after a colon, it can be {quantizations}."
         )
     else:
         tell(f"The catalogue has no model whose name holds {part!r}.")
@@ -126,18 +124,11 @@ def _print_models(entries: Sequence[ModelEntry]) -> None:
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from app.render.console import console, plain_table
 
-    from app.render.console import console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        is_number = title in ("context", "size", "parameters", "memory", "GB/s")
-        table.add_column(title, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    console().print(table)
+    numbers = ("context", "size", "parameters", "memory", "GB/s")
+    cells = ([one_line(cell) for cell in row] for row in rows)
+    console().print(plain_table(titles, cells, numbers=numbers))
 
 
 def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
@@ -177,7 +168,7 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
 
 
 def _copies(entries: Sequence[ModelEntry]) -> Iterator[tuple[ModelEntry, ModelEntry]]:
-    """Give each model that was listed before, and where."""
+    """Each model that was listed before, and where."""
     first: dict[str, ModelEntry] = {}
     for entry in entries:
         if entry.identity is not None:

@@ -9,7 +9,7 @@ import click
 from app.cli.console import print_json
 
 if TYPE_CHECKING:
-    from app.cli.slow_reading import SlowReading
+    from app.cli.console import SlowReading
     from engine.planning.pairs import JudgedDraft, JudgedPairs
     from engine.speculation.pairs import Advice, MachineKind
 
@@ -39,7 +39,7 @@ def command(
     whether the tokens are the same, and how much a step reads of each model. The gain is what
     that lets expect; `kvchat bench` measures it.
     """
-    from app.cli.slow_reading import SlowReading
+    from app.cli.console import SlowReading
 
     reading = SlowReading()
     found = judged(model, folders, machine, reading)

@@ -103,7 +103,7 @@ def setup_of_options(
         UsageError: neither a model nor a preset is named.
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
-    from app.cli.slow_reading import SlowReading
+    from app.cli.console import SlowReading
     from app.paths import presets_dir
     from engine.memory.cards import find_card
     from engine.planning.request import PlanRequest, setup_of

@@ -9,7 +9,6 @@ import click
 from app.cli.amounts import SEED, Count, Layers, Number
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.plan_options import KV_TYPE
-from app.cli.predictor_type import PredictorType
 from engine.configuration import MAX_DRAFT
 
 if TYPE_CHECKING:
@@ -23,17 +22,40 @@ EXIT_CANCELLED = 130
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
+class PredictorType(click.ParamType[str]):
+    """A predictor as `engine.speculation.registry` reads it, checked when the command is read."""
+
+    name = "predictor"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text that was typed, if it names a predictor."""
+        from engine.configuration import SpeculationSettings
+        from engine.errors import PresetError
+        from engine.speculation.registry import with_predictor
+
+        spelled = str(value)
+        try:
+            with_predictor(SpeculationSettings(), spelled)
+        except PresetError as error:
+            self.fail(str(error), param, ctx)
+        return spelled
+
+
 @click.command(name="run")
 @click.argument("prompt", required=False)
 @click.option(
     "--model",
     "-m",
     metavar="MODEL",
-    help="Path or name of the model; without it that of the settings, else the one used last.",
+    help="Path or name of the model. [the settings' model, else the one used last]",
 )
-@click.option("--draft", metavar="MODEL", help="A small model of the same vocabulary that drafts.")
-@click.option("--preset", metavar="NAME", help="A preset by name, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, as 32k.")
+@click.option(
+    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
+)
+@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
+@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
 @click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
 @click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
 @click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
@@ -42,16 +64,30 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     "--predictor",
     type=PredictorType(),
     metavar="[off|lookup|suffix|combined|draft|custom:NAME]",
-    help="Who drafts.",
+    help="What guesses the next tokens.",
 )
 @click.option(
-    "--controller", type=click.Choice(["fixed", "band", "auto"]), help="Rule of the length."
+    "--controller",
+    type=click.Choice(["fixed", "band", "auto"]),
+    help="What decides how many tokens are drafted.",
 )
-@click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted a round.")
-@click.option("--verification", type=VERIFICATIONS, help="How a draft is judged.")
-@click.option("--bonus-token/--no-bonus-token", default=None, help="A token behind a full draft.")
-@click.option("--strict/--no-strict", default=None, help="Draft only what rounds as plain steps.")
-@click.option("--temperature", type=Number(0.0, 10.0), help="Spread of the draw; 0 is greedy.")
+@click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Tokens drafted in a round.")
+@click.option("--verification", type=VERIFICATIONS, help="How drafted tokens are accepted.")
+@click.option(
+    "--bonus-token/--no-bonus-token",
+    default=None,
+    help="One more token after a draft that was accepted whole.",
+)
+@click.option(
+    "--strict/--no-strict",
+    default=None,
+    help="Draft only where the text stays that of plain decoding.",
+)
+@click.option(
+    "--temperature",
+    type=Number(0.0, 10.0),
+    help="Randomness of the choice; 0 always takes the likeliest token.",
+)
 @click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all.")
 @click.option(
     "--top-p",
@@ -61,18 +97,18 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 @click.option(
     "--min-p",
     type=Number(0.0, 1.0, max_open=True),
-    help="Drop tokens below this share of the likeliest.",
+    help="Drop tokens below this share of the likeliest one's probability.",
 )
 @click.option(
     "--repetition-penalty",
     type=Number(0.0, 10.0, min_open=True),
-    help="Makes recent tokens less likely; 1 is off.",
+    help="Above 1, makes recent tokens less likely; 1 is off.",
 )
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
-@click.option("--raw", is_flag=True, help="Use the prompt as it is, without a chat template.")
-@click.option("--stop", multiple=True, help="End the reply at this text; may be given again.")
-@click.option("--max-tokens", type=Count(), help="Of the reply, as 2k.")
-@click.option("--seed", type=SEED, help="Seed of the sampling; drawn afresh without it.")
+@click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template.")
+@click.option("--stop", multiple=True, help="End the reply at this text; may be repeated.")
+@click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k.")
+@click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]")
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
     prompt: str | None,
@@ -91,8 +127,8 @@ def command(
 ) -> int:
     """Answer PROMPT once, without a screen; without PROMPT, or with -, it is read from the input.
 
-    On a terminal control characters of the reply are shown as signs; a pipe or a file gets the text
-    as it is.
+    On a terminal, control characters in the reply are shown as symbols; a pipe or a file gets the
+    text as it is.
 
     \b
     kvchat run "Name three colours."
@@ -126,7 +162,7 @@ def command(
 
 
 def summary(finished: "Finished") -> dict[str, object]:
-    """Give what `--json` prints: the text, the counts kept apart, and the times in seconds."""
+    """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
     return {
         "text": finished.text,
         "finish_reason": finished.reason.value,
@@ -143,7 +179,7 @@ def _messages(system: str, text: str) -> "tuple[Message, ...]":
 
 
 def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Configuration":
-    """Put what was typed over what was resolved."""
+    """The configuration with what was typed in place of what was resolved."""
     from engine.configuration import ControllerName
     from engine.speculation.registry import with_predictor
 
@@ -164,7 +200,7 @@ def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Co
 
 
 def _of(values: object, given: dict[str, object]) -> dict[str, Any]:
-    """Give what was typed of the fields that a dataclass has; click made the types."""
+    """The typed values that are fields of a dataclass; click made the types."""
     return {name: value for name, value in given.items() if hasattr(values, name)}
 
 

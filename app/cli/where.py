@@ -1,4 +1,4 @@
-"""`kvchat where`: every place that kvchat reads or writes."""
+"""`kvchat where`: every file and folder that kvchat reads or writes."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def command(*, as_json: bool) -> None:
 
 
 def places() -> dict[str, Path]:
-    """Give each kind of file and where it is."""
+    """Each kind of file, and where it is."""
     return {
         "settings": paths.settings_path(),
         "presets": paths.presets_dir(),

@@ -2,10 +2,12 @@
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from app.sanitize import with_signs
 from app.terminal import behind_door
@@ -48,3 +50,34 @@ def console(*, stderr: bool = False) -> Console:
         emoji=False,
         stderr=stderr,
     )
+
+
+def plain_table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str | Text]] = (),
+    *,
+    numbers: Collection[str] = (),
+    folds: bool = True,
+    header_style: str = "bold",
+) -> Table:
+    """A table without borders.
+
+    Args:
+        titles: Of the columns.
+        rows: Their cells.
+        numbers: Titles of the columns that are aligned right.
+        folds: Whether long cells take several lines; else the last column is cut.
+        header_style: Of the titles.
+    """
+    table = Table(box=None, pad_edge=False, header_style=header_style)
+    for title in titles:
+        is_number = title in numbers
+        table.add_column(
+            title,
+            justify="right" if is_number else "left",
+            no_wrap=not (folds or is_number),
+            overflow="fold" if folds else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table

@@ -84,7 +84,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         controller: Conversation,
         *,
         is_searching: bool = False,
-        forget_kept: Callable[[str], None] = lambda _: None,
+        forget_kept: Callable[[str], object] = lambda _: None,
     ) -> None:
         """List the chats of a controller's store.
 

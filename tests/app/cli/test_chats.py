@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import engine.cache.snapshot_store
 from app import paths
-from app.cli import chats_delete
 from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat
@@ -187,7 +187,7 @@ def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
 
     dialogue(store, "gone")
     paths.snapshots_dir().mkdir(parents=True)
-    monkeypatch.setattr(chats_delete, "forget_owner", refuse)
+    monkeypatch.setattr(engine.cache.snapshot_store, "forget_owner", refuse)
     assert run(["chats", "delete", "gone", "--yes"]) == 0
     assert "could not be removed" in capsys.readouterr().err
     assert store.list_chats() == []

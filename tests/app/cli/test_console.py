@@ -1,31 +1,33 @@
-"""What a pipe gets of a text, and that it loses nothing."""
+"""What commands print, into a pipe and on a terminal, and that it loses nothing."""
 
 import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
 from app.cli import console, run
+from app.cli.console import SlowReading
 from app.render.console import console as rich_console
+from engine.events import Event
+from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, harmful
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
-def replying(text: str) -> ScriptedClient:
-    client = ScriptedClient(Script(replies=(text,)))
-    client.load(CONFIGURATION)
-    client.poll()
-    client.generate(GenerationRequest(messages=()))
-    return client
+def replying(text: str) -> Iterator[Event]:
+    engine = BlockingClient(ScriptedClient(Script(replies=(text,))))
+    engine.load(CONFIGURATION)
+    return engine.reply(GenerationRequest(messages=()))
 
 
 def test_a_reply_goes_into_a_pipe_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    run._follow(replying(HOSTILE), shows_text=True)  # type: ignore[arg-type]  # a fake
+    run._follow(replying(HOSTILE), shows_text=True)
     assert capsys.readouterr().out == HOSTILE + "\n"
 
 
@@ -59,3 +61,44 @@ def test_a_table_in_a_pipe_has_no_blanks_at_the_end_of_its_lines(
     pipe.truncate(pipe.seek(0))
     rich_console().print(Text("one  \ntwo"), "three")
     assert pipe.getvalue() == "one\ntwo three\n"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_is_quick_is_not_talked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    reading = SlowReading(Clock())
+    reading.header("m.gguf", 1 << 20)
+    reading.done()
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_slow_reading_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    reading = SlowReading(clock)
+    for clock.now in (1.0, 2.0, 3.0):
+        reading.header("m.gguf", 3 << 20)
+    reading.done()
+    assert capsys.readouterr().err == "reading the header of m.gguf …\n"
+
+
+def test_a_terminal_sees_one_line_that_goes_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    reading = SlowReading(clock)
+    for clock.now, n_done in ((1.0, 5), (1.1, 6), (2.0, 9)):
+        reading.scanned(n_done, 200)
+    reading.done()
+    lines = capsys.readouterr().err.split("\r\033[K")
+    assert lines == [
+        "",
+        "reading the headers of the models: 5 of 200",
+        "reading the headers of the models: 9 of 200",
+        "",
+    ]

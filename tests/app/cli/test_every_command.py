@@ -267,7 +267,6 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("app.doctor.checks.find_nvidia_gpus", lambda: (gpu,))
     monkeypatch.setattr("engine.planning.measured.holders", lambda: [HOSTILE])
     monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
-    monkeypatch.setattr("app.bench.benchmark.WorkerClient", HostileClient)
     monkeypatch.setattr("app.doctor.llama_cpp.WorkerClient", HostileClient)
     monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)

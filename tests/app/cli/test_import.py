@@ -23,7 +23,7 @@ def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
     shown = capsys.readouterr()
     preset = tomllib.loads(shown.out)
     assert (preset["name"], preset["model"], preset["n_ctx"]) == ("a b", "a b.gguf", 4096)
-    assert "# stays behind: --jinja" in shown.err
+    assert "# left out: --jinja" in shown.err
 
 
 def test_a_saved_preset_can_be_exported_again(
@@ -65,7 +65,7 @@ def test_what_was_exported_comes_back(
     # The look-up of the default preset is not there to come back.
     kept = [line for line in first.read_text().splitlines() if "predictor is suffix" not in line]
     assert second.read_text().splitlines() == kept
-    behind = [line for line in told.splitlines() if line.startswith("# stays behind")]
+    behind = [line for line in told.splitlines() if line.startswith("# left out")]
     assert all("host" in line or "port" in line for line in behind), behind
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_there_says_where_commands_go(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["import", "nowhere.sh"]) == 1
-    assert "behind `--`" in capsys.readouterr().err
+    assert "after `--`" in capsys.readouterr().err
 
 
 def test_import_imports_neither_the_screen_nor_an_engine() -> None:
