@@ -5,8 +5,10 @@ import errno
 import json
 import os
 import secrets
+import selectors
 import stat
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -87,16 +89,48 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
     Raises:
         OSError: it cannot be read, is no file, or is too large.
     """
-    chunks: list[bytes] = []
-    n_left = limit
     with open_file(path) as file:
-        while chunk := file.read(READ_BYTES):
-            chunks.append(chunk)
-            n_left -= len(chunk)
-            if n_left < 0:
-                why = f"it has more than the {limit:,} bytes that are read"
-                raise OSError(errno.EFBIG, why, str(path))
-    return b"".join(chunks)
+        return _joined(iter(lambda: file.read(READ_BYTES) or b"", b""), path, limit)
+
+
+def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
+    """What a file holds, or what comes out of a pipe such as a shell's `<(command)`.
+
+    Args:
+        path: The file or the pipe.
+        limit: Most bytes that it may have.
+        wait_s: How long what writes to the pipe may take for all of it.
+
+    Raises:
+        OSError: it cannot be read, is neither, is too large, or the pipe did not end in time.
+    """
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        return read_bytes(path, limit=limit)
+    with open(path, "rb", buffering=0, opener=_opened) as pipe:
+        return _joined(_chunks_in_time(pipe, path, time.monotonic() + wait_s), path, limit)
+
+
+def _chunks_in_time(pipe: FileIO, path: Path, ends_at: float) -> Iterator[bytes]:
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, ends_at - time.monotonic())):
+            chunk = pipe.read(READ_BYTES)
+            if chunk == b"":
+                return
+            yield chunk or b""
+    raise OSError(errno.ETIMEDOUT, "the pipe did not end in time", str(path))
+
+
+def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
+    found: list[bytes] = []
+    n_left = limit
+    for chunk in chunks:
+        found.append(chunk)
+        n_left -= len(chunk)
+        if n_left < 0:
+            why = f"it has more than the {limit:,} bytes that are read"
+            raise OSError(errno.EFBIG, why, str(path))
+    return b"".join(found)
 
 
 def open_file(path: Path) -> FileIO:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read: settings are text of a few kilobytes."""
+PIPE_WAIT_S = 10.0
+"""How long a command behind `<(...)` may take."""
 
 
 @click.command(name="import")
@@ -45,6 +47,7 @@ def command(
     kvchat import serve.sh --name server --save
     kvchat import -- llama-server -m qwen2.5-7b.gguf -c 32768 -fa on -ctk q8_0
     kvchat import llama-swap.yaml --entry qwen
+    kvchat import <(ssh server cat serve.sh)
     """  # noqa: D301  click wants the backspace character itself
     found = _imported(words, name, entry, model)
     if as_json:
@@ -80,14 +83,15 @@ def _imported(
 
 
 def _text_of(place: str) -> str:
-    from engine.files import read_bytes
+    from engine.files import read_file_or_pipe
     from engine.presets.programs.base import ImportedFileError
 
     try:
         if place == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
         else:
-            data = read_bytes(Path(place).expanduser(), limit=LARGEST_FILE)
+            path = Path(place).expanduser()
+            data = read_file_or_pipe(path, limit=LARGEST_FILE, wait_s=PIPE_WAIT_S)
     except OSError as error:
         raise ImportedFileError(
             f"{place} cannot be read: {error.strerror or error}. Write a command after `--`"

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.files import drafting_process, open_file, read_bytes, read_text, replace_file
+from engine.files import (
+    drafting_process,
+    open_file,
+    read_bytes,
+    read_file_or_pipe,
+    read_text,
+    replace_file,
+)
 from engine.memory.calibration import Calibration, write_calibrations
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
@@ -105,6 +113,37 @@ def test_what_might_never_end_is_no_file(tmp_path: Path, name: str) -> None:
     for read in (open_file, partial(read_bytes, limit=1), partial(read_text, limit=1)):
         with pytest.raises(OSError, match="a pipe or a device is no file"):
             read(tmp_path / name)
+
+
+def from_pipe(command: str, limit: int = 1 << 20, wait_s: float = 10) -> bytes:
+    """What a command prints, read by the name that a shell gives its `<(command)`."""
+    with subprocess.Popen(("sh", "-c", command), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            path = Path(f"/dev/fd/{process.stdout.fileno()}")
+            return read_file_or_pipe(path, limit=limit, wait_s=wait_s)
+        finally:
+            process.kill()
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    assert from_pipe("printf one; sleep 0.1; printf two; head -c 200000 /dev/zero") == (
+        b"onetwo" + bytes(200_000)
+    )
+    (tmp_path / "file").write_bytes(b"a file")
+    assert read_file_or_pipe(tmp_path / "file", limit=6, wait_s=0) == b"a file"
+
+
+def test_a_pipe_that_does_not_end_is_left_by_its_bytes_and_by_its_time(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="more than the 1,000 bytes"):
+        from_pipe("yes", limit=1000)
+    with pytest.raises(OSError, match="did not end in time"):
+        from_pipe("while sleep 0.01; do echo x; done", wait_s=0.2)
+    os.mkfifo(tmp_path / "nobody writes")
+    with pytest.raises(OSError, match="did not end in time"):
+        read_file_or_pipe(tmp_path / "nobody writes", limit=1, wait_s=0.01)
+    with pytest.raises(OSError, match="a pipe or a device is no file"):
+        read_file_or_pipe(Path("/dev/zero"), limit=1, wait_s=1)
 
 
 def test_a_file_is_read_up_to_its_limit_and_no_byte_further(tmp_path: Path) -> None:

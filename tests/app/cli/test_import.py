@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_standard_input_is_read(
     found = json.loads(capsys.readouterr().out)
     assert found["preset"]["n_ctx"] == 512
     assert found["source"] == "section [one] of a models preset"
+
+
+def test_what_a_command_prints_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"[one]\nmodel = a.gguf\nc = 512\n")
+    os.close(write_end)
+    assert run(["import", f"/dev/fd/{read_end}", "--json"]) == 0
+    os.close(read_end)
+    assert json.loads(capsys.readouterr().out)["preset"]["n_ctx"] == 512
 
 
 def test_lm_studios_shares_become_layers_of_the_model_that_is_named(
