@@ -169,6 +169,6 @@ def factor(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.2f}x" if value < 1.05 else f"{value:.1f}x"
 
 
-def share(part: int, whole: int) -> float | None:
+def share(part: float, whole: float) -> float | None:
     """A part of a whole as a fraction, None while the whole is zero."""
     return part / whole if whole else None

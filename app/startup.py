@@ -7,7 +7,6 @@ from pathlib import Path
 from app import paths
 from app.cache.cached_chats import forget_on_disk
 from app.chat.conversation import Conversation
-from app.chat.reopening import restore_last_chat
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, load_settings, save_setting
 from app.keys import Keymap, read_keymap
@@ -97,7 +96,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
         system_prompt=chosen.system_prompt(settings),
         max_tokens=settings.chat.max_tokens,
     )
-    restore_last_chat(controller, settings.chat.reopen)
+    controller.restore_last_chat(settings.chat.reopen)
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: chosen.configure(path, settings),

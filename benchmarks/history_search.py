@@ -17,10 +17,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from app.store.chats import ChatStore
-from app.store.records import dump_tokens
+from app.store.records import NewChat, NewMessage, dump_tokens
 from app.store.schema import STEPS, upgrade
 from engine.configuration import SamplingSettings
 
@@ -150,12 +151,12 @@ def _search(store: ChatStore, n_runs: int) -> None:
 def _end_replies(store: ChatStore) -> None:
     """Time the end of replies of 2,000 characters, and a write of one that goes on."""
     chat = store.create_chat(
-        title="t", model_path=None, system_prompt="", sampling=SamplingSettings()
+        NewChat(title="t", model_path=None, system_prompt="", sampling=SamplingSettings())
     )
     texts = _texts(random.Random(2))
     ended, partial = [], []
     for _ in range(50):
-        reply = store.add_message(chat.id, parent_id=None, role="assistant", content="")
+        reply = store.add_message(NewMessage(chat.id, parent_id=None, role="assistant", content=""))
         text = " ".join(next(texts) for _ in range(6))[:2000]
         partial.append(_timed(lambda key=reply.id, text=text: _write(store, key, text)))
         ended.append(_timed(lambda key=reply.id, text=text: _end(store, key, text)))
@@ -177,13 +178,15 @@ def _write(store: ChatStore, message_id: int, text: str) -> None:
 
 def _end(store: ChatStore, message_id: int, text: str) -> None:
     store.finish_message(
-        message_id,
-        content=text,
-        token_ids=range(500),
-        vocabulary_id="v",
-        seed=1,
-        finish_reason="end",
-        stats=None,
+        replace(
+            store.message(message_id),
+            content=text,
+            token_ids=range(500),
+            vocabulary_id="v",
+            seed=1,
+            finish_reason="end",
+            stats=None,
+        ),
     )
 
 

@@ -24,7 +24,7 @@ from textual.events import Key
 
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
-from app.store.records import dump_tokens
+from app.store.records import NewChat, dump_tokens
 from engine.configuration import SamplingSettings
 from engine.process.protocol import Generate
 from engine.requests import GenerationRequest
@@ -90,7 +90,7 @@ def pickled(client: ScriptedClient) -> Callable[[GenerationRequest], None]:
 def fill(store: ChatStore, n_messages: int) -> int:
     """A chat of so many messages, question and reply by turns; gives its id."""
     chat = store.create_chat(
-        title="long", model_path=None, system_prompt="", sampling=SamplingSettings()
+        NewChat(title="long", model_path=None, system_prompt="", sampling=SamplingSettings())
     )
     draw = random.Random(1)
     words = [f"w{i}" for i in range(5000)]

@@ -23,6 +23,7 @@ from app import paths
 from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
+from app.store.records import NewChat, NewMessage
 from engine.cache.radix import StoredState, line_digest, pack, state_key
 from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
@@ -127,14 +128,16 @@ def fill(n_chats: int, token_bytes: int) -> None:
     with ChatStore(paths.database_path()) as store:
         for number in range(n_chats):
             chat = store.create_chat(
-                title=f"Chat {number}", model_path=None, system_prompt="You are the keeper.",
-                sampling=SamplingSettings(),
+                NewChat(f"Chat {number}", system_prompt="You are the keeper.",
+                sampling=SamplingSettings()),
             )  # fmt: skip
             asked = store.add_message(
-                chat.id, parent_id=None, role="user", content=f"Question {number}?"
+                NewMessage(chat.id, parent_id=None, role="user", content=f"Question {number}?")
             )
             store.add_message(
-                chat.id, parent_id=asked.id, role="assistant", content="An answer. " * 20
+                NewMessage(
+                    chat.id, parent_id=asked.id, role="assistant", content="An answer. " * 20
+                )
             )
     shared = tuple(range(N_SHARED))
     with ColdFolder(paths.snapshots_dir()) as folder:

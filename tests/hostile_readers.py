@@ -24,7 +24,7 @@ from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
 from app.store.schema import upgrade
-from app.store.trees import insert_tree
+from app.store.sql import insert_tree
 from app.themes import builtin_themes_dir, read_theme
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes

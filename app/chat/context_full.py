@@ -1,4 +1,4 @@
-"""What a user can choose where the context is full; nothing is dropped without that."""
+"""What can be done where the context is full; nothing is dropped unless the user chooses it."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from app.cache.cached_chats import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
-from app.chat.trimming import MAX_KEPT, Room, Summariser, n_tokens, summary_request
+from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from app.chat.update import Notice
 from engine.errors import EngineError
 
@@ -27,59 +27,59 @@ class ContextFullOptions:
 
 
 class ContextFull:
-    """Makes room in the shown chat of a controller, in the way that the user chose."""
+    """Frees context for the shown chat, in the way that the user chose."""
 
-    def __init__(self, controller: Conversation) -> None:
-        self._controller = controller
-        self._history = controller.history
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._history = conversation.history
 
     # --- what there is to choose ---
 
     def is_needed(self) -> bool:
-        """Whether the chat ends with a reply without room, and there is no more of it now.
+        """Whether the chat ends with a reply without room, and the context is no larger now.
 
-        A larger context may have been loaded since, or what the model sees have been cut.
+        Since then a larger one may have been loaded, or what the model sees have been trimmed.
         """
         last = self._history.unfinished()
-        loaded = self._controller.loaded
+        loaded = self._conversation.loaded
         if last is None or loaded is None or not is_out_of_room(last):
             return False
-        seen = self._history.seen()
-        return sum(map(n_tokens, seen)) > (1 + MAX_KEPT) / 2 * loaded.n_ctx
+        visible = self._history.visible()
+        return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * loaded.n_ctx
 
     def options(self) -> ContextFullOptions:
-        """Give what can be done."""
-        room = self._room()
-        path = self._history.seen()
+        """What can be done."""
+        trim = self._trim()
+        path = self._history.visible()
         return ContextFullOptions(
             n_ctx=self._n_ctx,
-            n_dropped=len(room.dropped) if room else 0,
+            n_dropped=len(trim.dropped) if trim else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
-            can_take_back=self._controller.refused is not None,
-            can_grow=self._controller.can_have_a_larger_context,
+            can_take_back=self._conversation.replies.refused is not None,
+            can_grow=self._conversation.can_have_a_larger_context,
         )
 
     # --- doing it ---
 
     def shift(self) -> None:
-        """Let the model see the chat from a later question on, and go on.
+        """Show the model the chat from a later question on, and continue the reply.
 
         Raises:
             StoreError: If it could not be saved.
-            CannotContinueError: If the reply cannot go on.
+            CannotContinueError: If the reply cannot be continued.
         """
-        room = self._room()
-        if room is not None:
-            self._history.see_from(room.kept_from)
-            self._controller.continue_reply()
+        trim = self._trim()
+        if trim is not None:
+            self._history.see_from(trim.kept_from)
+            self._conversation.continue_reply()
 
     def summarise(self) -> None:
-        """Let the model write a summary of what has to go, put that in its place, and go on."""
-        room, chat, loaded = self._room(), self._history.chat, self._controller.loaded
-        if room is None or chat is None or loaded is None:
+        """Have the model summarise what has to go, then continue the reply with the summary."""
+        trim, chat, loaded = self._trim(), self._history.chat, self._conversation.loaded
+        if trim is None or chat is None or loaded is None:
             return
         request, n_left_out = summary_request(
-            self._history.path_before(room.kept_from),
+            self._history.path_before(trim.kept_from),
             system_prompt=self._history.system_prompt,
             kept_from=chat.kept_from,
             summary=chat.summary,
@@ -87,10 +87,12 @@ class ContextFull:
             owner=owner_of(chat.id),
         )
         if n_left_out:
-            self._tell(f"The oldest {n_left_out} messages are too long for the summary too.")
-        self._remark(room, "The model summarises what is above: esc stops it.")
-        done = partial(self._take_summary, chat.id, room)
-        self._controller.lease = Summariser(self._controller.client, request, done)
+            self._warn(f"The oldest {n_left_out} messages are too long for the summary too.")
+        self._conversation.toggle_note(
+            trim.dropped[-1].id, "The model summarises what is above: esc stops it."
+        )
+        done = partial(self._take_summary, chat.id, trim)
+        self._conversation.lease = Summariser(self._conversation.client, request, done)
 
     def branch_off(self) -> None:
         """Ask the last question in a new chat with the same system prompt; this one stays.
@@ -102,13 +104,12 @@ class ContextFull:
         chat = self._history.chat
         if question is None or chat is None:
             return
-        self._controller.take_back_refused(gives_text=False)
-        self._controller.new_chat()
-        self._history.begin_like(chat)
-        self._controller.send(question.content)
+        self._conversation.replies.take_back_refused(returns_text=False)
+        self._conversation.new_chat(like=chat)
+        self._conversation.send(question.content)
 
     def see_all(self) -> bool:
-        """Let the model see the whole chat again; False where it does.
+        """Show the model the whole chat again; False where it sees it.
 
         Raises:
             StoreError: If it could not be saved.
@@ -116,36 +117,30 @@ class ContextFull:
         if not self._history.n_hidden or self._history.is_read_only:
             return False
         self._history.see_from(None)
-        self._controller.refresh()
+        self._conversation.refresh()
         return True
-
-    # --- helpers ---
 
     @property
     def _n_ctx(self) -> int:
-        loaded = self._controller.loaded
+        loaded = self._conversation.loaded
         return loaded.n_ctx if loaded else 0
 
-    def _room(self) -> Room | None:
-        return self._history.room(self._n_ctx)
+    def _trim(self) -> Trim | None:
+        return self._history.trim(self._n_ctx)
 
-    def _remark(self, room: Room, text: str) -> None:
-        self._controller.toggle_note(room.dropped[-1].id, text)
+    def _warn(self, text: str, title: str = "Summary") -> None:
+        self._conversation.notify(Notice(text, title, "warning"))
 
-    def _tell(self, text: str, title: str = "Summary") -> None:
-        self._controller.tell(Notice(text, title, "warning"))
-
-    def _take_summary(self, chat_id: int, room: Room, text: str | None, problem: str) -> None:
+    def _take_summary(self, chat_id: int, trim: Trim, text: str | None, problem: str) -> None:
         try:
             if text is None:
-                self._tell(f"There is no summary: {problem}.")
+                self._warn(f"There is no summary: {problem}.")
             else:
-                self._history.store.set_kept_from(chat_id, room.kept_from)
-                self._history.store.set_summary(chat_id, text)
+                self._history.store.set_kept_from(chat_id, trim.kept_from, summary=text)
             if self._history.is_shown(chat_id):
-                self._history.forget_remarks(room.dropped[-1].id)
-                self._controller.refresh()
+                self._history.notes.remove_after(trim.dropped[-1].id)
+                self._conversation.refresh()
                 if text is not None:
-                    self._controller.continue_reply()
+                    self._conversation.continue_reply()
         except EngineError as error:
-            self._tell(str(error), error.title)
+            self._warn(str(error), error.title)

@@ -1,6 +1,7 @@
-"""The messages of a chat as they are shown, asked about and gone on with."""
+"""The messages of a chat: as a request sends them, and as the transcript shows them."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,32 +13,50 @@ from engine.events import FinishReason
 from engine.requests import Message
 
 SUMMARY_BEGINS = "Summary of the conversation before this point:"
+WHOLE = (FinishReason.END, FinishReason.STOP_STRING)
+"""Finish reasons of replies that are complete."""
+CUT_BY_CRASH = "engine stopped"
+"""Finish reason of a reply that the engine's end cut off."""
+CUT_BY_CLOSE = "kvchat was closed"
+"""Finish reason of a reply that was under way when the user left."""
+FAILED = "failed"
+"""Finish reason of a reply that a fault cut off while the engine went on."""
+DIVIDER_KEY = -(1 << 40)
+"""Key of the divider, below that of every note."""
+CONTINUES = "enter continues it"
+"""After a reply that was cut."""
+MAKES_ROOM = "enter shows what can be done"
+"""After a reply that had no room."""
+ANSWERS_AGAIN = "ctrl+g answers once more"
+"""After a reply that was cut and whose tokens the loaded model cannot continue."""
+ANSWERS = "not answered yet: enter asks"
+"""After a question that has no reply."""
 
 
-def conversation(
+def prompt_messages(
     system_prompt: str,
     path: Sequence[StoredMessage],
     *,
     kept_from: int | None = None,
     summary: str | None = None,
 ) -> tuple[Message, ...]:
-    """Give the messages of a request.
+    """The messages of a request.
 
     Args:
         system_prompt: Instruction at the start; blanks alone are none.
         path: The stored messages from the root on; those without text are left out.
         kept_from: First message that the model sees; all are seen where it is not on the path.
-        summary: What stands for the messages before that one.
+        summary: What the model sees in place of the messages before that one.
     """
-    place = place_of(kept_from, path)
-    note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if place and summary else ""
+    n_hidden = index_of(kept_from, path)
+    note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if n_hidden and summary else ""
     prompt = system_prompt.strip()
     # Without a system prompt the summary goes before the first question: some templates know no
     # system message.
     head = "\n\n".join(filter(None, (prompt, note))) if prompt else ""
     messages = [Message("system", head)] if head else []
     pending = "" if prompt else note
-    for stored in path[place:]:
+    for stored in path[n_hidden:]:
         if not stored.content:
             continue
         message = Message(stored.role, stored.content, stored.token_ids, stored.vocabulary_id)
@@ -45,27 +64,31 @@ def conversation(
             message = Message(message.role, f"{pending}\n\n{message.content}")
             pending = ""
         if messages and messages[-1].role == message.role:
-            # Many templates refuse two turns of one speaker: a reply between was never resumed.
+            # Many templates refuse two turns of one speaker: a reply between them never began.
             message = Message(message.role, f"{messages.pop().content}\n\n{message.content}")
         messages.append(message)
     return tuple(messages)
 
 
-def place_of(kept_from: int | None, path: Sequence[StoredMessage]) -> int:
-    """Give how many messages at the start of a path the model does not see."""
-    if kept_from is None:
+def with_question(messages: Sequence[Message], question: str) -> tuple[Message, ...]:
+    """The messages of a request and one question more."""
+    if messages and messages[-1].role == "user":
+        # Many templates refuse two turns of one speaker.
+        return (*messages[:-1], Message("user", f"{messages[-1].content}\n\n{question}"))
+    return (*messages, Message("user", question))
+
+
+def index_of(message_id: int | None, path: Sequence[StoredMessage]) -> int:
+    """The index of a message on a path; 0 where it is not on it."""
+    if message_id is None:
         return 0
-    return next((i for i, message in enumerate(path) if message.id == kept_from), 0)
-
-
-WHOLE = (FinishReason.END, FinishReason.STOP_STRING)
-"""How replies end that have nothing to go on with."""
+    return next((i for i, message in enumerate(path) if message.id == message_id), 0)
 
 
 class CannotContinueError(EngineError):
-    """A reply that was cut cannot go on with the loaded model."""
+    """A reply that was cut cannot be continued with the loaded model."""
 
-    title = "The reply cannot go on"
+    title = "The reply cannot be continued"
 
 
 def is_cut(message: StoredMessage) -> bool:
@@ -78,16 +101,16 @@ def is_out_of_room(message: StoredMessage) -> bool:
     return message.role == "assistant" and message.finish_reason == FinishReason.CONTEXT
 
 
-def can_go_on(message: StoredMessage, vocabulary_id: str | None) -> bool:
-    """Whether a reply that was cut can go on with a model of this vocabulary; None is any."""
+def can_continue(message: StoredMessage, vocabulary_id: str | None) -> bool:
+    """Whether a model of this vocabulary can continue a reply that was cut; None is any."""
     if not message.content:
         return True
     is_known = bool(message.token_ids) and message.vocabulary_id is not None
     return is_known and vocabulary_id in (None, message.vocabulary_id)
 
 
-def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
-    """Give the tokens that a reply goes on behind; none where it holds no text yet.
+def tokens_to_continue(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
+    """The tokens that a reply has so far; none where it holds no text yet.
 
     Args:
         message: The reply.
@@ -100,7 +123,7 @@ def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
         return ()
     if not message.token_ids or message.vocabulary_id is None:
         raise CannotContinueError(
-            "which tokens this reply has was not kept, only its text: ctrl+g answers once more"
+            "only the text of this reply was kept, not its tokens: ctrl+g answers once more"
         )
     if message.vocabulary_id != vocabulary_id:
         by = f" by {message.model_name}" if message.model_name else ""
@@ -111,17 +134,6 @@ def known_tokens(message: StoredMessage, vocabulary_id: str) -> tuple[int, ...]:
     return message.token_ids
 
 
-CUT_BY_CRASH = "engine stopped"
-"""Finish reason of a reply that the engine's end cut off."""
-CUT_BY_CLOSE = "kvchat was closed"
-"""Finish reason of a reply that was under way when the user left."""
-FAILED = "failed"
-"""Finish reason of a reply that a fault cut off while the engine went on."""
-
-
-DIVIDER_KEY = -(1 << 40)
-
-
 class Speaker(StrEnum):
     """Whose words an entry holds."""
 
@@ -130,28 +142,28 @@ class Speaker(StrEnum):
     NOTE = "note"
     """kvchat's own words between the messages; never sent to the model and not saved."""
     DIVIDER = "divider"
-    """Stands between what the model no longer sees and the rest; may hold a summary."""
+    """Parts what the model no longer sees from the rest; may hold a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message or aside."""
+    """One message, note or divider."""
 
     key: int
-    """The id of the message; asides count down from -1, a divider has `DIVIDER_KEY`."""
+    """The id of the message; notes count down from -1."""
     speaker: Speaker
     content: str
     variant: int = 1
     n_variants: int = 1
     ending: str = ""
-    """How the reply ended and how fast it was."""
+    """How the reply ended, how fast it was, and what a key would do."""
     is_live: bool = False
     spans: tuple[TokenSpan, ...] = ()
     """The content by where its tokens came from; empty where that is not known any more."""
 
 
 def divider(summary: str | None) -> Entry:
-    """What stands before the first message that the model sees.
+    """The line above the first message that the model sees.
 
     Args:
         summary: What it sees in place of those above, if anything.
@@ -159,13 +171,12 @@ def divider(summary: str | None) -> Entry:
     return Entry(DIVIDER_KEY, Speaker.DIVIDER, summary or "")
 
 
-def entry_of(message: StoredMessage, variants: list[int], *, is_live: bool = False) -> Entry:
+def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
     """A stored message as an entry.
 
     Args:
         message: The message.
         variants: Ids of the message and its siblings, oldest first.
-        is_live: Whether its reply is being written now.
     """
     is_reply = message.role == "assistant"
     return Entry(
@@ -174,9 +185,22 @@ def entry_of(message: StoredMessage, variants: list[int], *, is_live: bool = Fal
         content=message.content,
         variant=variants.index(message.id) + 1,
         n_variants=len(variants),
-        ending=ending_of(message) if is_reply and not is_live else "",
-        is_live=is_live,
+        ending=ending_of(message) if is_reply else "",
     )
+
+
+def hint_of(last: StoredMessage, vocabulary_id: str | None) -> str:
+    """What enter or ctrl+g does with the unfinished last message of a chat.
+
+    Args:
+        last: A question without a reply, or a reply that was cut.
+        vocabulary_id: That of the loaded model; None without one.
+    """
+    if is_out_of_room(last):
+        return MAKES_ROOM
+    if not is_cut(last):
+        return ANSWERS
+    return CONTINUES if can_continue(last, vocabulary_id) else ANSWERS_AGAIN
 
 
 def ending_of(message: StoredMessage) -> str:
@@ -221,3 +245,40 @@ def _figures(stats: dict[str, object]) -> list[str]:
 def _number(stats: dict[str, object], name: str) -> float | None:
     value = stats.get(name)
     return float(value) if isinstance(value, int | float) else None
+
+
+class ChatNotes:
+    """kvchat's own words in a transcript, each after a message or at its start."""
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[int | None, Entry]] = []
+
+    def add(self, message_id: int | None, text: str) -> Entry:
+        """Add a note after a message; None is the start of the transcript."""
+        lowest = min((entry.key for _, entry in self._notes), default=0)
+        note = Entry(lowest - 1, Speaker.NOTE, text)
+        self._notes.append((message_id, note))
+        return note
+
+    def remove(self, note: Entry) -> None:
+        """Remove a note, if it is still there."""
+        self._notes = [each for each in self._notes if each[1] is not note]
+
+    def toggle(self, message_id: int, text: str) -> None:
+        """Add a note after a message, or remove it where it is there already."""
+        kept = [each for each in self._notes if (each[0], each[1].content) != (message_id, text)]
+        if len(kept) == len(self._notes):
+            self.add(message_id, text)
+        else:
+            self._notes = kept
+
+    def remove_after(self, message_id: int) -> None:
+        """Remove every note after a message."""
+        self._notes = [each for each in self._notes if each[0] != message_id]
+
+    def by_message(self) -> Mapping[int | None, list[Entry]]:
+        """The notes by the message that they follow."""
+        notes: dict[int | None, list[Entry]] = defaultdict(list)
+        for message_id, note in self._notes:
+            notes[message_id].append(note)
+        return notes

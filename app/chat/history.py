@@ -1,50 +1,33 @@
 """The chat that is shown: its path through the tree of messages, its settings, its lock."""
 
-from collections import defaultdict
 from dataclasses import replace
 
 from app.chat.entries import (
+    ChatNotes,
     Entry,
     Speaker,
-    can_go_on,
-    conversation,
     divider,
     entry_of,
+    hint_of,
+    index_of,
     is_cut,
-    is_out_of_room,
-    place_of,
+    prompt_messages,
+    with_question,
 )
-from app.chat.trimming import Room, room
+from app.chat.trimming import Trim, trim_of
 from app.store.chats import ChatStore
 from app.store.database import ChatLock
-from app.store.records import Chat, StoredMessage
-from app.store.statements import NewTurn
+from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
-GOES_ON = "enter goes on"
-"""Said behind a reply that was cut."""
-MAKES_ROOM = "enter shows what can be done"
-"""Said behind a reply that had no room."""
-ANSWERS_ANEW = "ctrl+g answers once more"
-"""Said behind a reply that was cut and whose tokens the loaded model cannot go on behind."""
-ANSWERS = "not answered yet: enter asks"
-"""Said behind a question that has no reply."""
 
 
 def title_of(text: str) -> str:
     """The first line of a text that says something, short enough for a list."""
     first = next((part.strip() for part in text.splitlines() if part.strip()), "New chat")
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
-
-
-def _hint(last: StoredMessage, vocabulary_id: str | None) -> str:
-    if is_out_of_room(last):
-        return MAKES_ROOM
-    if not is_cut(last):
-        return ANSWERS
-    return GOES_ON if can_go_on(last, vocabulary_id) else ANSWERS_ANEW
 
 
 class ChatHistory:
@@ -60,24 +43,22 @@ class ChatHistory:
 
     # --- which chat ---
 
-    def begin_like(self, chat: Chat) -> None:
-        """Show an empty chat with the system prompt and the sampling of another."""
-        self.begin()
-        self.system_prompt, self.sampling = chat.system_prompt, chat.sampling
+    def begin(self, like: Chat | None = None) -> None:
+        """Show an empty chat.
 
-    def begin(self) -> None:
-        """Show an empty chat."""
+        Args:
+            like: The chat whose system prompt and sampling it has; None takes the defaults.
+        """
         self.chat: Chat | None = None
         self.is_read_only = False
         """Another kvchat writes this chat."""
-        self.sampling = self._default_sampling
-        self.system_prompt = self._default_system_prompt
+        self.sampling = like.sampling if like else self._default_sampling
+        self.system_prompt = like.system_prompt if like else self._default_system_prompt
+        self.notes = ChatNotes()
         self._path: list[StoredMessage] = []
         self._siblings: dict[int, list[int]] = {}
         self._entries: dict[int, tuple[StoredMessage, list[int], Entry]] = {}
         """Entries by message, and what each was made of."""
-        self._asides: list[tuple[int | None, Entry]] = []
-        """Asides, each with the message that it stands behind."""
 
     def open(self, chat_id: int, lock: ChatLock | None = None) -> None:
         """Show a stored chat, read-only while another kvchat writes it.
@@ -90,15 +71,13 @@ class ChatHistory:
             StoreError: If the chat is gone.
         """
         chat = self.store.chat(chat_id)
-        self.begin()
+        self.begin(like=chat)
         self._lock = lock or self.store.lock_chat(chat_id)
         self.is_read_only = self._lock is None
         self.chat = chat
-        self.sampling = chat.sampling
-        self.system_prompt = chat.system_prompt
         self.refresh()
 
-    def beside(self, chat_id: int | None) -> "ChatHistory":
+    def of_another(self, chat_id: int | None) -> "ChatHistory":
         """A chat that is written without being shown; None is a new one.
 
         Raises:
@@ -115,7 +94,11 @@ class ChatHistory:
         return other
 
     def refresh(self) -> None:
-        """Read the shown path again."""
+        """Read the shown path again.
+
+        Raises:
+            StoreError: If the chat is gone.
+        """
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -124,7 +107,7 @@ class ChatHistory:
         self._siblings = self.store.variant_ids(self.chat.id)
 
     def discard(self) -> None:
-        """Delete the shown chat, which held one question; its settings and asides stay.
+        """Delete the shown chat, which held one question; its settings and notes stay.
 
         Raises:
             StoreError: If it could not be deleted.
@@ -144,7 +127,7 @@ class ChatHistory:
         self.store.delete_chat(chat_id, self._lock if self.is_shown(chat_id) else None)
 
     def take_over(self) -> bool:
-        """Write the shown chat where the kvchat that wrote it has let it go; False where not.
+        """Write the shown chat once the kvchat that wrote it has let it go; False until then.
 
         Raises:
             StoreError: If the chat cannot be read.
@@ -158,15 +141,15 @@ class ChatHistory:
         return not self.is_read_only
 
     def take_lock(self) -> ChatLock | None:
-        """Hand the lock of the shown chat over to the caller."""
+        """The lock of the shown chat, which is the caller's from now on."""
         lock, self._lock = self._lock, None
         return lock
 
     def close(self) -> None:
-        """Let the chat go."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Release the lock of the chat."""
+        lock = self.take_lock()
+        if lock is not None:
+            lock.close()
 
     def is_shown(self, chat_id: int) -> bool:
         """Whether this is the chat on the screen."""
@@ -194,8 +177,8 @@ class ChatHistory:
 
     def shown(self, message_id: int) -> StoredMessage | None:
         """One of the messages on the screen."""
-        place = self._place_of(message_id)
-        return None if place is None else self._path[place]
+        index = self._index_of(message_id)
+        return None if index is None else self._path[index]
 
     def last(self, speaker: Speaker) -> StoredMessage | None:
         """The last shown message of the user or of the model."""
@@ -203,14 +186,14 @@ class ChatHistory:
         return next((m for m in reversed(self._path) if m.role == role), None)
 
     def unfinished(self) -> StoredMessage | None:
-        """What the shown chat ends with, if that is a reply that was cut, or an open question."""
+        """The last message of the shown chat, if it is a reply that was cut or an open question."""
         last = self._path[-1] if self._path else None
         if last is None or self.is_read_only:
             return None
         return last if last.role == "user" or is_cut(last) else None
 
     def question_for(self, message_id: int | None) -> int | None:
-        """The question behind a message: the one that a reply answers, or the message itself.
+        """The question that a reply answers, or the message itself where that is a question.
 
         Args:
             message_id: A shown message; the last one if None.
@@ -227,32 +210,30 @@ class ChatHistory:
         live_text: str = "",
         vocabulary_id: str | None = None,
     ) -> list[Entry]:
-        """Messages and asides in their order.
+        """Messages and notes in their order.
 
         Args:
             live_id: The message that is being written.
             live_text: Its text so far, newer than what is stored.
             vocabulary_id: That of the loaded model, if one is.
         """
-        asides: dict[int | None, list[Entry]] = defaultdict(list)
-        for anchor, aside in self._asides:
-            asides[anchor].append(aside)
-        entries = [*asides[None]]
+        notes = self.notes.by_message()
+        entries = [*notes.get(None, ())]
         last = self.unfinished()
         n_hidden = self.n_hidden
-        for place, message in enumerate(self._path):
-            if n_hidden and place == n_hidden:
+        for index, message in enumerate(self._path):
+            if n_hidden and index == n_hidden:
                 entries.append(divider(self.chat.summary if self.chat else None))
             entry = self._entry(message)
             if message.id == live_id:
                 entry = replace(entry, content=live_text, ending="", is_live=True)
             elif message is last:
-                hint = _hint(message, vocabulary_id)
+                hint = hint_of(message, vocabulary_id)
                 entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
             if self.is_read_only and message.role == "assistant" and message.finish_reason is None:
                 entry = replace(entry, ending="another kvchat writes this")
             entries.append(entry)
-            entries += asides.get(message.id, ())
+            entries += notes.get(message.id, ())
         return entries
 
     def _entry(self, message: StoredMessage) -> Entry:
@@ -265,32 +246,28 @@ class ChatHistory:
         self._entries[message.id] = (message, siblings, entry)
         return entry
 
-    def request_messages(self, question_id: int) -> tuple[Message, ...]:
-        """The conversation up to a shown question, as the engine wants it."""
-        place = self._place_of(question_id)
-        return conversation(
-            self.system_prompt,
-            self._path[: 0 if place is None else place + 1],
-            kept_from=self.chat.kept_from if self.chat else None,
-            summary=self.chat.summary if self.chat else None,
-        )
+    # --- what the model sees ---
 
     @property
     def n_hidden(self) -> int:
         """How many messages at the start of the shown path the model does not see."""
-        return place_of(self.chat.kept_from if self.chat else None, self._path)
+        return index_of(self.chat.kept_from if self.chat else None, self._path)
 
     @property
     def is_shifted(self) -> bool:
         """Whether messages were dropped with nothing in their place."""
         return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 
-    def seen(self) -> list[StoredMessage]:
+    def visible(self) -> list[StoredMessage]:
         """The shown messages that the model sees."""
         return self._path[self.n_hidden :]
 
-    def room(self, n_ctx: int) -> Room | None:
-        """Which turns would have to go, None where there are none that could.
+    def path_before(self, message_id: int) -> list[StoredMessage]:
+        """The shown messages before one of them."""
+        return self._path[: index_of(message_id, self._path)]
+
+    def trim(self, n_ctx: int) -> Trim | None:
+        """The turns that would have to go; None where there are none that could.
 
         Args:
             n_ctx: Cells of the context.
@@ -300,66 +277,33 @@ class ChatHistory:
             return None
         summary = chat.summary if self.n_hidden else None
         fixed = f"{self.system_prompt}{summary or ''}"
-        return room(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
+        return trim_of(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
 
-    def path_before(self, message_id: int) -> list[StoredMessage]:
-        """The shown messages before one of them."""
-        return self._path[: place_of(message_id, self._path)]
-
-    def see_from(self, message_id: int | None, summary: str | None = None) -> None:
-        """Let the model see the shown chat from a message on, or all of it again.
-
-        Args:
-            message_id: The first message that it sees; None is all.
-            summary: What stands for those before.
+    def see_from(self, message_id: int | None) -> None:
+        """Show the model the chat from a message on, without a summary; None shows it all.
 
         Raises:
             StoreError: If it could not be saved.
         """
         if self.chat is not None:
             self.store.set_kept_from(self.chat.id, message_id)
-            self.store.set_summary(self.chat.id, summary)
             self.refresh()
+
+    def request_messages(self, message_id: int | None) -> tuple[Message, ...]:
+        """The conversation up to a shown message, as the engine takes it; None is its start."""
+        index = self._index_of(message_id)
+        return prompt_messages(
+            self.system_prompt,
+            self._path[: 0 if index is None else index + 1],
+            kept_from=self.chat.kept_from if self.chat else None,
+            summary=self.chat.summary if self.chat else None,
+        )
 
     def messages_with(self, question: str) -> tuple[Message, ...]:
         """The shown conversation and one question more, which is not saved."""
-        asked = Message("user", question)
-        if self.head_id is None:
-            prompt = self.system_prompt.strip()
-            return (Message("system", prompt), asked) if prompt else (asked,)
-        messages = self.request_messages(self.head_id)
-        if messages and messages[-1].role == "user":
-            # Many templates refuse two turns of one speaker.
-            asked = Message("user", f"{messages[-1].content}\n\n{question}")
-            messages = messages[:-1]
-        return (*messages, asked)
+        return with_question(self.request_messages(self.head_id), question)
 
     # --- changing it ---
-
-    def say(self, text: str) -> Entry:
-        """Add an aside behind the last message."""
-        aside = self._aside(text)
-        self._asides.append((self.head_id, aside))
-        return aside
-
-    def unsay(self, aside: Entry) -> None:
-        """Take an aside away, if it is still there."""
-        self._asides = [each for each in self._asides if each[1] is not aside]
-
-    def toggle_note(self, message_id: int, text: str) -> None:
-        """Add an aside behind a message, or take it away where it stands there already."""
-        kept = [each for each in self._asides if (each[0], each[1].content) != (message_id, text)]
-        if len(kept) == len(self._asides):
-            kept.append((message_id, self._aside(text)))
-        self._asides = kept
-
-    def forget_remarks(self, message_id: int) -> None:
-        """Take every aside behind a message away."""
-        self._asides = [each for each in self._asides if each[0] != message_id]
-
-    def _aside(self, text: str) -> Entry:
-        lowest = min((entry.key for _, entry in self._asides), default=0)
-        return Entry(lowest - 1, Speaker.NOTE, text)
 
     def add_turn(
         self,
@@ -369,13 +313,13 @@ class ChatHistory:
         model_name: str | None,
         vocabulary_id: str | None,
     ) -> StoredMessage:
-        """Save a question with the place of its reply, show both and give the reply.
+        """Save and show a question and an empty reply, which is returned.
 
         Args:
             question: What the user asks; None answers a question that is there.
-            parent_id: The shown message that the question hangs below; without one, the question.
-            model_name: Who answers.
-            vocabulary_id: In which vocabulary.
+            parent_id: The shown message above the question; without a new one, the question.
+            model_name: The model that answers.
+            vocabulary_id: Its vocabulary.
 
         Raises:
             StoreError: If it could not be saved; nothing was saved then.
@@ -395,40 +339,40 @@ class ChatHistory:
         if self.chat is None:
             self._lock = self.store.lock_chat(turn.chat.id)
         self.chat = turn.chat
-        above = self._place_of(parent_id)
+        above = self._index_of(parent_id)
         self._path = self._path[: 0 if above is None else above + 1]
         for message in turn.messages:
             self._path.append(message)
             self._siblings |= self.store.variant_ids_beside(message.id)
         return turn.messages[-1]
 
-    def change(self, message: StoredMessage) -> None:
+    def replace_message(self, message: StoredMessage) -> None:
         """Show one of the shown messages as it is now.
 
         Raises:
             StoreError: If the chat cannot be read.
         """
-        place = self._place_of(message.id)
-        if self.chat is None or place is None:
+        index = self._index_of(message.id)
+        if self.chat is None or index is None:
             return
         self.chat = self.store.chat(self.chat.id)
-        self._path[place] = message
+        self._path[index] = message
         self._siblings |= self.store.variant_ids_beside(message.id)
 
-    def _place_of(self, message_id: int | None) -> int | None:
-        """Where a message stands on the shown path; most are looked for at its end."""
-        places = reversed(range(len(self._path)))
-        return next((i for i in places if self._path[i].id == message_id), None)
+    def _index_of(self, message_id: int | None) -> int | None:
+        """The index of a message on the shown path; most are looked for at its end."""
+        indices = reversed(range(len(self._path)))
+        return next((i for i in indices if self._path[i].id == message_id), None)
 
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the path through another variant of a message; False if there is none."""
         siblings = self._siblings.get(message_id, [])
         if self.chat is None or self.is_read_only or message_id not in siblings:
             return False
-        place = siblings.index(message_id) + step
-        if not 0 <= place < len(siblings):
+        index = siblings.index(message_id) + step
+        if not 0 <= index < len(siblings):
             return False
-        self.store.set_head(self.chat.id, self.store.leaf_of(siblings[place]))
+        self.store.set_head(self.chat.id, self.store.leaf_of(siblings[index]))
         self.refresh()
         return True
 
@@ -440,7 +384,7 @@ class ChatHistory:
         """
         if self.chat is not None:
             self.chat = self.store.update_chat(
-                self.chat.id, system_prompt=system_prompt, sampling=sampling
+                self.chat.id, ChatChanges(system_prompt=system_prompt, sampling=sampling)
             )
         self.system_prompt = system_prompt
         self.sampling = sampling
@@ -456,6 +400,6 @@ class ChatHistory:
             self.sampling = sampling
             self.system_prompt = self._default_system_prompt
 
-    def uses_model(self, path: str) -> None:
-        """Chats are saved with this model from their next question on."""
+    def use_model(self, path: str) -> None:
+        """Save chats with this model from their next question on."""
         self._model_path = path

@@ -1,4 +1,4 @@
-"""Counters that are fed with the engine's events and sampled by the screen."""
+"""Counters that the engine's events feed and the screen samples."""
 
 import time
 from collections import deque
@@ -81,10 +81,9 @@ class Meters:
         """What the engine is doing."""
         return self._now.phase
 
-    def loading(self, configuration: Configuration) -> None:
-        """A load was asked for."""
+    def start_load(self, configuration: Configuration) -> None:
+        """Count for a model that is being loaded."""
         self._settle()
-        settings = configuration.speculation
         self._earlier = Tally()
         self._clear_histories()
         self._now = CockpitSnapshot(
@@ -93,14 +92,11 @@ class Meters:
             n_ctx=configuration.n_ctx,
             n_slots=configuration.n_slots,
             cache_log=tuple(self._notes),
-            predictor=settings.predictor,
-            controller=settings.controller,
-            n_draft=settings.n_draft,
-            verification_label=verification_label(settings),
         )
+        self.set_speculation(configuration.speculation)
 
-    def asked(self) -> None:
-        """A reply was asked for."""
+    def start_reply(self) -> None:
+        """Count for a reply that was asked for."""
         self._settle()
         self._asked_at = self._clock()
         self._clear_histories()
@@ -115,8 +111,8 @@ class Meters:
             decode_tps=None,
         )
 
-    def speculation(self, settings: SpeculationSettings) -> None:
-        """Other settings of speculation were asked for."""
+    def set_speculation(self, settings: SpeculationSettings) -> None:
+        """Show other settings of speculation."""
         self._now = replace(
             self._now,
             predictor=settings.predictor,
@@ -125,16 +121,16 @@ class Meters:
             verification_label=verification_label(settings),
         )
 
-    def planned(self, planned: PlannedBytes | None) -> None:
-        """The estimate for the loaded configuration is known."""
+    def set_planned(self, planned: PlannedBytes | None) -> None:
+        """Show the estimate for the loaded configuration."""
         self._now = replace(self._now, planned=planned)
 
-    def process(self, nbytes: int | None) -> None:
-        """The memory of the engine's process was read."""
+    def set_process_bytes(self, nbytes: int | None) -> None:
+        """Show the memory of the engine's process."""
         self._now = replace(self._now, process_bytes=nbytes)
 
     def feed(self, event: Event) -> None:
-        """Take in one event of the engine."""
+        """Count one event of the engine."""
         match event:
             case Loaded():
                 self._loaded(event)
@@ -161,7 +157,7 @@ class Meters:
 
     def _loaded(self, event: Loaded) -> None:
         self._settle()
-        settings = event.configuration.speculation
+        self.set_speculation(event.configuration.speculation)
         self._now = replace(
             self._now,
             phase=Phase.READY,
@@ -170,10 +166,6 @@ class Meters:
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,
             n_slots=event.configuration.n_slots,
-            predictor=settings.predictor,
-            controller=settings.controller,
-            n_draft=settings.n_draft,
-            verification_label=verification_label(settings),
             buffers=event.buffers,
             cache=None,
             tiers=None,
@@ -280,7 +272,7 @@ class Meters:
         n_tokens = sum(n for _, n in self._recent) - self._recent[0][1]
         # Where none came for long, that counts as well.
         end = max(self._recent[-1][0], now - WINDOW_S)
-        return share_of_time(n_tokens, end - self._recent[0][0])
+        return share(n_tokens, end - self._recent[0][0])
 
     def _close_bins(self) -> None:
         if not self._is_running or self._now.first_token_s is None:
@@ -289,7 +281,7 @@ class Meters:
         if now - self._bin_start < BIN_S:
             return
         self._acceptance.append(share(self._bin_accepted, self._bin_verified))
-        self._tps.append(share_of_time(self._bin_emitted, now - self._bin_start))
+        self._tps.append(share(self._bin_emitted, now - self._bin_start))
         self._bin_start = now
         self._bin_verified = self._bin_accepted = self._bin_emitted = 0
 
@@ -299,8 +291,3 @@ class Meters:
         self._verdicts.clear()
         self._recent.clear()
         self._bin_verified = self._bin_accepted = self._bin_emitted = 0
-
-
-def share_of_time(n_tokens: int, elapsed_s: float) -> float | None:
-    """Tokens per second, None for no time."""
-    return n_tokens / elapsed_s if elapsed_s > 0 else None

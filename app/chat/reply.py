@@ -1,14 +1,20 @@
-"""One reply as it comes: its spans, the line of text that they make, its figures."""
+"""One reply: the text as its tokens come, where they came from, and its figures."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 
 from app.chat.snapshot import added_savings
 from app.store.database import ChatLock
 from app.store.records import StoredMessage, stats_of
-from engine.events import GenerationStats, TokenKind, TokensCommitted
+from engine.events import Finished, GenerationStats, TokenKind, TokensCommitted
 from engine.speculation.stats import added_positions, added_sources, speedup_of
+
+SAVE_EVERY_S = 0.4
+"""Time between two partial saves; with the store's own half second less than one is lost."""
+N_REPLIES = 64
+"""Replies of which a `SpanCache` keeps the spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class TokenSpan:
 
 
 def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
-    """Give the text of one round by its tokens; text that was held back belongs to the last."""
+    """The text of one round by its tokens; text that was held back belongs to the last."""
     start = 0
     for token, length in zip_longest(event.tokens, event.lengths):
         if token is None or length is None:
@@ -37,8 +43,8 @@ def spans_of(event: TokensCommitted) -> Iterator[TokenSpan]:
         yield TokenSpan(event.text[start:], kind, source)
 
 
-def joined(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
-    """Give the same text with neighbours of one kind and source as one span."""
+def merged_spans(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
+    """The same text with neighbours of one kind and source as one span."""
     merged: list[TokenSpan] = []
     for span in spans:
         last = merged[-1] if merged else None
@@ -49,8 +55,8 @@ def joined(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
     return merged
 
 
-def cut(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
-    """Give the spans up to the length of `text`, None where they do not spell it.
+def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
+    """The spans up to the length of `text`, None where they do not spell it.
 
     A finished reply may be shorter than what was shown of it: a stop string is taken away.
     """
@@ -67,11 +73,11 @@ def cut(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
 
 
 def joined_stats(before: GenerationStats, after: GenerationStats) -> GenerationStats:
-    """Give the statistics of a whole reply from those of its first and its second part.
+    """The statistics of a whole reply from those of its first and its second part.
 
-    Counts and times are sums, speeds are those of the sums. What stands for one moment is the
-    second part's: its prompt, which held the first part, the plain step, and who drafted at the
-    end. The wait for the first token is the first part's.
+    Counts and times are sums, speeds are those of the sums. What holds for one moment is the second
+    part's: its prompt, which contained the first part, the plain step, and who drafted at the end.
+    The wait for the first token is the first part's.
     """
     decode_s = before.decode_s + after.decode_s
     n_emitted = before.n_emitted + after.n_emitted
@@ -106,10 +112,6 @@ def _tokens_per_round(before: GenerationStats, after: GenerationStats) -> float 
     return (before.n_emitted + after.n_emitted) / n_passes if n_passes else None
 
 
-SAVE_EVERY_S = 0.4
-"""Time between two partial saves; with the store's own half second less than one is lost."""
-
-
 class RunningReply:
     """Collects what the engine commits for one message."""
 
@@ -127,14 +129,14 @@ class RunningReply:
         self.message = message
         """As it is stored while it streams."""
         self.prompt = prompt
-        """The user's text, given back if the engine refuses it before the first token."""
+        """The user's text; it returns to the composer if the engine refuses it before a token."""
         self.parent_head = parent_head
         """The chat's head before the text was sent."""
         self.vocabulary_id = vocabulary_id
-        """In which its tokens are valid: that of the model which was asked."""
+        """The vocabulary of its tokens: that of the model which was asked."""
         self.chat_title = chat_title
         self.resumed = resumed
-        """The reply as it was when it was cut, None if it is a new one."""
+        """The reply as it was when it was cut; None for a new one."""
         self.lock: ChatLock | None = None
         """Set once the chat is no longer shown, so that it stays locked to the end."""
         self.is_stopping = False
@@ -174,24 +176,43 @@ class RunningReply:
         return len(self._token_ids) > self._n_resumed
 
     @property
-    def seed(self) -> int | None:
-        """The seed of the part that was there before, if there was one."""
+    def _seed(self) -> int | None:
         return self.resumed.seed if self.resumed is not None else None
 
-    def whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
-        """Give the statistics of the reply with the part that was there before."""
+    def _whole_stats(self, of_this_part: GenerationStats | None) -> GenerationStats | None:
+        """The statistics of the reply together with the part that was there before."""
         before = stats_of(self.resumed) if self.resumed is not None else None
         if before is None or of_this_part is None:
             return of_this_part or before
         return joined_stats(before, of_this_part)
 
+    def ended(self, reason: str, event: Finished | None) -> StoredMessage:
+        """The message as the reply ended.
+
+        Args:
+            reason: Its finish reason.
+            event: What the engine says of it; None where it ended without the engine.
+        """
+        stats = self._whole_stats(event.stats if event else None)
+        return replace(
+            self.message,
+            content=event.text if event else self.text,
+            token_ids=event.token_ids if event else self.token_ids,
+            vocabulary_id=event.vocabulary_id if event else self.vocabulary_id,
+            seed=event.seed if event else self._seed,
+            finish_reason=reason,
+            stats=asdict(stats) if stats else None,
+            predictor=stats.predictor if stats else None,
+            controller=stats.controller if stats else None,
+        )
+
     def take_lock(self) -> ChatLock | None:
-        """Hand the lock of the chat over to the caller."""
+        """The lock of the chat, which is the caller's from now on."""
         lock, self.lock = self.lock, None
         return lock
 
     def add(self, event: TokensCommitted) -> None:
-        """Take in the tokens of a round."""
+        """Add the tokens of a round."""
         self._texts.append(event.text)
         self.spans += spans_of(event)
         self._token_ids += [token.token for token in event.tokens]
@@ -204,3 +225,30 @@ class RunningReply:
         self._saved_at = now
         self._has_unsaved = False
         return True
+
+
+class SpanCache:
+    """Where the tokens of the newest replies came from, by message id; never saved."""
+
+    def __init__(self) -> None:
+        self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
+
+    def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
+        """Keep the spans of a reply, cut to its text, unless they do not spell that."""
+        known = cut_spans(merged_spans(spans), text)
+        if known:
+            self._spans[message_id] = known
+            self._spans.move_to_end(message_id)
+        if len(self._spans) > N_REPLIES:
+            self._spans.popitem(last=False)
+
+    def get(self, message_id: int) -> tuple[TokenSpan, ...]:
+        """The spans of a message; empty where they are not known."""
+        return self._spans.get(message_id, ())
+
+    def spelling(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
+        """Spans that spell a text: those of the message, or one of unknown origin."""
+        known = self.get(message_id)
+        if "".join(span.text for span in known) == text:
+            return known
+        return (TokenSpan(text),)

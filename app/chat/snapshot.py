@@ -1,4 +1,4 @@
-"""All that the cockpit shows, frozen at one moment, and the counts behind it."""
+"""All that the cockpit shows at one moment, and the counts of replies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Tally:
     saved_error_s: float | None = None
     """How far that may be off, either way."""
     by_position: tuple[PositionCounts, ...] = ()
-    """From the first place of a draft to the last that was examined."""
+    """From the first position of a draft to the last that was examined."""
 
     @property
     def n_refuted(self) -> int:
@@ -133,21 +133,21 @@ def tally_of(stats: GenerationStats) -> Tally:
 
 
 def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
-    """Give what differs from the usual: the verification, `strict`, and the missing bonus token.
+    """The settings of verification that differ from the usual: its name, `strict`, `no bonus`.
 
     `strict` is left out where it has no meaning, under `rejection` and `block`.
     """
     compares = settings.verification in ("coupled", "match")
-    told = {
+    words = {
         settings.verification: settings.verification != "coupled",
         "strict": settings.strict and compares,
         "no bonus": not settings.bonus_token,
     }
-    return tuple(word for word, is_told in told.items() if is_told)
+    return tuple(word for word, is_unusual in words.items() if is_unusual)
 
 
 NO_MODEL = "No model is loaded: ctrl+o opens or installs one, f2 plans what would fit."
-"""What to do where something is asked of nobody."""
+"""Shown where a question has no model to answer it."""
 
 
 class Phase(StrEnum):
@@ -185,7 +185,7 @@ class CockpitSnapshot:
     n_draft: int | None = None
     """Draft length that the user set."""
     verification_label: tuple[str, ...] = ()
-    """How drafts are judged, where it is not the usual way."""
+    """How drafts are verified, where that is not the usual way."""
     next_length: int | None = None
     """Draft length that the controller chose for the next round."""
     reason: str = ""

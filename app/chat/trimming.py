@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.chat.entries import conversation, place_of
+from app.chat.entries import index_of, prompt_messages, with_question
 from app.store.records import StoredMessage
 from engine.configuration import SamplingSettings
 from engine.events import (
@@ -15,7 +15,7 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.process.protocol import EngineClient
-from engine.requests import GenerationRequest, Message
+from engine.requests import GenerationRequest
 
 MAX_KEPT = 2 / 3
 """Share of the context that what is kept may fill: a third is free for what comes."""
@@ -26,11 +26,18 @@ MAX_BYTES_PER_TOKEN = 8.0
 """Texts are hardly ever in longer tokens: so many bytes of a message are a token at least."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; those of known templates are 4 to 8."""
+INSTRUCTION = (
+    "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
+    "open questions and everything that later turns may refer to. Write the summary only."
+)
+MAX_SUMMARY_TOKENS = 400
+SUMMARY_SHARE = 8
+"""A summary has at most one token of this many cells of the context."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What the model would no longer see."""
+class Trim:
+    """The messages that the model would no longer see."""
 
     kept_from: int
     """Id of the first message that it would still see: a question."""
@@ -38,10 +45,10 @@ class Room:
     """The messages before it, except those that were dropped earlier."""
 
 
-def room(
+def trim_of(
     path: Sequence[StoredMessage], *, n_ctx: int, fixed_text: str = "", kept_from: int | None = None
-) -> Room | None:
-    """Give the fewest oldest turns to drop so that a third of the context is free.
+) -> Trim | None:
+    """The fewest oldest turns to drop so that a third of the context is free.
 
     The last question always stays, and with it the reply to it; less may be free then. None where
     there is no turn before it.
@@ -52,20 +59,20 @@ def room(
         fixed_text: System prompt and summary, which stay.
         kept_from: First message that the model sees now.
     """
-    start = place_of(kept_from, path)
+    start = index_of(kept_from, path)
     per_token = bytes_per_token(path)
-    sizes = [n_tokens(message, per_token) for message in path]
+    sizes = [n_tokens_of(message, per_token) for message in path]
     n_fixed = round(len(fixed_text.encode()) / per_token) + TURN_TOKENS
     questions = [i for i in range(start + 1, len(path)) if path[i].role == "user"]
     if not questions:
         return None
     fitting = (i for i in questions if n_fixed + sum(sizes[i:]) <= MAX_KEPT * n_ctx)
     first = next(fitting, questions[-1])
-    return Room(path[first].id, tuple(path[start:first]))
+    return Trim(path[first].id, tuple(path[start:first]))
 
 
-def n_tokens(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> int:
-    """Give how many tokens a message has with what the template puts around it, as far as known."""
+def n_tokens_of(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> int:
+    """Tokens of a message with what the template puts around it; estimated where not known."""
     if message.token_ids:
         return len(message.token_ids) + TURN_TOKENS
     return round(len(message.content.encode()) / per_token) + TURN_TOKENS
@@ -77,22 +84,13 @@ def is_surely_longer(text: str, n_ctx: int) -> bool:
 
 
 def bytes_per_token(path: Sequence[StoredMessage]) -> float:
-    """Give how long a token of a chat is, from its replies, at most `BYTES_PER_TOKEN`."""
+    """The length of a token of a chat, from its replies, at most `BYTES_PER_TOKEN`."""
     known = [message for message in path if message.token_ids]
     n_known = sum(len(message.token_ids or ()) for message in known)
     n_bytes = sum(len(message.content.encode()) for message in known)
     if not n_known:
         return BYTES_PER_TOKEN
     return min(max(n_bytes / n_known, MIN_BYTES_PER_TOKEN), BYTES_PER_TOKEN)
-
-
-INSTRUCTION = (
-    "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
-    "open questions and everything that later turns may refer to. Write the summary only."
-)
-MAX_TOKENS = 400
-SHARE = 8
-"""A summary has at most one token of this many cells of the context."""
 
 
 def summary_request(
@@ -104,7 +102,7 @@ def summary_request(
     n_ctx: int,
     owner: str,
 ) -> tuple[GenerationRequest, int]:
-    """Give the request for a summary, and how many of the oldest messages do not fit into it.
+    """The request for a summary, and how many of the oldest messages do not fit into it.
 
     It is the chat's prompt up to the end of `path` and an instruction, so that what the cache holds
     of that prompt is reused.
@@ -113,24 +111,24 @@ def summary_request(
         path: What is to be summarised, from the root of the chat on.
         system_prompt: That of the chat.
         kept_from: First message that the model sees now.
-        summary: What stands for the messages before that one.
+        summary: What the model sees in place of the messages before that one.
         n_ctx: Cells of the context.
-        owner: Whose tokens these are, for the cache.
+        owner: The chat, by its name in the cache.
     """
-    max_tokens = min(MAX_TOKENS, n_ctx // SHARE)
+    max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // SUMMARY_SHARE)
     fixed = f"{system_prompt}{summary or ''}{INSTRUCTION}"
-    room = n_ctx - max_tokens - round(len(fixed.encode()) / BYTES_PER_TOKEN)
-    start = place_of(kept_from, path)
+    n_free = n_ctx - max_tokens - round(len(fixed.encode()) / BYTES_PER_TOKEN)
+    start = index_of(kept_from, path)
     per_token = bytes_per_token(path)
-    sizes = [n_tokens(message, per_token) for message in path]
+    sizes = [n_tokens_of(message, per_token) for message in path]
     first = start
-    while sum(sizes[first:]) > room and (later := _next_question(path, first)) is not None:
+    while sum(sizes[first:]) > n_free and (later := _next_question(path, first)) is not None:
         first = later
-    messages = conversation(
+    messages = prompt_messages(
         system_prompt, path, kept_from=path[first].id if first else None, summary=summary
     )
     request = GenerationRequest(
-        messages=_with_instruction(messages),
+        messages=with_question(messages, INSTRUCTION),
         sampling=SamplingSettings(temperature=0.0),
         max_tokens=max_tokens,
         owner=owner,
@@ -143,15 +141,8 @@ def _next_question(messages: Sequence[StoredMessage], first: int) -> int | None:
     return next(later, None)
 
 
-def _with_instruction(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    if messages and messages[-1].role == "user":
-        # Many templates refuse two turns of one speaker.
-        return (*messages[:-1], Message("user", f"{messages[-1].content}\n\n{INSTRUCTION}"))
-    return (*messages, Message("user", INSTRUCTION))
-
-
 class Summariser:
-    """Makes one summary; whoever polls the client hands the events on to `take`.
+    """Makes one summary; whoever polls the client passes its events to `take`.
 
     Args:
         client: The engine, which must be idle.
@@ -176,16 +167,16 @@ class Summariser:
         return self._is_running
 
     def stop(self) -> None:
-        """Give it up."""
+        """End it without a summary."""
         self._client.stop()
 
     def revoke(self, why: str) -> None:
-        """Give it up because the engine is taken away."""
+        """End it because the engine is needed for something else."""
         if self._is_running:
             self._end(None, why)
 
     def take(self, event: Event) -> bool:
-        """Take in an event; False for one that the chat should have."""
+        """Take an event; False for one that the chat should have."""
         if not self._is_running or isinstance(event, ENGINE_EVENTS):
             return False
         match event:

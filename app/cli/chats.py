@@ -15,6 +15,7 @@ from app.cli.console import print_json, print_text, tell
 from app.format import counted, nbytes
 from app.sanitize import one_line
 from app.store.errors import StoreError
+from app.store.records import ChatChanges
 
 if TYPE_CHECKING:
     from app.history_files.files import HistoryFormat
@@ -118,7 +119,7 @@ def rename(chat: str, title: str) -> None:
         raise click.UsageError("a title has at least one letter")
     with _store() as store:
         found = find_chat(store, chat)
-        renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
+        renamed = store.update_chat(found.id, ChatChanges(title=title.strip(), title_locked=True))
     tell(f"{_called(found)} is now {one_line(renamed.title)}")
 
 

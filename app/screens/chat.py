@@ -118,7 +118,7 @@ class ChatScreen(ChatActions):
     def _read_memory(self) -> None:
         self.save_drafts()
         with self._memory_pacer.work():
-            self.controller.meters.process(self.controller.client.process_memory_bytes())
+            self.controller.meters.set_process_bytes(self.controller.client.process_memory_bytes())
 
     def take(self, change: ChatUpdate) -> None:
         """Show what a poll changed."""

@@ -126,7 +126,7 @@ class ChatDialogs(Screen[None]):
                     case "branch":
                         self.room.branch_off()
                     case _:
-                        self.controller.take_back_refused()
+                        self.controller.replies.take_back_refused()
             except EngineError as error:
                 self.report(error)
 
@@ -260,7 +260,7 @@ class ChatDialogs(Screen[None]):
         except EngineError:
             # The load itself tells what is wrong with the file; the panel shows a dash.
             planned = None
-        hand_back(self, self.controller.meters.planned, planned)
+        hand_back(self, self.controller.meters.set_planned, planned)
 
     def report(self, error: EngineError) -> None:
         """Show an error as a notice."""

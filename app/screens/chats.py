@@ -23,7 +23,7 @@ from app.screens.chat_export import ChatExport
 from app.screens.chat_rows import ChatRow, chat_row, detail, hit_row
 from app.screens.hand_back import hand_back
 from app.store.errors import StoreError
-from app.store.records import Chat, ChatSize
+from app.store.records import Chat, ChatChanges, ChatSize
 from app.store.search import SearchHit
 from app.widgets.composer import SearchBox
 from app.widgets.key_bar import KeyBar
@@ -321,7 +321,9 @@ class ChatsScreen(ModalScreen[Opening | None]):
         def rename(title: str | None) -> None:
             if title:
                 self._write(
-                    lambda: self._store.update_chat(chat.id, title=title, title_locked=True)
+                    lambda: self._store.update_chat(
+                        chat.id, ChatChanges(title=title, title_locked=True)
+                    )
                 )
                 self._fill(chat.id)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-from app.store import search, statements, trees
+from app.store import search, sql
 from app.store.database import (
     ChatLock,
     connect,
@@ -24,28 +24,31 @@ from app.store.records import (
     CHAT_COLUMNS,
     MESSAGE_COLUMNS,
     Chat,
+    ChatChanges,
     ChatSize,
     ChatTree,
     Draft,
+    NewChat,
+    NewMessage,
+    NewTurn,
     StoredMessage,
+    Turn,
     chat_of,
     load_tokens,
     message_of,
 )
 from app.store.writer import Writer
-from engine.configuration import SamplingSettings
-from engine.requests import Role
 
 REPLY_BLOCK = 64
-"""Messages of the database that `ChatStore.newest_replies` leaves out at once."""
+"""Messages that `ChatStore.newest_replies` leaves out at once."""
 
 
 class ChatStore:
     """Reads on the caller's thread, writes on one thread of its own.
 
-    Every write returns when it is committed; `write_partial` alone returns at once and is on disk
-    within half a second, and `finish_message` outlasts a database that another program writes. Two
-    kvchat on one database both work.
+    Every write returns when it is committed, except that `write_partial` returns at once and is on
+    disk within half a second, and that `finish_message` outlasts a database which another program
+    writes. Two kvchat can use one database.
 
     Attributes:
         notices: What the user should know about how the database was opened.
@@ -62,7 +65,7 @@ class ChatStore:
 
         Args:
             path: The database file.
-            on_error: Takes what went wrong with a write that nobody waited for.
+            on_error: Receives errors of writes that nobody waited for.
             patience_s: How long a caller waits while another program writes; None is as long as a
                 command may, which is seconds.
 
@@ -85,17 +88,17 @@ class ChatStore:
         self._readers: dict[threading.Thread, sqlite3.Connection] = {}
         self._readers_lock = threading.Lock()
         self._new_lock: ChatLock | None = None
-        self._new_place = 0
-        """Of the new chat of this kvchat, among those of others."""
+        self._new_index = 0
+        """Which of the new chats of all open kvchats is this one's."""
         self._is_closed = False
         self._is_damaged = False
-        """A read met damage: the next kvchat looks the file through."""
+        """A read met damage: the next kvchat checks the whole file."""
 
     @property
     def on_error(self) -> Callable[[StoreError], None] | None:
-        """Who is told, on the writer's thread, that a partial reply could not be written.
+        """Receives, on the writer's thread, the error of a partial reply that was not written.
 
-        Without one the next write raises it.
+        Without a handler the next write raises it.
         """
         return self._writer.on_error
 
@@ -104,7 +107,7 @@ class ChatStore:
         self._writer.on_error = handler
 
     def list_chats(self, limit: int = 500, *, archived: bool | None = False) -> list[Chat]:
-        """Give the chats outside of the archive, those in it, or all (None), last used first."""
+        """The chats outside the archive, those in it, or all (None), last used first."""
         where = {None: "", False: "WHERE archived_at IS NULL", True: "WHERE archived_at NOT NULL"}
         rows = self._read(
             f"SELECT {CHAT_COLUMNS} FROM chats {where[archived]}"
@@ -114,23 +117,21 @@ class ChatStore:
         return [chat_of(row) for row in rows]
 
     def count_chats(self, *, archived: bool = False) -> int:
-        """How many chats there are outside of the archive, or in it."""
+        """How many chats there are outside the archive, or in it."""
         where = "NOT NULL" if archived else "IS NULL"
         [row] = self._read(f"SELECT count(*) AS n FROM chats WHERE archived_at {where}")
         n: int = row["n"]
         return n
 
     def sizes(self) -> dict[int, ChatSize]:
-        """Give how much each chat with messages holds, by its id."""
-        return {
-            row["chat_id"]: ChatSize(row["m"], row["t"]) for row in self._read(statements.SIZES)
-        }
+        """How much each chat with messages holds, by its id."""
+        return {row["chat_id"]: ChatSize(row["m"], row["t"]) for row in self._read(sql.SIZES)}
 
     def search(self, text: str, limit: int = 50) -> list[search.SearchHit]:
-        """Give where everything in `text` is found: titles, then messages, the newest first.
+        """Where everything in `text` is found: titles, then messages, the newest first.
 
-        Words are found inside of words too, whatever their case; a phrase in double quotes is whole
-        words behind one another. No text is an error, and blanks alone find nothing.
+        Words are found inside words too, whatever their case; a phrase in double quotes is whole
+        words in sequence. No text is an error, and blanks alone find nothing.
         """
         try:
             return search.search(self._reader(), text, limit)
@@ -144,16 +145,16 @@ class ChatStore:
             raise store_error(error, self.path) from error
 
     def chat(self, chat_id: int) -> Chat:
-        """Give one chat.
+        """One chat.
 
         Raises:
             StoreError: If there is none with this id.
         """
-        rows = self._read(f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?", chat_id)
+        rows = self._read(sql.CHAT, chat_id)
         return chat_of(_only(rows, "chat", chat_id))
 
     def message(self, message_id: int) -> StoredMessage:
-        """Give one message.
+        """One message.
 
         Raises:
             StoreError: If there is none with this id.
@@ -162,71 +163,71 @@ class ChatStore:
         return message_of(_only(rows, "message", message_id))
 
     def tree(self, chat_id: int) -> ChatTree:
-        """Give a chat with all of its messages, in the order in which they were added.
+        """A chat with all of its messages, in the order in which they were added.
 
         Raises:
             StoreError: If there is no chat with this id.
         """
         try:
-            return trees.read_tree(self._reader(), chat_id)
+            return sql.read_tree(self._reader(), chat_id)
         except sqlite3.Error as error:
             raise store_error(error, self.path) from error
 
     def path_to(self, message_id: int) -> list[StoredMessage]:
-        """Give the messages from the root of the tree to this one.
+        """The messages from the root of the tree to this one.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        rows = self._read(statements.PATH, message_id)
+        rows = self._read(sql.PATH, message_id)
         _only(rows[-1:], "message", message_id)
         return [message_of(row) for row in rows]
 
     def variants(self, message_id: int) -> list[StoredMessage]:
-        """Give the messages of the same parent and role, this one among them, oldest first.
+        """The messages of the same parent and role, this one among them, oldest first.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        rows = self._read(statements.VARIANTS, message_id)
+        rows = self._read(sql.VARIANTS, message_id)
         _only(rows[:1], "message", message_id)
         return [message_of(row) for row in rows]
 
     def variant_ids(self, chat_id: int) -> dict[int, list[int]]:
         """The ids of each message's variants in a chat, itself among them, oldest first.
 
-        Others without text are left out: such a reply was asked for and never begun.
+        Others without text are left out: such a reply was asked for and never began.
         """
         groups: dict[tuple[int | None, str], list[sqlite3.Row]] = defaultdict(list)
-        for row in self._read(statements.OUTLINE, chat_id):
+        for row in self._read(sql.OUTLINE, chat_id):
             groups[row["parent_id"], row["role"]].append(row)
         return {key: ids for group in groups.values() for key, ids in _variant_ids(group)}
 
     def variant_ids_beside(self, message_id: int) -> dict[int, list[int]]:
         """The same as `variant_ids`, of one message and its variants alone."""
-        return dict(_variant_ids(self._read(statements.VARIANT_OUTLINE, message_id)))
+        return dict(_variant_ids(self._read(sql.VARIANT_OUTLINE, message_id)))
 
     def leaf_of(self, message_id: int) -> int:
-        """Give the newest message below this one, or itself when nothing hangs below.
+        """The newest message below this one, or itself where there is none.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        leaf: int | None = self._read(statements.LEAF, message_id)[0]["leaf"]
+        leaf: int | None = self._read(sql.LEAF, message_id)[0]["leaf"]
         if leaf is None:
-            raise _missing("message", message_id)
+            raise sql.missing("message", message_id)
         return leaf
 
     def newest_replies(
         self, vocabulary_id: str, *, n_tokens: int, limit: int = 200
     ) -> tuple[tuple[int, ...], ...]:
-        """Give the newest ended replies of all chats in a vocabulary, oldest first.
+        """The newest ended replies of all chats in a vocabulary, oldest first.
 
-        They are `limit` replies and `n_tokens` tokens at most. Older ones leave in blocks, so that
-        from turn to turn there is mostly just a reply more, which an index can be extended by.
+        At most `limit` replies and `n_tokens` tokens. Older ones leave in blocks: most turns only
+        add a reply, by which an index can be extended.
         """
         replies: list[tuple[int, tuple[int, ...]]] = []
-        rows = self._read(statements.REPLIES, vocabulary_id, limit)
+        rows = self._read(sql.REPLIES, vocabulary_id, limit)
         is_cut = len(rows) == limit
         for row in rows:
             reply = load_tokens(row["token_ids"]) or ()
@@ -240,65 +241,50 @@ class ChatStore:
         left_out = min(blocks) if is_cut and len(blocks) > 1 else None
         return tuple(reply for block, reply in reversed(replies) if block != left_out)
 
-    def create_chat(
-        self, *, title: str, model_path: str | None, system_prompt: str, sampling: SamplingSettings
-    ) -> Chat:
+    def create_chat(self, new: NewChat) -> Chat:
         """Begin a chat without messages."""
-        return self._writer.run(
-            lambda db: statements.insert_chat(db, title, model_path, system_prompt, sampling)
-        )
+        return self._writer.run(lambda db: sql.insert_chat(db, new))
 
-    def update_chat(
-        self,
-        chat_id: int,
-        *,
-        title: str | None = None,
-        title_locked: bool | None = None,
-        system_prompt: str | None = None,
-        sampling: SamplingSettings | None = None,
-        model_path: str | None = None,
-    ) -> Chat:
-        """Change what is not None; the place in the list stays.
+    def update_chat(self, chat_id: int, changes: ChatChanges) -> Chat:
+        """Change a chat, which keeps its position in the list.
 
         Raises:
             StoreError: If there is no chat with this id.
         """
-        changes = statements.ChatChanges(title, title_locked, system_prompt, sampling, model_path)
-        return self._writer.run(lambda db: statements.update_chat(db, chat_id, changes))
+        return self._writer.run(lambda db: sql.update_chat(db, chat_id, changes))
 
     def set_archived(self, chat_id: int, *, archived: bool) -> Chat:
-        """Put a chat into the archive or take it out; its place in the list stays.
+        """Put a chat into the archive or take it out; it keeps its position in the list.
 
         Raises:
             StoreError: If there is no chat with this id.
         """
-        return self._writer.run(lambda db: statements.archive_chat(db, chat_id, archived=archived))
+        return self._writer.run(lambda db: sql.archive_chat(db, chat_id, archived=archived))
 
-    def set_kept_from(self, chat_id: int, message_id: int | None) -> Chat:
-        """Let the model see a chat from a message on; None is all of it, and drops the summary.
+    def set_kept_from(
+        self, chat_id: int, message_id: int | None, *, summary: str | None = None
+    ) -> Chat:
+        """Show the model a chat from a message on; None shows it all.
+
+        Args:
+            chat_id: The chat.
+            message_id: The first message that the model sees.
+            summary: What it sees in place of those before.
 
         Raises:
             StoreError: If the chat is gone, or the message is not one of its own.
         """
-        return self._writer.run(lambda db: statements.keep_from(db, chat_id, message_id))
-
-    def set_summary(self, chat_id: int, summary: str | None) -> Chat:
-        """Note what stands for the model in place of the messages before `kept_from`.
-
-        Raises:
-            StoreError: If there is no chat with this id.
-        """
-        return self._writer.run(lambda db: statements.summarise(db, chat_id, summary))
+        return self._writer.run(lambda db: sql.keep_from(db, chat_id, message_id, summary))
 
     def show_message(self, message_id: int) -> Chat:
-        """Let a chat show this message: its branch becomes the shown one, down to the newest leaf.
+        """Show this message in its chat, on its branch down to the newest leaf.
 
         Nothing changes where it is shown already.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        return self._writer.run(lambda db: statements.show_message(db, message_id))
+        return self._writer.run(lambda db: sql.show_message(db, message_id))
 
     def add_trees(self, added: Sequence[ChatTree]) -> list[Chat]:
         """Add whole chats, all or none, with new ids for chats and messages.
@@ -306,7 +292,7 @@ class ChatStore:
         Raises:
             StoreError: If a parent, head or first kept message is not a message of its tree.
         """
-        return self._writer.run(lambda db: [trees.insert_tree(db, tree) for tree in added])
+        return self._writer.run(lambda db: [sql.insert_tree(db, tree) for tree in added])
 
     def delete_chat(self, chat_id: int, held: ChatLock | None = None) -> None:
         """Delete a chat and all of its messages; nothing happens where it is gone already.
@@ -321,41 +307,27 @@ class ChatStore:
         lock = held or self.lock_chat(chat_id)
         if lock is None:
             raise StoreError(
-                f"chat {chat_id} is open in another kvchat, which would go on writing it: close it "
+                f"chat {chat_id} is open in another kvchat, which would write it again: close it "
                 "there first"
             )
         with nullcontext() if held else lock:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
 
-    def add_turn(self, new: statements.NewTurn) -> statements.Turn:
-        """Add a question with the place of its reply, or that alone; both or nothing.
+    def add_turn(self, new: NewTurn) -> Turn:
+        """Add a question with an empty reply, or that alone; both or nothing.
 
         Raises:
             StoreError: If the chat is gone, or the parent is not one of its messages.
         """
-        return self._writer.run(lambda db: statements.insert_turn(db, new))
+        return self._writer.run(lambda db: sql.insert_turn(db, new))
 
-    def add_message(
-        self,
-        chat_id: int,
-        *,
-        parent_id: int | None,
-        role: Role,
-        content: str,
-        token_ids: Sequence[int] | None = None,
-        vocabulary_id: str | None = None,
-        model_name: str | None = None,
-        seed: int | None = None,
-    ) -> StoredMessage:
-        """Hang a message below `parent_id` (None begins a tree) and make it the chat's head.
+    def add_message(self, new: NewMessage) -> StoredMessage:
+        """Add a message, which becomes the chat's head.
 
         Raises:
             StoreError: If the chat is gone, or the parent is not one of its messages.
         """
-        new = statements.NewMessage(
-            chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed
-        )
-        return self._writer.run(lambda db: statements.insert_message(db, new))
+        return self._writer.run(lambda db: sql.insert_message(db, new))
 
     def set_head(self, chat_id: int, message_id: int | None) -> None:
         """Show the chat up to another message; None shows none.
@@ -363,55 +335,41 @@ class ChatStore:
         Raises:
             StoreError: If the chat is gone, or the message is not one of its own.
         """
-        self._writer.run(lambda db: statements.move_head(db, chat_id, message_id))
+        self._writer.run(lambda db: sql.move_head(db, chat_id, message_id))
 
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
         """Note the text so far of a reply; on disk within 0.5 s, and returns at once."""
         self._writer.write_partial(message_id, content, token_ids)
 
-    def finish_message(
-        self,
-        message_id: int,
-        *,
-        content: str,
-        token_ids: Sequence[int] | None,
-        vocabulary_id: str | None,
-        seed: int | None,
-        finish_reason: str,
-        stats: dict[str, object] | None,
-        predictor: str | None = None,
-        controller: str | None = None,
-    ) -> StoredMessage | None:
+    def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
         """Write a reply as it ended; later partial writes of it change nothing.
 
-        Gives it as stored, None where another program holds the database: it is written as soon as
-        that is free.
+        Returns:
+            The reply as stored; None where another program holds the database, which gets it as
+            soon as it is free.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        end = statements.MessageEnd(
-            content, token_ids, vocabulary_id, seed, finish_reason, stats, predictor, controller
-        )
-        self._writer.drop_partial(message_id)
-        return self._writer.run_surely(lambda db: statements.finish_message(db, message_id, end))
+        self._writer.drop_partial(ended.id)
+        return self._writer.run_surely(lambda db: sql.finish_message(db, ended))
 
     def reopen_message(self, message_id: int) -> None:
-        """Let an ended reply go on: partial writes of it count again, and `finish_message` ends it.
+        """Open an ended reply again: partial writes of it count until `finish_message` ends it.
 
         Raises:
             StoreError: If there is no message with this id.
         """
-        self._writer.run(lambda db: statements.reopen_message(db, message_id))
+        self._writer.run(lambda db: sql.reopen_message(db, message_id))
 
     def drafts(self) -> dict[int | None, Draft]:
         """The texts that were not sent, by chat; None is the new chat.
 
         Each open kvchat has a new chat of its own: the text of one that is closed goes to the next
-        that asks here.
+        that calls this.
 
         Raises:
-            StoreError: If they cannot be read, or no place for a new chat can be locked.
+            StoreError: If they cannot be read, or no new chat can be locked.
         """
         rows = self._read("SELECT chat_id, content, edited_id, before_edit, place FROM drafts")
         if self._new_lock is None:
@@ -420,23 +378,23 @@ class ChatStore:
         return {
             row["chat_id"]: Draft(row["content"], row["edited_id"], row["before_edit"])
             for row in rows
-            if row["chat_id"] is not None or row["place"] == self._new_place
+            if row["chat_id"] is not None or row["place"] == self._new_index
         }
 
     def _lock_new_chat(self, left: Sequence[int]) -> None:
-        """Take the first free place of a new chat, those with a text before others."""
-        for place in chain(left, count()):
-            self._new_lock, self._new_place = self._lock(f"new-{place}"), place
+        """Take the first new chat that no kvchat has, those with a text before others."""
+        for index in chain(left, count()):
+            self._new_lock, self._new_index = self._lock(f"new-{index}"), index
             if self._new_lock is not None:
                 return
 
     def save_drafts(self, drafts: Mapping[int | None, Draft]) -> None:
         """Keep the unsent texts of these chats, soon; returns at once."""
-        place = self._new_place
-        self._writer.later(lambda db: statements.save_drafts(db, drafts, place))
+        index = self._new_index
+        self._writer.later(lambda db: sql.save_drafts(db, drafts, index))
 
     def lock_chat(self, chat_id: int) -> ChatLock | None:
-        """Lock a chat for writing, or give None while another kvchat writes it."""
+        """A lock to write a chat with; None while another kvchat writes it."""
         return self._lock(f"chat-{chat_id}")
 
     def _lock(self, name: str) -> ChatLock | None:
@@ -457,15 +415,10 @@ class ChatStore:
             is_whole = not (self._is_damaged or self._writer.is_damaged)
             release_database(self.path, self._holder, is_whole=is_whole)
 
-    def __enter__(self) -> "ChatStore":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, query: str, *values: int | str) -> list[sqlite3.Row]:
@@ -496,9 +449,5 @@ def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]
 
 def _only(rows: Sequence[sqlite3.Row], kind: str, key: int) -> sqlite3.Row:
     if not rows:
-        raise _missing(kind, key)
+        raise sql.missing(kind, key)
     return rows[0]
-
-
-def _missing(kind: str, key: int) -> StoreError:
-    return StoreError(f"{kind} {key} is not in the database: another kvchat may have deleted it")

@@ -1,17 +1,19 @@
-"""The chats' database: opened, and locked against another kvchat."""
+"""The database file: opened, checked, moved aside when damaged, and the locks of its chats."""
 
-import contextlib
 import fcntl
 import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from app.store.errors import StoreError, is_damage, store_error
 from app.store.records import TEXT
 from app.store.salvage import salvage
 from app.store.schema import upgrade
+
+BUSY_TIMEOUT_MS = 5000
+"""How long a statement waits for a second kvchat that is writing."""
 
 
 class ChatLock:
@@ -22,29 +24,24 @@ class ChatLock:
         self._descriptor: int | None = descriptor
 
     def close(self) -> None:
-        """Let the chat go; a second call does nothing."""
+        """Release the chat; a second call does nothing."""
         if self._descriptor is None:
             return
         # Unlinked while it is held, so whoever waits for it sees that its file is gone.
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             self._path.unlink()
         os.close(self._descriptor)
         self._descriptor = None
 
-    def __enter__(self) -> "ChatLock":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def take_lock(path: Path) -> ChatLock | None:
-    """Lock the file at `path`, or give None while someone else holds it.
+    """A lock on the file at `path`; None while someone else holds it.
 
     Raises:
         StoreError: If the lock file cannot be made.
@@ -72,10 +69,6 @@ def _is_still_there(path: Path, descriptor: int) -> bool:
         return False
 
 
-BUSY_TIMEOUT_MS = 5000
-"""How long a statement waits for a second kvchat that is writing."""
-
-
 def connect(path: Path) -> sqlite3.Connection:
     """Open a connection with the pragmas that every connection needs."""
     connection = sqlite3.connect(
@@ -96,7 +89,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def hold_database(path: Path) -> int:
-    """Give a file descriptor that marks the database as in use until it is closed.
+    """A file descriptor that marks the database as in use until it is closed.
 
     Raises:
         StoreError: If the folder cannot be made or written.
@@ -114,14 +107,14 @@ def hold_database(path: Path) -> int:
 
 
 def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | None]:
-    """Open and upgrade the database, and give what the user should know about it.
+    """Open and upgrade the database; the second value is what the user should know about it.
 
     A damaged file is moved aside to a name with `.broken` in it, and what can still be read of it
     goes into a new one.
 
     Args:
         path: The database file; it need not exist.
-        holder: What `hold_database` gave for it.
+        holder: What `hold_database` returned for it.
 
     Raises:
         StoreError: If the file cannot be opened, or a newer kvchat made it.
@@ -149,24 +142,24 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
 
 
 def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
-    """Give up what `hold_database` gave, and note how the last kvchat left the file.
+    """Release what `hold_database` returned, and note how the last kvchat left the file.
 
     Args:
         path: The database file, to which no connection is open any more.
-        holder: What `hold_database` gave for it.
-        is_whole: Whether nothing was met that says it is damaged.
+        holder: What `hold_database` returned for it.
+        is_whole: Whether no damage was met.
     """
     if is_whole and _holds_alone(holder):
-        # Without the note the next start looks the file through, and no more than that.
+        # Without the note the next start checks the whole file, and no more than that.
         with suppress(OSError):
             os.pwrite(holder, _stamp(path), 0)
     os.close(holder)
 
 
 def _was_left_whole(path: Path, holder: int) -> bool:
-    """Whether the file is as a kvchat left it, or open in one that has looked through it.
+    """Whether the file is as a kvchat left it, or open in one that has checked it.
 
-    Looking through a large file takes long, and is for what a kill, a copy or a disk has done.
+    A check of a large file takes long; it is for what a kill, a copy or a disk has done.
     """
     if not _holds_alone(holder):
         return True

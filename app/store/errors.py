@@ -13,7 +13,7 @@ class StoreError(EngineError):
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    """Give the StoreError that explains SQLite's `error` on the database at `path`."""
+    """The StoreError that explains SQLite's `error` on the database at `path`."""
     match _primary_code(error):
         case sqlite3.SQLITE_FULL:
             return StoreError(f"no space is left for {path}: free some, what is shown stays here")

@@ -1,10 +1,10 @@
-"""What is stored of chats and replies, and how it is packed."""
+"""What is stored of chats and messages, what a caller asks to be stored, and how it is packed."""
 
 import json
 import sqlite3
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 
 from engine.configuration import SamplingSettings
@@ -12,6 +12,7 @@ from engine.events import GenerationStats, PositionCounts, SourceCounts
 from engine.parsing import parse_json
 from engine.requests import Role
 
+Column = None | int | float | str | bytes
 TEXT = partial(str, encoding="utf-8", errors="replace")
 """Reads a text of the database; one character that a disk has damaged hides no message."""
 
@@ -37,12 +38,12 @@ class Chat:
     kept_from: int | None = None
     """First message that the model still sees, where it lies on the shown path; None for all."""
     summary: str | None = None
-    """What stands for the model in place of the messages before `kept_from`."""
+    """What the model sees in place of the messages before `kept_from`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message and where it hangs in the tree of its chat."""
+    """One message of the tree of its chat."""
 
     id: int
     chat_id: int
@@ -66,7 +67,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ChatTree:
-    """A chat with all of its messages, a parent before what hangs below it."""
+    """A chat with all of its messages, a parent before its children."""
 
     chat: Chat
     messages: tuple[StoredMessage, ...]
@@ -87,9 +88,9 @@ class Draft:
 
     text: str = ""
     edited: int | None = None
-    """The question that it takes the place of."""
+    """The question that it replaces."""
     before: str = ""
-    """What stood in the composer before that question was taken there."""
+    """The composer's text before that question was taken there."""
 
     def __bool__(self) -> bool:
         return bool(self.text or self.before) or self.edited is not None
@@ -107,56 +108,111 @@ def _joined(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-CHAT_COLUMNS = (
-    "id, title, title_locked, created_at, updated_at, model_path, system_prompt, sampling, head_id,"
-    " archived_at, kept_from, summary"
-)
-MESSAGE_COLUMNS = (
-    "id, chat_id, parent_id, role, content, token_ids, vocabulary_id, model_name, seed,"
-    " finish_reason, stats, created_at, predictor, controller"
-)
+@dataclass(frozen=True, slots=True)
+class NewChat:
+    """A chat to begin."""
+
+    title: str = ""
+    model_path: str | None = None
+    system_prompt: str = ""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChanges:
+    """What to change of a chat; None leaves it."""
+
+    title: str | None = None
+    title_locked: bool | None = None
+    system_prompt: str | None = None
+    sampling: SamplingSettings | None = None
+    model_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to add below `parent_id`; None begins a tree."""
+
+    chat_id: int
+    parent_id: int | None
+    role: Role
+    content: str
+    token_ids: Sequence[int] | None = None
+    vocabulary_id: str | None = None
+    model_name: str | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A question to add with an empty reply."""
+
+    chat: Chat | None
+    """None begins one."""
+    question: str | None
+    """None adds a reply alone."""
+    parent_id: int | None
+    """The message above the question; of a reply alone, its question."""
+    model_path: str | None
+    """The model that the chat is used with."""
+    model_name: str | None
+    vocabulary_id: str | None
+    """Known before the reply ends: one that a crash cuts can be continued only if it is."""
+    title: str = ""
+    system_prompt: str = ""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    """These three are of a chat that is begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was added for one turn."""
+
+    chat: Chat
+    messages: tuple[StoredMessage, ...]
+    """The question, if it is new, and the reply."""
+
+
+CHAT_COLUMNS = ", ".join(each.name for each in fields(Chat))
+MESSAGE_COLUMNS = ", ".join(each.name for each in fields(StoredMessage))
 
 
 def chat_of(row: sqlite3.Row) -> Chat:
     """Read a row of `CHAT_COLUMNS`."""
     return Chat(
-        id=row["id"],
-        title=row["title"],
-        title_locked=bool(row["title_locked"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        model_path=row["model_path"],
-        system_prompt=row["system_prompt"],
-        sampling=load_sampling(row["sampling"]),
-        head_id=row["head_id"],
-        archived_at=row["archived_at"],
-        kept_from=row["kept_from"],
-        summary=row["summary"],
+        **dict(row)
+        | {"title_locked": bool(row["title_locked"]), "sampling": load_sampling(row["sampling"])}
     )
 
 
 def message_of(row: sqlite3.Row) -> StoredMessage:
     """Read a row of `MESSAGE_COLUMNS`."""
+    stats = row["stats"]
     return StoredMessage(
-        id=row["id"],
-        chat_id=row["chat_id"],
-        parent_id=row["parent_id"],
-        role=row["role"],
-        content=row["content"],
-        token_ids=load_tokens(row["token_ids"]),
-        vocabulary_id=row["vocabulary_id"],
-        model_name=row["model_name"],
-        seed=row["seed"],
-        finish_reason=row["finish_reason"],
-        stats=None if row["stats"] is None else _object(row["stats"]),
-        created_at=row["created_at"],
-        predictor=row["predictor"],
-        controller=row["controller"],
+        **dict(row)
+        | {
+            "token_ids": load_tokens(row["token_ids"]),
+            "stats": None if stats is None else _object(stats),
+        }
     )
 
 
+def packed(value: object) -> Column:
+    """A field of a chat or message as its column holds it."""
+    match value:
+        case SamplingSettings():
+            return dump_sampling(value)
+        case dict():
+            return json.dumps(value)
+        case tuple() | list():
+            return dump_tokens(value)
+        case None | int() | float() | str():
+            return value
+    raise TypeError(f"no column holds a {type(value).__name__}")
+
+
 def dump_sampling(sampling: SamplingSettings) -> str:
-    """Spell sampling settings as the column does: a JSON object."""
+    """Sampling settings as a JSON object."""
     return json.dumps(asdict(sampling))
 
 
@@ -191,48 +247,32 @@ COUNTS = (
     "n_emitted",
 )  # fmt: skip
 """What every kvchat kept."""
-TIMES = (
-    "prefill_s", "first_token_s", "decode_s", "decode_tps", "plain_step_s", "plain_spread",
-    "saved_s", "saved_error_s", "tokens_per_round", "speedup",
+LATER_COUNTS = ("n_near_ties", "n_redecoded")
+FIGURES = (
+    "first_token_s", "decode_tps", "plain_step_s", "plain_spread", "saved_s", "saved_error_s",
+    "tokens_per_round", "speedup",
 )  # fmt: skip
 OF_SOURCE = tuple(field.name for field in fields(SourceCounts))
 OF_POSITION = tuple(field.name for field in fields(PositionCounts))
 
 
 def stats_of(message: StoredMessage) -> GenerationStats | None:
-    """Give what was measured of a reply, None where nothing was kept.
+    """What was measured of a reply; None where the counts were not kept.
 
-    An older kvchat kept fewer figures: a figure that it did not keep is as one never measured, and
-    no count is made up. None too where the counts themselves are missing.
+    An older kvchat kept fewer figures: one that it did not keep counts as never measured.
     """
     kept = message.stats
     if kept is None or any(_count(kept.get(name)) is None for name in COUNTS):
         return None
-    counts = {name: _count(kept[name]) or 0 for name in COUNTS}
-    times = {name: _number(kept.get(name)) for name in TIMES}
+    counts = {name: _count(kept.get(name)) or 0 for name in (*COUNTS, *LATER_COUNTS)}
+    figures = {name: _number(kept.get(name)) for name in ("prefill_s", "decode_s", *FIGURES)}
     return GenerationStats(
-        n_prompt=counts["n_prompt"],
-        n_reused=counts["n_reused"],
-        n_rounds=counts["n_rounds"],
-        n_drafted=counts["n_drafted"],
-        n_verified=counts["n_verified"],
-        n_examined=counts["n_examined"],
-        n_accepted=counts["n_accepted"],
-        n_emitted=counts["n_emitted"],
+        **counts,
+        prefill_s=figures["prefill_s"] or 0.0,
+        decode_s=figures["decode_s"] or 0.0,
+        **{name: figures[name] for name in FIGURES},  # type: ignore[arg-type]  # all are figures
         by_source=_sources(kept.get("by_source")),
         by_position=_positions(kept.get("by_position")),
-        n_near_ties=_count(kept.get("n_near_ties")) or 0,
-        n_redecoded=_count(kept.get("n_redecoded")) or 0,
-        prefill_s=times["prefill_s"] or 0.0,
-        first_token_s=times["first_token_s"],
-        decode_s=times["decode_s"] or 0.0,
-        decode_tps=times["decode_tps"],
-        plain_step_s=times["plain_step_s"],
-        plain_spread=times["plain_spread"],
-        saved_s=times["saved_s"],
-        saved_error_s=times["saved_error_s"],
-        tokens_per_round=times["tokens_per_round"],
-        speedup=times["speedup"],
         predictor=message.predictor,
         controller=message.controller,
     )

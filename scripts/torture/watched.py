@@ -2,11 +2,11 @@
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from app.store.chats import ChatStore
-from app.store.records import StoredMessage
-from app.store.statements import NewTurn, Turn
+from app.store.records import NewTurn, StoredMessage, Turn
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration
 from engine.events import (
@@ -47,37 +47,16 @@ class PromisingStore(ChatStore):
             "added", id=added.id, chat=added.chat_id, role=added.role, content=added.content
         )
 
-    def finish_message(
-        self,
-        message_id: int,
-        *,
-        content: str,
-        token_ids: Sequence[int] | None,
-        vocabulary_id: str | None,
-        seed: int | None,
-        finish_reason: str,
-        stats: dict[str, object] | None,
-        predictor: str | None = None,
-        controller: str | None = None,
-    ) -> StoredMessage | None:
+    def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
         """End a reply as the store does."""
-        ended = super().finish_message(
-            message_id,
-            content=content[1:] if self._is_lying else content,
-            token_ids=token_ids,
-            vocabulary_id=vocabulary_id,
-            seed=seed,
-            finish_reason=finish_reason,
-            stats=stats,
-            predictor=predictor,
-            controller=controller,
-        )
-        if ended is not None:
-            tokens = None if token_ids is None else list(token_ids)
+        content = ended.content[1:] if self._is_lying else ended.content
+        stored = super().finish_message(replace(ended, content=content))
+        if stored is not None:
+            tokens = None if ended.token_ids is None else list(ended.token_ids)
             self._journal.tell(
-                "finished", id=message_id, chat=ended.chat_id, content=content, tokens=tokens
+                "finished", id=ended.id, chat=stored.chat_id, content=ended.content, tokens=tokens
             )
-        return ended
+        return stored
 
     def reopen_message(self, message_id: int) -> None:
         """Let a reply go on as the store does."""

@@ -8,6 +8,7 @@ from app import paths
 from app.config import Settings
 from app.opening import ModelRequest, configure, open_model
 from app.store.chats import ChatStore
+from app.store.records import NewChat
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 from engine.model.library import ModelNotFoundError
 from engine.presets.preset import parse_preset
@@ -86,7 +87,9 @@ def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_an
     assert model_opened(ModelRequest()) == "any"
     with ChatStore(paths.database_path()) as store:
         path = str(home / "models" / "last.gguf")
-        store.create_chat(title="", model_path=path, system_prompt="", sampling=SamplingSettings())
+        store.create_chat(
+            NewChat(title="", model_path=path, system_prompt="", sampling=SamplingSettings())
+        )
     assert model_opened(ModelRequest()) == "last"
     assert model_opened(ModelRequest(), mine) == "mine"
     assert model_opened(ModelRequest(preset="own"), mine) == "rules"

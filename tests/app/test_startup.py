@@ -7,6 +7,7 @@ from app.live_keys import every_binding_id
 from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
+from app.store.records import NewChat
 from engine.configuration import SamplingSettings
 from engine.errors import ModelFileError, PresetError
 from engine.memory.estimate import estimate
@@ -57,7 +58,9 @@ def test_the_model_used_last_opens_before_the_starter(
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     with ChatStore(paths.database_path()) as store:
         store.create_chat(
-            title="", model_path=str(gemma_path), system_prompt="", sampling=SamplingSettings()
+            NewChat(
+                title="", model_path=str(gemma_path), system_prompt="", sampling=SamplingSettings()
+            )
         )
     assert opened(ModelRequest()).model == gemma_path
 

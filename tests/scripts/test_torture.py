@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from torture.rounds import drafts_of_the_dead, when
 from torture.sharing import written_by_two
 from torture.watched import PromisingStore
 
-from app.store.statements import NewTurn
+from app.store.records import NewTurn
 from engine.requests import Message
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -33,9 +34,16 @@ def saved_chat(folder: Path) -> tuple[Path, Ledger, int]:
         turn = store.add_turn(NewTurn(None, "Why?", None, None, None, "v"))
         reply = turn.messages[-1]
         store.finish_message(
-            reply.id, content="So.", token_ids=(1, 2), vocabulary_id="v", seed=1,
-            finish_reason="end", stats=None,
-        )  # fmt: skip
+            replace(
+                store.message(reply.id),
+                content="So.",
+                token_ids=(1, 2),
+                vocabulary_id="v",
+                seed=1,
+                finish_reason="end",
+                stats=None,
+            ),
+        )
     ledger = Ledger()
     ledger.take(Reader(journal).new_lines())
     return path, ledger, reply.id

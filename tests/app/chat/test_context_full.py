@@ -197,7 +197,7 @@ def test_a_new_chat_takes_the_system_prompt_and_the_question_along(
 
 def test_stopping_gives_the_question_back(tmp_path: Path, clock: Clock) -> None:
     controller, _, maker = refused(tmp_path, clock)
-    controller.take_back_refused()
+    controller.replies.take_back_refused()
     assert controller.poll().draft == "one more"
     assert contents(controller)[-1][1] == "reply " * 40
     assert not maker.is_needed()

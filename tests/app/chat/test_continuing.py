@@ -6,6 +6,7 @@ import pytest
 from app.chat.conversation import Conversation
 from app.chat.entries import CannotContinueError, Speaker
 from app.store.chats import ChatStore
+from app.store.records import NewChat, NewMessage
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason
 from tests.app.chat.test_conversation import Clock, contents, loaded
@@ -46,7 +47,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     controller, client = stopped(tmp_path, clock)
     [_, cut] = controller.entries()
     assert 0 < len(cut.content) < len(FIRST)
-    assert cut.ending.endswith("enter goes on")
+    assert cut.ending.endswith("enter continues it")
     assert controller.continue_reply()
     assert spelled(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
@@ -57,7 +58,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     [_, whole] = controller.entries()
     assert whole.key == cut.key
     assert whole.content == cut.content + SECOND
-    assert "enter goes on" not in whole.ending
+    assert "enter continues it" not in whole.ending
     assert not controller.continue_reply()
     stored = controller.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
@@ -109,7 +110,7 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
     controller.send("count")
     controller.poll()
     cut = controller.entries()[1]
-    assert cut.ending.endswith("enter goes on")
+    assert cut.ending.endswith("enter continues it")
     client.script = replace(client.script, dies_after=None)
     controller.load(CONFIGURATION)
     controller.poll()
@@ -122,11 +123,11 @@ def test_a_reply_that_the_engines_end_cut_goes_on_when_it_runs_again(
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({}, "enter goes on"),
+        ({}, "enter continues it"),
         ({"vocabulary_id": None}, "ctrl+g answers once more"),
         ({"token_ids": None}, "ctrl+g answers once more"),
         ({"vocabulary_id": "other"}, "ctrl+g answers once more"),
-        ({"content": "", "token_ids": None}, "enter goes on"),
+        ({"content": "", "token_ids": None}, "enter continues it"),
     ],
 )
 def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
@@ -136,9 +137,16 @@ def test_the_line_behind_a_cut_reply_promises_what_can_be_done(
     store = controller.history.store
     cut = replace(store.message(controller.entries()[-1].key), **changes)  # type: ignore[arg-type]
     store.finish_message(
-        cut.id, content=cut.content, token_ids=cut.token_ids, vocabulary_id=cut.vocabulary_id,
-        seed=None, finish_reason="engine stopped", stats=None,
-    )  # fmt: skip
+        replace(
+            store.message(cut.id),
+            content=cut.content,
+            token_ids=cut.token_ids,
+            vocabulary_id=cut.vocabulary_id,
+            seed=None,
+            finish_reason="engine stopped",
+            stats=None,
+        ),
+    )
     controller.refresh()
     assert controller.entries()[-1].ending.endswith(hint)
 
@@ -182,9 +190,9 @@ def test_a_reply_of_another_vocabulary_does_not_go_on(tmp_path: Path, clock: Clo
 def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
         chat = store.create_chat(
-            title="open", model_path=None, system_prompt="", sampling=SamplingSettings()
+            NewChat(title="open", model_path=None, system_prompt="", sampling=SamplingSettings())
         )
-        store.add_message(chat.id, parent_id=None, role="user", content="anyone?")
+        store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
     assert "enter asks" in controller.entries()[-1].ending
@@ -211,11 +219,18 @@ def test_tokens_whose_vocabulary_was_not_kept_are_not_gone_on_with(
     controller, client = stopped(tmp_path, clock)
     cut = controller.history.message(controller.entries()[-1].key)
     controller.history.store.finish_message(
-        cut.id, content=cut.content, token_ids=cut.token_ids, vocabulary_id=None, seed=None,
-        finish_reason="cancelled", stats=None,
-    )  # fmt: skip
+        replace(
+            cut,
+            content=cut.content,
+            token_ids=cut.token_ids,
+            vocabulary_id=None,
+            seed=None,
+            finish_reason="cancelled",
+            stats=None,
+        ),
+    )
     controller.refresh()
-    with pytest.raises(CannotContinueError, match="not kept"):
+    with pytest.raises(CannotContinueError, match="not its tokens"):
         controller.continue_reply()
     assert len(client.requests) == 1
 
@@ -224,9 +239,16 @@ def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: C
     controller, client = stopped(tmp_path, clock)
     cut = controller.history.message(controller.entries()[-1].key)
     controller.history.store.finish_message(
-        cut.id, content="", token_ids=cut.token_ids, vocabulary_id="other", seed=None,
-        finish_reason="cancelled", stats=None,
-    )  # fmt: skip
+        replace(
+            cut,
+            content="",
+            token_ids=cut.token_ids,
+            vocabulary_id="other",
+            seed=None,
+            finish_reason="cancelled",
+            stats=None,
+        ),
+    )
     controller.refresh()
     assert controller.continue_reply()
     assert client.requests[-1].continues == ()

@@ -34,8 +34,8 @@ def test_what_is_shown_after_each_step_of_a_chat_is_what_the_database_holds(
         lambda: controller.send("first"),
         lambda: controller.send("second"),
         controller.regenerate,
-        lambda: controller.switch_variant(history.seen()[-1].id, -1),
-        lambda: controller.edit(history.seen()[0].id, "other"),
+        lambda: controller.switch_variant(history.visible()[-1].id, -1),
+        lambda: controller.edit(history.visible()[0].id, "other"),
         lambda: controller.send("third"),
     )
     for step in steps:
@@ -63,7 +63,7 @@ def assert_as_stored(controller: Conversation) -> None:
     assert controller.history.chat is not None
     fresh.chat = controller.history.chat
     fresh.refresh()
-    assert controller.history.seen() == fresh.seen()
+    assert controller.history.visible() == fresh.visible()
     assert controller.history.chat == fresh.chat
     live_id = controller.history.head_id if controller.is_replying else None
     shown = controller.history.entries(live_id=live_id)
@@ -74,16 +74,16 @@ def test_a_remark_stands_behind_its_message_until_it_is_made_again(tmp_path: Pat
     with ChatStore(tmp_path / "chats.db") as store:
         history = ChatHistory(store, sampling=SamplingSettings(), system_prompt="")
         reply = history.add_turn("one", parent_id=None, model_name=None, vocabulary_id=None)
-        history.change(replace(reply, content="two"))
+        history.replace_message(replace(reply, content="two"))
         first, second = reply.parent_id, reply.id
         assert first is not None
-        history.say("hello")
-        history.toggle_note(first, "figures")
-        history.toggle_note(second, "figures")
+        history.notes.add(history.head_id, "hello")
+        history.notes.toggle(first, "figures")
+        history.notes.toggle(second, "figures")
         shown = [entry.content for entry in history.entries()]
         assert shown == ["one", "figures", "two", "hello", "figures"]
         assert len({entry.key for entry in history.entries()}) == 5
-        history.toggle_note(first, "figures")
+        history.notes.toggle(first, "figures")
         assert [entry.content for entry in history.entries()] == ["one", "two", "hello", "figures"]
-        history.say("more")
+        history.notes.add(history.head_id, "more")
         assert len({entry.key for entry in history.entries()}) == 5

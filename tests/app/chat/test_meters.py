@@ -61,20 +61,20 @@ def clock() -> Clock:
 @pytest.fixture
 def meters(clock: Clock) -> Meters:
     meters = Meters(clock)
-    meters.loading(CONFIGURATION)
+    meters.start_load(CONFIGURATION)
     meters.feed(loaded(CONFIGURATION))
-    meters.asked()
+    meters.start_reply()
     return meters
 
 
 def test_phases_follow_the_events(clock: Clock) -> None:
     meters = Meters(clock)
     assert meters.phase is Phase.EMPTY
-    meters.loading(CONFIGURATION)
+    meters.start_load(CONFIGURATION)
     assert meters.phase is Phase.LOADING
     meters.feed(loaded(CONFIGURATION))
     assert meters.phase is Phase.READY
-    meters.asked()
+    meters.start_reply()
     meters.feed(PromptProgress(1, 2, 0))
     assert meters.phase is Phase.PREFILL
     meters.feed(PromptReady(2, 0, 0.1))
@@ -113,7 +113,7 @@ def test_a_reply_that_drafted_nothing_changes_nothing_of_what_the_session_saved(
     )  # fmt: skip
     plain = GenerationStats(n_rounds=48, n_emitted=48, decode_s=30.0)
     for stats in (plain, drafted, plain):
-        meters.asked()
+        meters.start_reply()
         meters.feed(Finished(FinishReason.END, "", (), "v", 1, stats))
     session = meters.snapshot().session
     assert (session.saved_s, session.saved_error_s) == (1.5, 0.3)
@@ -124,7 +124,7 @@ def test_the_session_adds_replies_and_the_running_one(meters: Meters) -> None:
     assert meters.snapshot().session.n_accepted == 1
     stats = GenerationStats(n_rounds=1, n_verified=2, n_accepted=1, n_emitted=2, decode_tps=50.0)
     meters.feed(Finished(FinishReason.END, "", (), "v", 1, stats))
-    meters.asked()
+    meters.start_reply()
     meters.feed(a_round())
     snapshot = meters.snapshot()
     assert snapshot.reply.n_accepted == 1
@@ -185,7 +185,7 @@ def test_histories_have_a_column_for_each_half_second(meters: Meters, clock: Clo
 
 def test_a_new_model_begins_with_empty_counts(meters: Meters) -> None:
     meters.feed(a_round())
-    meters.loading(CONFIGURATION)
+    meters.start_load(CONFIGURATION)
     assert meters.snapshot().session.n_verified == 0
     assert meters.snapshot().verdicts == ()
 
@@ -204,13 +204,13 @@ def test_measured_costs_and_a_fault_reach_the_panel_and_a_fault_goes_again() -> 
 def test_an_unusual_way_to_judge_drafts_is_shown_from_the_load_on_and_at_each_change() -> None:
     meters = Meters()
     strict = SpeculationSettings(strict=True)
-    meters.loading(replace(CONFIGURATION, speculation=strict))
+    meters.start_load(replace(CONFIGURATION, speculation=strict))
     assert meters.snapshot().verification_label == ("strict",)
     meters.feed(loaded(CONFIGURATION))
     assert meters.snapshot().verification_label == ()
-    meters.speculation(replace(strict, verification="block", bonus_token=False))
+    meters.set_speculation(replace(strict, verification="block", bonus_token=False))
     assert meters.snapshot().verification_label == ("block", "no bonus")
-    meters.speculation(replace(strict, verification="match"))
+    meters.set_speculation(replace(strict, verification="match"))
     assert meters.snapshot().verification_label == ("match", "strict")
 
 
@@ -233,7 +233,7 @@ def test_the_log_of_the_cache_forgets_its_oldest_lines(meters: Meters) -> None:
 def test_a_load_ends_the_report_and_keeps_the_log(meters: Meters) -> None:
     meters.feed(TiersChanged(CacheReport(notes=(CacheNote(1.0, "written"),))))
     several = replace(CONFIGURATION, n_slots=4)
-    meters.loading(several)
+    meters.start_load(several)
     assert meters.snapshot().tiers is None
     assert meters.snapshot().n_slots == 4
     meters.feed(loaded(several))

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Conversation
-from app.chat.reopening import restore_last_chat
 from tests.app.chat.test_conversation import Clock, loaded
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script
@@ -45,7 +44,7 @@ def test_a_chat_is_shown_again_where_kvchat_ended_before_its_reply_did(
 ) -> None:
     left(tmp_path, clock, how=how)
     controller = started(tmp_path, clock)
-    restore_last_chat(controller, "cut")
+    controller.restore_last_chat("cut")
     assert (controller.history.chat is not None) == is_shown
     if is_shown:
         controller.load(CONFIGURATION)
@@ -59,7 +58,7 @@ def test_the_setting_shows_the_last_chat_always_or_never(
 ) -> None:
     left(tmp_path, clock, how="whole" if rule == "last" else "closed")
     controller = started(tmp_path, clock)
-    restore_last_chat(controller, rule)  # type: ignore[arg-type]
+    controller.restore_last_chat(rule)  # type: ignore[arg-type]
     assert (controller.history.chat is not None) == is_shown
 
 
@@ -68,12 +67,12 @@ def test_a_chat_that_another_kvchat_writes_is_left_to_it(tmp_path: Path, clock: 
     writing.send("go")
     writing.poll()
     controller = started(tmp_path, clock)
-    restore_last_chat(controller, "cut")
+    controller.restore_last_chat("cut")
     assert controller.history.chat is None
     assert not controller.history.is_read_only
 
 
 def test_without_chats_there_is_nothing_to_show(tmp_path: Path, clock: Clock) -> None:
     controller = started(tmp_path, clock)
-    restore_last_chat(controller, "last")
+    controller.restore_last_chat("last")
     assert controller.history.chat is None

@@ -1,5 +1,5 @@
-from app.chat.entries import SUMMARY_BEGINS, conversation, place_of
-from app.chat.trimming import n_tokens, room
+from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
+from app.chat.trimming import n_tokens_of, trim_of
 from app.store.records import StoredMessage
 from engine.requests import Role
 
@@ -18,7 +18,7 @@ def turns(n: int, *, n_bytes: int = 300) -> list[StoredMessage]:
 
 def test_the_fewest_oldest_turns_go_until_a_third_is_free() -> None:
     path = turns(10)  # 20 messages of 108 tokens as they are counted
-    found = room(path, n_ctx=2160)
+    found = trim_of(path, n_ctx=2160)
     assert found is not None
     assert found.kept_from == 9, "12 messages of 108 tokens are within 1,440"
     assert [each.id for each in found.dropped] == list(range(1, 9))
@@ -26,57 +26,57 @@ def test_the_fewest_oldest_turns_go_until_a_third_is_free() -> None:
 
 def test_what_is_kept_begins_with_a_question_and_the_last_one_always_stays() -> None:
     path = [*turns(3), message(7, "x" * 9000), message(8, "y" * 30)]
-    found = room(path, n_ctx=1000)
+    found = trim_of(path, n_ctx=1000)
     assert found is not None
     assert found.kept_from == 7
 
 
 def test_a_chat_of_one_turn_has_nothing_to_drop() -> None:
-    assert room(turns(1), n_ctx=10) is None
-    assert room([], n_ctx=10) is None
+    assert trim_of(turns(1), n_ctx=10) is None
+    assert trim_of([], n_ctx=10) is None
 
 
 def test_dropping_again_goes_on_behind_what_was_dropped() -> None:
     path = turns(10)
-    found = room(path, n_ctx=100_000, kept_from=9)
+    found = trim_of(path, n_ctx=100_000, kept_from=9)
     assert found is not None
     assert (found.kept_from, [each.id for each in found.dropped]) == (11, [9, 10])
-    assert room(path, n_ctx=100, kept_from=19) is None
+    assert trim_of(path, n_ctx=100, kept_from=19) is None
 
 
 def test_the_system_prompt_and_the_summary_take_room_too() -> None:
     path = turns(10)
-    small = room(path, n_ctx=2160)
-    large = room(path, n_ctx=2160, fixed_text="s" * 1500)
+    small = trim_of(path, n_ctx=2160)
+    large = trim_of(path, n_ctx=2160, fixed_text="s" * 1500)
     assert small is not None
     assert large is not None
     assert large.kept_from > small.kept_from
 
 
 def test_known_tokens_are_counted_and_others_are_guessed_from_them() -> None:
-    assert n_tokens(message(2, "abc", n_ids=50)) == 58
+    assert n_tokens_of(message(2, "abc", n_ids=50)) == 58
     chinese = [message(1, "你" * 100), message(2, "你" * 100, n_ids=300)]
-    dense = room([*chinese, *(message(k, "你" * 100) for k in (3, 4))], n_ctx=10_000)
+    dense = trim_of([*chinese, *(message(k, "你" * 100) for k in (3, 4))], n_ctx=10_000)
     assert dense is not None
-    assert n_tokens(chinese[0]) == 108, "three bytes a token are guessed without a reply"
+    assert n_tokens_of(chinese[0]) == 108, "three bytes a token are guessed without a reply"
 
 
 def test_the_model_sees_the_kept_messages_behind_the_system_prompt_and_the_summary() -> None:
     path = turns(3, n_bytes=1)
-    messages = conversation("Be brief.", path, kept_from=5, summary="They met.")
+    messages = prompt_messages("Be brief.", path, kept_from=5, summary="They met.")
     assert [m.role for m in messages] == ["system", "user", "assistant"]
     assert messages[0].content == f"Be brief.\n\n{SUMMARY_BEGINS}\nThey met."
 
 
 def test_without_a_system_prompt_the_summary_goes_before_the_first_question() -> None:
-    messages = conversation("", turns(2, n_bytes=1), kept_from=3, summary="They met.")
+    messages = prompt_messages("", turns(2, n_bytes=1), kept_from=3, summary="They met.")
     assert [m.role for m in messages] == ["user", "assistant"]
     assert messages[0].content == f"{SUMMARY_BEGINS}\nThey met.\n\nx"
 
 
 def test_on_a_branch_without_the_first_kept_message_everything_is_seen() -> None:
     path = turns(2)
-    assert place_of(99, path) == 0
-    messages = conversation("", path, kept_from=99, summary="of another branch")
+    assert index_of(99, path) == 0
+    messages = prompt_messages("", path, kept_from=99, summary="of another branch")
     assert len(messages) == 4
     assert SUMMARY_BEGINS not in messages[0].content

@@ -11,6 +11,7 @@ from app import paths
 from app.cli.main import run
 from app.config import load_settings
 from app.store.chats import ChatStore
+from app.store.records import NewChat
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_folder import ColdFolder
@@ -62,7 +63,9 @@ def damage(folder: ColdFolder, state: StoredState, at: int = -1) -> None:
 def test_the_list_names_models_settings_states_and_chats() -> None:
     with ChatStore(paths.database_path()) as store:
         store.create_chat(
-            title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
+            NewChat(
+                title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
+            )
         )
     lines = kvchat("cache").stdout.splitlines()
     assert lines[0].split()[0] == "smol"
@@ -81,7 +84,9 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
 def test_the_list_as_json_says_everything() -> None:
     with ChatStore(paths.database_path()) as store:
         store.create_chat(
-            title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
+            NewChat(
+                title="Of caches", model_path=None, system_prompt="", sampling=SamplingSettings()
+            )
         )
     listed = json.loads(kvchat("cache", "list", "--json").stdout)
     first, second = listed["models"]

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import engine.cache.snapshot_store
 from app import paths
 from app.cli.main import run
 from app.store.chats import ChatStore
-from app.store.records import Chat
+from app.store.records import Chat, NewChat, NewMessage
 from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import SamplingSettings
 from engine.errors import CacheStoreError
@@ -28,18 +29,29 @@ def store() -> Iterator[ChatStore]:
 def dialogue(store: ChatStore, title: str, answer: str = "It remembers.") -> Chat:
     """Give a chat of a question with two answers, the second one shown."""
     chat = store.create_chat(
-        title=title, model_path="/m/smol.gguf", system_prompt="Be brief.",
-        sampling=SamplingSettings(),
+        NewChat(title=title, model_path="/m/smol.gguf", system_prompt="Be brief.",
+        sampling=SamplingSettings()),
     )  # fmt: skip
-    question = store.add_message(chat.id, parent_id=None, role="user", content="Which cache?")
+    question = store.add_message(
+        NewMessage(chat.id, parent_id=None, role="user", content="Which cache?")
+    )
     for text in ("The hidden one.", answer):
         reply = store.add_message(
-            chat.id, parent_id=question.id, role="assistant", content="", model_name="smol"
+            NewMessage(
+                chat.id, parent_id=question.id, role="assistant", content="", model_name="smol"
+            )
         )
         store.finish_message(
-            reply.id, content=text, token_ids=(1, 2, 3), vocabulary_id="v", seed=7,
-            finish_reason="end", stats={"n_emitted": 3},
-        )  # fmt: skip
+            replace(
+                store.message(reply.id),
+                content=text,
+                token_ids=(1, 2, 3),
+                vocabulary_id="v",
+                seed=7,
+                finish_reason="end",
+                stats={"n_emitted": 3},
+            ),
+        )
     return store.chat(chat.id)
 
 
@@ -66,8 +78,7 @@ def test_without_chats_it_says_so() -> None:
 
 def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStore) -> None:
     chat = dialogue(store, "Caches")
-    store.set_kept_from(chat.id, chat.head_id)
-    store.set_summary(chat.id, "they talked")
+    store.set_kept_from(chat.id, chat.head_id, summary="they talked")
     out = kvchat("chats", "show", "caches").stdout
     assert "Caches\n" in out
     assert "2 of 3 messages shown" in out

@@ -20,6 +20,7 @@ from app import paths
 from app.bench.results import PromptRecord, write_results
 from app.cli import main
 from app.store.chats import ChatStore
+from app.store.records import NewChat, NewMessage
 from engine.cache.namespace import Namespace
 from engine.cache.snapshot_folder import ColdFolder
 from engine.configuration import Configuration, SamplingSettings
@@ -242,14 +243,16 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
 def kept_chats_and_states() -> None:
     with ChatStore(paths.database_path()) as store:
         chat = store.create_chat(
-            title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
-            sampling=SamplingSettings(),
+            NewChat(title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
+            sampling=SamplingSettings()),
         )  # fmt: skip
-        asked = store.add_message(chat.id, parent_id=None, role="user", content=LINES)
+        asked = store.add_message(NewMessage(chat.id, parent_id=None, role="user", content=LINES))
         store.add_message(
-            chat.id, parent_id=asked.id, role="assistant", content=LINES, model_name=HOSTILE
+            NewMessage(
+                chat.id, parent_id=asked.id, role="assistant", content=LINES, model_name=HOSTILE
+            )
         )
-        store.set_summary(chat.id, LINES)
+        store.set_kept_from(chat.id, asked.id, summary=LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
     with ColdFolder(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))

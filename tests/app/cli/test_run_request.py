@@ -10,6 +10,7 @@ import engine.process.client
 from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
+from app.store.records import NewChat
 from engine.configuration import SamplingSettings
 from engine.requests import Message
 from tests.drafting_models import drafting_model
@@ -79,7 +80,7 @@ def test_without_a_model_the_one_used_last_answers(
     assert main.run(["run", "hello"]) == 0
     with ChatStore(paths.database_path()) as store:
         store.create_chat(
-            title="", model_path=str(model), system_prompt="", sampling=SamplingSettings()
+            NewChat(title="", model_path=str(model), system_prompt="", sampling=SamplingSettings())
         )
     assert main.run(["run", "hello"]) == 0
     assert [load.model_path for load in client.loads] == [other, model]

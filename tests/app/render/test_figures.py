@@ -67,7 +67,7 @@ class Chat:
         self._steps = steps
 
     def load(self) -> "Chat":
-        self.meters.loading(CONFIGURATION)
+        self.meters.start_load(CONFIGURATION)
         self.meters.feed(loaded(CONFIGURATION))
         self.step = PlainStep()
         for seconds in self._steps:
@@ -76,7 +76,7 @@ class Chat:
 
     def answer(self, rounds: Sequence[Drafted], reason: FinishReason = FinishReason.END) -> "Chat":
         """Feed the events of a reply; one that was stopped before a round has no prefill either."""
-        self.meters.asked()
+        self.meters.start_reply()
         stats = ReplyStats(n_prompt=79, n_reused=78, prefill_s=0.2 if rounds else 0.0)
         if rounds:
             self.meters.feed(PromptReady(79, 78, 0.2))

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from textual.theme import Theme
 from textual.widgets import Input
 
+from app.store.records import ChatChanges
 from app.terminal import close_terminal
 from engine.events import Failed, TiersChanged
 from tests.app.cli.terminals import HOSTILE
@@ -32,7 +33,7 @@ def main(folder: Path, model: Path) -> None:
         await wait_until(pilot, lambda: history.chat)
         assert history.chat is not None
         chat_id = history.chat.id
-        history.store.update_chat(chat_id, title=HOSTILE, system_prompt=HOSTILE)
+        history.store.update_chat(chat_id, ChatChanges(title=HOSTILE, system_prompt=HOSTILE))
         chat.controller.refresh()
         client.emit(Failed(HOSTILE, HOSTILE))
         client.emit(TiersChanged(report(HOSTILE, chat_id)))

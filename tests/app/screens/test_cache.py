@@ -12,6 +12,7 @@ from app.screens.ask import AskYes
 from app.screens.cache import CacheScreen
 from app.screens.help import HelpScreen
 from app.store.chats import ChatStore
+from app.store.records import NewChat
 from app.widgets.panels import CachePanel, PlanTitle
 from app.widgets.panes import PlanReport
 from app.widgets.row_list import RowList
@@ -63,7 +64,7 @@ def add_chats(tmp_path: Path, *titles: str) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
         for title in titles:
             store.create_chat(
-                title=title, model_path=None, system_prompt="", sampling=SamplingSettings()
+                NewChat(title=title, model_path=None, system_prompt="", sampling=SamplingSettings())
             )
 
 

@@ -8,6 +8,7 @@ from textual.widgets._toast import ToastRack
 from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.store.records import NewChat, NewMessage
 from app.widgets.panels import Panel, SpeculationPanel, StatusBar
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
@@ -302,12 +303,19 @@ async def test_a_long_chat_opens_with_its_last_messages_and_g_shows_more(tmp_pat
     app, _ = make_app(tmp_path)
     store = app.controller.history.store
     chat = store.create_chat(
-        title="long", model_path=None, system_prompt="", sampling=app.controller.history.sampling
+        NewChat(
+            title="long",
+            model_path=None,
+            system_prompt="",
+            sampling=app.controller.history.sampling,
+        )
     )
     parent = None
     for i in range(60):
         role = "user" if i % 2 == 0 else "assistant"
-        parent = store.add_message(chat.id, parent_id=parent, role=role, content=f"message-{i}").id  # type: ignore[arg-type]
+        parent = store.add_message(
+            NewMessage(chat.id, parent_id=parent, role=role, content=f"message-{i}")
+        ).id  # type: ignore[arg-type]
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         screen.open_chat(chat.id)

@@ -11,7 +11,7 @@ from app.screens.ask import AskLine, AskYes
 from app.screens.chat import ChatScreen
 from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
 from app.store.chats import ChatStore
-from app.store.records import Chat
+from app.store.records import Chat, NewChat, NewMessage
 from engine.cache.report import CacheEntry, CacheReport
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
@@ -31,21 +31,32 @@ from tests.fakes_client import CONFIGURATION, Script
 def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:
     """A chat of these messages, question and reply by turns."""
     chat = store.create_chat(
-        title=title or texts[0],
-        model_path="Tiny.gguf",
-        system_prompt="",
-        sampling=SamplingSettings(),
+        NewChat(
+            title=title or texts[0],
+            model_path="Tiny.gguf",
+            system_prompt="",
+            sampling=SamplingSettings(),
+        ),
     )
     parent = None
     for i, text in enumerate(texts):
         message = store.add_message(
-            chat.id, parent_id=parent, role="assistant" if i % 2 else "user", content=text
+            NewMessage(
+                chat.id, parent_id=parent, role="assistant" if i % 2 else "user", content=text
+            )
         )
         if i % 2:
             store.finish_message(
-                message.id, content=text, token_ids=(1, 2, 3), vocabulary_id="tiny", seed=1,
-                finish_reason="end", stats=None,
-            )  # fmt: skip
+                replace(
+                    store.message(message.id),
+                    content=text,
+                    token_ids=(1, 2, 3),
+                    vocabulary_id="tiny",
+                    seed=1,
+                    finish_reason="end",
+                    stats=None,
+                ),
+            )
         parent = message.id
     return store.chat(chat.id)
 
@@ -119,7 +130,7 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
     assert chat.head_id is not None
     first = store.message(chat.head_id)
     other = store.add_message(
-        chat.id, parent_id=first.parent_id, role="assistant", content="second answer"
+        NewMessage(chat.id, parent_id=first.parent_id, role="assistant", content="second answer")
     )
     store.set_head(chat.id, other.id)
     async with app.run_test(size=WIDE) as pilot:

@@ -40,6 +40,7 @@ from app.screens.plan_models import PlanModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
 from app.store.chats import ChatStore
+from app.store.records import ChatChanges
 from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
@@ -256,7 +257,7 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
         await wait_until(pilot, lambda: controller.replying_chat_id)
         chat_id = controller.replying_chat_id
         assert chat_id is not None
-        controller.history.store.update_chat(chat_id, title=text, system_prompt=text)
+        controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))
         controller.refresh()
         await paints_letters(pilot)
         await pilot.press("ctrl+n")

@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.store.records import NewChat, NewMessage
 from app.widgets.panels import StatusBar
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason, WorkerStopped
@@ -24,7 +25,7 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.controller.is_replying)
         await pilot.pause()
-        assert screen.controller.entries()[-1].ending.endswith("enter goes on")
+        assert screen.controller.entries()[-1].ending.endswith("enter continues it")
         await pilot.press("enter")
         client.hurry()
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)
@@ -101,13 +102,13 @@ async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: P
     app, client = make_app(tmp_path, Script(replies=("theend.",)))
     store = app.controller.history.store
     chat = store.create_chat(
-        title="cut", model_path=None, system_prompt="", sampling=SamplingSettings()
+        NewChat(title="cut", model_path=None, system_prompt="", sampling=SamplingSettings())
     )
-    store.add_message(chat.id, parent_id=None, role="user", content="anyone?")
+    store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     app.controller.open_chat(chat.id)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        app.controller.meters.loading(CONFIGURATION)
+        app.controller.meters.start_load(CONFIGURATION)
         await pilot.press("enter")
         assert "goes on when the model is loaded" in str(screen.composer.border_title)
         await pilot.press("escape")

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.store.chats import ChatStore
-from app.store.records import Chat, StoredMessage
+from app.store.records import Chat, NewChat, NewMessage, StoredMessage
 from engine.configuration import SamplingSettings
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -34,27 +35,31 @@ def flushed(store: ChatStore) -> None:
 
 def new_chat(store: ChatStore, title: str = "a chat") -> Chat:
     return store.create_chat(
-        title=title, model_path="/m.gguf", system_prompt="", sampling=SamplingSettings()
+        NewChat(title=title, model_path="/m.gguf", system_prompt="", sampling=SamplingSettings())
     )
 
 
 def ask(store: ChatStore, chat: Chat, parent: StoredMessage | None, text: str) -> StoredMessage:
     return store.add_message(
-        chat.id, parent_id=parent.id if parent else None, role="user", content=text
+        NewMessage(chat.id, parent_id=parent.id if parent else None, role="user", content=text)
     )
 
 
 def reply(store: ChatStore, chat: Chat, parent: StoredMessage, text: str = "") -> StoredMessage:
-    return store.add_message(chat.id, parent_id=parent.id, role="assistant", content=text)
+    return store.add_message(
+        NewMessage(chat.id, parent_id=parent.id, role="assistant", content=text)
+    )
 
 
 def finish(store: ChatStore, message: StoredMessage, text: str) -> StoredMessage | None:
     return store.finish_message(
-        message.id,
-        content=text,
-        token_ids=(1, 2, 3),
-        vocabulary_id="v",
-        seed=7,
-        finish_reason="end",
-        stats={"n_emitted": 3},
+        replace(
+            store.message(message.id),
+            content=text,
+            token_ids=(1, 2, 3),
+            vocabulary_id="v",
+            seed=7,
+            finish_reason="end",
+            stats={"n_emitted": 3},
+        ),
     )

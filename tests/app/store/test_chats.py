@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import Chat, Draft
+from app.store.records import Chat, ChatChanges, Draft, NewChat, NewMessage
 from app.store.writer import FLUSH_S
 from engine.configuration import SamplingSettings
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -15,10 +16,12 @@ from tests.waiting import wait_until
 
 def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
     made = store.create_chat(
-        title="Ünïcode 🙂",
-        model_path=None,
-        system_prompt="be brief",
-        sampling=SamplingSettings(temperature=0.7, top_k=40),
+        NewChat(
+            title="Ünïcode 🙂",
+            model_path=None,
+            system_prompt="be brief",
+            sampling=SamplingSettings(temperature=0.7, top_k=40),
+        ),
     )
     assert store.chat(made.id) == made
     assert made.sampling == SamplingSettings(temperature=0.7, top_k=40)
@@ -28,14 +31,16 @@ def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
 def test_a_message_comes_back_as_it_was_added(store: ChatStore) -> None:
     chat = new_chat(store)
     added = store.add_message(
-        chat.id,
-        parent_id=None,
-        role="assistant",
-        content="hello\x00 \x1b[31m",
-        token_ids=(0, 262_143, 5),
-        vocabulary_id="v1",
-        model_name="m",
-        seed=2**63 - 1,
+        NewMessage(
+            chat.id,
+            parent_id=None,
+            role="assistant",
+            content="hello\x00 \x1b[31m",
+            token_ids=(0, 262_143, 5),
+            vocabulary_id="v1",
+            model_name="m",
+            seed=2**63 - 1,
+        ),
     )
     assert store.message(added.id) == added
     assert added.token_ids == (0, 262_143, 5)
@@ -53,7 +58,7 @@ def test_the_chat_used_last_is_first_in_the_list(store: ChatStore) -> None:
 
 def test_renaming_a_chat_keeps_its_place_and_what_was_not_named(store: ChatStore) -> None:
     first, second = new_chat(store, "first"), new_chat(store, "second")
-    renamed = store.update_chat(first.id, title="new", title_locked=True)
+    renamed = store.update_chat(first.id, ChatChanges(title="new", title_locked=True))
     assert (renamed.title, renamed.title_locked) == ("new", True)
     assert (renamed.model_path, renamed.sampling) == (first.model_path, first.sampling)
     assert [chat.id for chat in store.list_chats()] == [second.id, first.id]
@@ -80,7 +85,9 @@ def test_variants_of_a_first_message_stay_within_their_chat(store: ChatStore) ->
 
 def test_messages_of_another_role_are_no_variants(store: ChatStore) -> None:
     chat = new_chat(store)
-    system = store.add_message(chat.id, parent_id=None, role="system", content="be brief")
+    system = store.add_message(
+        NewMessage(chat.id, parent_id=None, role="system", content="be brief")
+    )
     question = ask(store, chat, None, "q")
     assert store.variants(question.id) == [store.message(question.id)]
     assert store.variants(system.id) == [system]
@@ -198,20 +205,22 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
     "action",
     [
         lambda store: store.chat(99),
-        lambda store: store.update_chat(99, title="x"),
+        lambda store: store.update_chat(99, ChatChanges(title="x")),
         lambda store: store.path_to(99),
         lambda store: store.variants(99),
         lambda store: store.leaf_of(99),
         lambda store: store.set_head(99, None),
-        lambda store: store.add_message(99, parent_id=None, role="user", content=""),
+        lambda store: store.add_message(NewMessage(99, parent_id=None, role="user", content="")),
         lambda store: store.finish_message(
-            99,
-            content="",
-            token_ids=None,
-            vocabulary_id=None,
-            seed=None,
-            finish_reason="end",
-            stats=None,
+            replace(
+                store.message(99),
+                content="",
+                token_ids=None,
+                vocabulary_id=None,
+                seed=None,
+                finish_reason="end",
+                stats=None,
+            ),
         ),
     ],
 )
@@ -265,13 +274,15 @@ def test_old_replies_leave_in_blocks(store: ChatStore) -> None:
 
 def say(store: ChatStore, chat: Chat, vocabulary_id: str, tokens: tuple[int, ...]) -> None:
     store.finish_message(
-        reply(store, chat, ask(store, chat, None, "?")).id,
-        content="",
-        token_ids=tokens,
-        vocabulary_id=vocabulary_id,
-        seed=None,
-        finish_reason="end",
-        stats=None,
+        replace(
+            store.message(reply(store, chat, ask(store, chat, None, "?")).id),
+            content="",
+            token_ids=tokens,
+            vocabulary_id=vocabulary_id,
+            seed=None,
+            finish_reason="end",
+            stats=None,
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from app.store import chats, database, writer
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.errors import StoreError
+from app.store.records import ChatChanges
 from app.store.schema import STEPS
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
@@ -68,10 +69,10 @@ def test_a_busy_database_keeps_its_caller_no_longer_than_the_callers_patience(
     store, other = busy
     [chat] = store.list_chats()
     with pytest.raises(StoreError, match="another program is writing it, or the disk"):
-        store.update_chat(chat.id, title="never")
+        store.update_chat(chat.id, ChatChanges(title="never"))
     other.execute("ROLLBACK")
     store._writer.patience_s = BUSY_S
-    store.update_chat(chat.id, system_prompt="later")
+    store.update_chat(chat.id, ChatChanges(system_prompt="later"))
     assert store.chat(chat.id).title == "a chat", "what was given up is not done later"
 
 
@@ -103,7 +104,7 @@ def test_a_reply_that_waits_long_to_be_written_is_told_and_written_all_the_same(
     assert "is busy" in str(told.get(timeout=10))
     other.execute("ROLLBACK")
     store._writer.patience_s = 10.0
-    store.update_chat(chat.id, title="behind it")
+    store.update_chat(chat.id, ChatChanges(title="behind it"))
     assert store.message(chat.head_id).content == "whole"
     assert told.empty(), "once is enough"
 
@@ -281,13 +282,13 @@ import os, sys
 from pathlib import Path
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from engine.configuration import SamplingSettings
+from app.store.records import NewChat
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
     with ChatStore(Path(sys.argv[1])) as store:
-        store.create_chat(title="t", model_path=None, system_prompt="", sampling=SamplingSettings())
+        store.create_chat(NewChat("t"))
 except StoreError as error:
     sys.exit(f"StoreError: {error}")
 """

@@ -23,9 +23,10 @@ WRITER = """
 import sys
 from pathlib import Path
 from app.store.chats import ChatStore
+from app.store.records import NewMessage
 with ChatStore(Path(sys.argv[1])) as store:
     for n in range(100):
-        store.add_message(int(sys.argv[2]), parent_id=None, role="user", content=f"theirs {n}")
+        store.add_message(NewMessage(int(sys.argv[2]), None, "user", f"theirs {n}"))
 """
 
 
@@ -155,17 +156,17 @@ def test_a_killed_process_loses_nothing_of_a_reply_that_another_one_has_seen(
 IMPORTER = """
 import sys, time
 from pathlib import Path
-from app.store import trees
+from app.store import sql
 from app.store.chats import ChatStore
-real, n_inserted = trees._insert_message, 0
+real, n_inserted = sql._insert, 0
 def insert(*arguments):
     global n_inserted
     n_inserted += 1
-    if n_inserted == 5:
+    if n_inserted == 7:
         print("in the middle", flush=True)
         time.sleep(60)
     return real(*arguments)
-trees._insert_message = insert
+sql._insert = insert
 with ChatStore(Path(sys.argv[1])) as store:
     tree = store.tree(int(sys.argv[2]))
     store.add_trees([tree, tree])

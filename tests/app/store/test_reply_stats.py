@@ -1,7 +1,7 @@
 """What is kept of a reply's statistics, by this kvchat and by older ones."""
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -53,15 +53,17 @@ def kept(store: ChatStore, stats: GenerationStats) -> StoredMessage:
     chat = new_chat(store)
     message = reply(store, chat, ask(store, chat, None, "q"))
     return store.finish_message(
-        message.id,
-        content="a",
-        token_ids=(1,),
-        vocabulary_id="v",
-        seed=7,
-        finish_reason="end",
-        stats=asdict(stats),
-        predictor=stats.predictor,
-        controller=stats.controller,
+        replace(
+            store.message(message.id),
+            content="a",
+            token_ids=(1,),
+            vocabulary_id="v",
+            seed=7,
+            finish_reason="end",
+            stats=asdict(stats),
+            predictor=stats.predictor,
+            controller=stats.controller,
+        ),
     )
 
 
@@ -119,12 +121,14 @@ def test_statistics_without_their_counts_are_none(
     chat = new_chat(store)
     message = reply(store, chat, ask(store, chat, None, "q"))
     ended = store.finish_message(
-        message.id,
-        content="a",
-        token_ids=None,
-        vocabulary_id=None,
-        seed=None,
-        finish_reason="end",
-        stats=spoiled,
+        replace(
+            store.message(message.id),
+            content="a",
+            token_ids=None,
+            vocabulary_id=None,
+            seed=None,
+            finish_reason="end",
+            stats=spoiled,
+        ),
     )
     assert stats_of(ended) is None

@@ -20,8 +20,7 @@ def fill(path: Path, n_chats: int = 6, n_turns: int = 6) -> None:
             for turn in range(n_turns):
                 question = ask(store, chat, message, f"question {turn} " * 30)
                 message = finish(store, reply(store, chat, question), f"answer {turn} " * 30)
-            store.set_kept_from(chat.id, message.id if message else None)
-            store.set_summary(chat.id, "so far")
+            store.set_kept_from(chat.id, message.id if message else None, summary="so far")
 
 
 def read_everything(store: ChatStore) -> dict[str, int]:

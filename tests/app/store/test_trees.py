@@ -47,7 +47,7 @@ def test_sizes_count_messages_and_the_tokens_that_are_kept(store: ChatStore) -> 
 def test_what_the_model_still_sees_is_kept_and_undone(store: ChatStore) -> None:
     chat, messages = dialogue(store)
     assert store.set_kept_from(chat.id, messages[2].id).kept_from == messages[2].id
-    kept = store.set_summary(chat.id, "asked, answered")
+    kept = store.set_kept_from(chat.id, messages[2].id, summary="asked, answered")
     assert (kept.kept_from, kept.summary) == (messages[2].id, "asked, answered")
     assert store.chat(chat.id) == kept
     assert store.set_kept_from(chat.id, None) == chat
@@ -90,7 +90,6 @@ def test_of_several_trees_all_are_added_or_none(store: ChatStore) -> None:
         lambda store: store.tree(99),
         lambda store: store.set_archived(99, archived=True),
         lambda store: store.set_kept_from(99, None),
-        lambda store: store.set_summary(99, "s"),
         lambda store: store.show_message(99),
     ],
 )
