@@ -62,7 +62,8 @@ class Truth:
 
 def key_of(path: Path, request: Request, n_gpus: int) -> str:
     """Give what an answer depends on: the header as it is, the question, how it is answered."""
-    asked = {**request, "model": {**request["model"], "model_path": path.name}}
+    told = {**request["configuration"], "model_path": path.name}
+    asked = {**request, "configuration": told}
     return json.dumps([*_contents(path), asked, n_gpus, VERSION], sort_keys=True)
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 
 from engine.backends.llama_cpp.breakdown import Breakdown, breakdown
-from engine.backends.llama_cpp_dry_run import (
+from engine.backends.llama_cpp.dry_run import (
     DryRunner,
     Request,
     answer_channel,
@@ -42,8 +42,7 @@ class Truth(DryRunner):
             sizes = breakdown(context)
             logged = self._log.buffers("target")
             lines = [SIZE_LINE.search(line) for line in self._log._lines]
-        asked = request["context"]
-        n_rows = asked["n_outputs_max"]
+        n_rows, n_slots = request["n_rows"], request["configuration"]["n_slots"]
         output = sum(b.nbytes for b in logged if b.kind == "output")
         caches = {"llama_kv_cache": 0, "state": 0}
         for match in filter(None, lines):
@@ -58,7 +57,7 @@ class Truth(DryRunner):
             "kv_logged": caches["llama_kv_cache"],
             "state_logged": caches["state"],
             "output": output,
-            "output_grown": round(output * max(n_rows / asked["n_seq_max"], 1)),
+            "output_grown": round(output * max(n_rows / n_slots, 1)),
         }
 
 

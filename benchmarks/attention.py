@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.configuration import Configuration
-from engine.load import target_settings
 
 SIZES = (1, 2, 4, 8, 16)
 WAYS = ("on", "off")
@@ -36,7 +35,7 @@ def compare(path: Path, n_tokens: int, n_threads: int, n_pairs: int) -> None:
     """Print the times of one model."""
     log = NativeLog()
     n_ctx = n_tokens + ROWS + -(n_tokens + ROWS) % 256
-    settings = target_settings(Configuration(path.resolve(), n_ctx=n_ctx, n_threads=n_threads))
+    settings = Configuration(path.resolve(), n_ctx=n_ctx, n_threads=n_threads)
     backends = {way: opened(settings, way, log) for way in WAYS}
     sequences = {way: backend.open() for way, backend in backends.items()}
     tokens = [7 + 13 * index % 997 for index in range(n_tokens + ROWS)]
@@ -53,7 +52,7 @@ def compare(path: Path, n_tokens: int, n_threads: int, n_pairs: int) -> None:
         backend.close()
 
 
-def opened(settings: ContextSettings, way: str, log: NativeLog) -> LlamaCppBackend:
+def opened(settings: Configuration, way: str, log: NativeLog) -> LlamaCppBackend:
     return LlamaCppBackend(replace(settings, flash_attention=way), log)  # type: ignore[arg-type]
 
 

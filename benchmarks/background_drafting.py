@@ -18,7 +18,6 @@ from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, DraftConfiguration
-from engine.load import draft_settings, target_settings
 from engine.speculation.cost import Stopwatch
 
 N_CTX = 1024
@@ -90,10 +89,12 @@ def main() -> None:
         draft=DraftConfiguration(asked.draft.resolve(), N_CTX),
     )
     log = NativeLog()
-    target = LlamaCppBackend(target_settings(configuration), log)
+    target = LlamaCppBackend(configuration, log)
     stepper = Stepper(target)
     alone = median(stepper.median_s(asked.steps) for _ in range(asked.repeats))
-    draft = LlamaCppBackend(draft_settings(configuration), log)
+    own = configuration.of_draft("kvchat")
+    assert own is not None
+    draft = LlamaCppBackend(own, log, "draft")
     drafting = Stepper(draft)
     loaded, own, beside, background = [], [], [], []
     for _ in range(asked.repeats):

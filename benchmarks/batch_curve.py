@@ -8,9 +8,9 @@ import statistics
 import time
 from pathlib import Path
 
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import whole_model
+from engine.configuration import Configuration
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 
@@ -29,7 +29,7 @@ def measure_curve(
     model: Path, n_threads: int, depth: int = 512, repeats: int = 15
 ) -> list[tuple[int, float, float]]:
     """Give (n, seconds, ratio to one token); sizes alternate, medians are taken."""
-    settings = ContextSettings(whole_model(model), 1024, 512, 512, "f16", "f16", "auto", n_threads)
+    settings = Configuration(model, n_ctx=1024, n_batch=512, n_threads=n_threads)
     backend = LlamaCppBackend(settings, NativeLog())
     sequence = backend.open()
     line = [100 + index % 1000 for index in range(depth + max(SIZES))]

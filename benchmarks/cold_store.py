@@ -95,14 +95,13 @@ def transfer(path: Path) -> None:
 def compression(model: Path) -> None:
     from engine.backends.llama_cpp.backend import LlamaCppBackend
     from engine.backends.llama_cpp.log import NativeLog
-    from engine.load import target_settings
 
     text = "\n".join(path.read_text() for path in sorted(Path("docs").glob("*.md")))
     for kind in ("f16", "q8_0"):
         configuration = Configuration(
             model, n_ctx=1024, type_k=kind, type_v=kind, flash_attention="on"
         )
-        backend = LlamaCppBackend(target_settings(configuration), NativeLog())
+        backend = LlamaCppBackend(configuration, NativeLog())
         tokens = backend.vocabulary.tokenize(text, add_special=True, parse_special=False)[:1000]
         sequence = backend.open()
         for start in range(0, len(tokens), backend.n_batch):

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from app.bench.prompt_sets import Prompt, choose, read_set
 from engine.backends.base import rewind
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend, Role
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import whole_model
 from engine.configuration import (
-    MAX_DRAFT,
+    Configuration,
     ControllerName,
     PredictorName,
     SamplingSettings,
@@ -94,11 +93,11 @@ class Machine:
 
     def __init__(self, options: argparse.Namespace, kernels: str, log: NativeLog) -> None:
         n_ubatch = N_UBATCH[kernels]
-        self._target = open_backend(options.model, log, n_ubatch, options.threads, 1 + MAX_DRAFT)
+        self._target = open_backend(options.model, log, n_ubatch, options.threads)
         self._sequence = self._target.open()
         self._draft = None
         if options.draft is not None:
-            self._draft = open_backend(options.draft, log, n_ubatch, options.threads, 1)
+            self._draft = open_backend(options.draft, log, n_ubatch, options.threads, "draft")
         self._template = ChatTemplate(self._target.chat_template)
         self._session = Session(self._target, self._template, PLAIN, draft_backend=self._draft)
 
@@ -172,20 +171,18 @@ def parsed() -> argparse.Namespace:
 
 
 def open_backend(
-    model: Path, log: NativeLog, n_ubatch: int, n_threads: int, n_rows: int
+    model: Path, log: NativeLog, n_ubatch: int, n_threads: int, role: Role = "target"
 ) -> LlamaCppBackend:
-    settings = ContextSettings(
-        placement=whole_model(model.resolve(), 0),
+    settings = Configuration(
+        model.resolve(),
         n_ctx=N_CTX,
         n_batch=512,
         n_ubatch=n_ubatch,
-        type_k="f16",
-        type_v="f16",
+        n_gpu_layers=0,
         flash_attention="on",
         n_threads=n_threads,
-        n_rows=n_rows,
     )
-    return LlamaCppBackend(settings, log)
+    return LlamaCppBackend(settings, log, role)
 
 
 def run_all(

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Row = dict[str, object]
-Request = dict[str, dict[str, object]]
 
 OLDIRON = """
 import json, sys
@@ -52,18 +51,18 @@ class Oldiron:
 
     def ask(self, row: Row) -> int | str | None:
         """Give bytes, or why there are none; None where it cannot express the case."""
-        model, context = request_of(row)["model"], request_of(row)["context"]
-        if context["n_seq_max"] != 1 or context["flash_attention"] == "off" or context["swa_full"]:
+        asked = request_of(row)
+        if asked["n_slots"] != 1 or asked["flash_attention"] == "off" or asked["swa_full"]:
             return None
-        if not context["offload_kqv"]:
+        if not asked["offload_kqv"]:
             return None
-        n_layers = model["n_gpu_layers"]
+        n_layers = asked["n_gpu_layers"]
         question = {
             "path": row["path"],
-            "n_ctx": context["n_ctx"],
-            "type_k": context["type_k"],
-            "type_v": context["type_v"],
-            "n_ubatch": context["n_ubatch"],
+            "n_ctx": asked["n_ctx"],
+            "type_k": asked["type_k"],
+            "type_v": asked["type_v"],
+            "n_ubatch": asked["n_ubatch"],
             "n_layers": None if n_layers == -1 else n_layers,
         }
         assert self.process.stdin
@@ -82,23 +81,23 @@ class GgufParser:
 
     def ask(self, row: Row) -> int | str | None:
         """Give bytes, or why there are none; None where it cannot express the case."""
-        model, context = request_of(row)["model"], request_of(row)["context"]
-        if context["kv_unified"]:
+        asked = request_of(row)
+        if asked["kv_unified"]:
             return None
-        n_layers = 0 if not row["n_gpus"] else model["n_gpu_layers"]
+        n_layers = 0 if not row["n_gpus"] else asked["n_gpu_layers"]
         attention = (
-            "--no-flash-attention" if context["flash_attention"] == "off" else "--flash-attention"
+            "--no-flash-attention" if asked["flash_attention"] == "off" else "--flash-attention"
         )
         command = [
             str(self.binary), "--path", str(row["path"]), "--json", "--estimate", "--no-mmap",
             "--skip-tokenizer", "--skip-metadata", "--skip-architecture",
             "--platform-footprint", "0,0", attention,
-            "--ctx-size", str(context["n_ctx"]), "--gpu-layers", str(n_layers),
-            "--cache-type-k", str(context["type_k"]), "--cache-type-v", str(context["type_v"]),
-            "--batch-size", str(context["n_batch"]), "--ubatch-size", str(context["n_ubatch"]),
-            "--parallel-size", str(context["n_seq_max"]),
-            *(["--swa-full"] if context["swa_full"] else []),
-            *([] if context["offload_kqv"] else ["--no-kv-offload"]),
+            "--ctx-size", str(asked["n_ctx"]), "--gpu-layers", str(n_layers),
+            "--cache-type-k", str(asked["type_k"]), "--cache-type-v", str(asked["type_v"]),
+            "--batch-size", str(asked["n_batch"]), "--ubatch-size", str(asked["n_ubatch"]),
+            "--parallel-size", str(asked["n_slots"]),
+            *(["--swa-full"] if asked["swa_full"] else []),
+            *([] if asked["offload_kqv"] else ["--no-kv-offload"]),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         try:
@@ -114,8 +113,8 @@ def is_comparable(row: Row) -> bool:
     """Whether both sides have figures, and no placement by tensor or on several GPUs is asked."""
     if "truth" not in row or any("error" in part_of(row, side) for side in ("formula", "truth")):
         return False
-    model = request_of(row)["model"]
-    return row["n_gpus"] in (0, 1) and not model["n_cpu_moe"] and not model["overrides"]
+    asked = request_of(row)
+    return row["n_gpus"] in (0, 1) and not asked["n_cpu_moe"] and not asked["tensor_overrides"]
 
 
 def part_of(row: Row, name: str) -> Row:
@@ -125,9 +124,9 @@ def part_of(row: Row, name: str) -> Row:
     return part
 
 
-def request_of(row: Row) -> Request:
-    """Give what llama.cpp was asked."""
-    return part_of(row, "request")  # type: ignore[return-value]  # rows are JSON
+def request_of(row: Row) -> Row:
+    """The configuration that llama.cpp was asked about."""
+    return part_of(part_of(row, "request"), "configuration")
 
 
 def answers(

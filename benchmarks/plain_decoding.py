@@ -79,11 +79,11 @@ def generate(engine: BlockingClient, n_tokens: int) -> Finished:
 
 
 def prompt_ids(model: Path) -> list[int]:
-    from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+    from engine.backends.llama_cpp.backend import LlamaCppBackend
     from engine.backends.llama_cpp.log import NativeLog
-    from engine.backends.llama_cpp.placement import whole_model
+    from engine.configuration import Configuration
 
-    settings = ContextSettings(whole_model(model, 0), 256, 64, 64, "f16", "f16", "auto", 1)
+    settings = Configuration(model, n_ctx=256, n_gpu_layers=0, n_threads=1)
     backend = LlamaCppBackend(settings, NativeLog())
     ids = backend.vocabulary.tokenize(PROMPT, add_special=True, parse_special=True)
     backend.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 CASES = ("4k", "5000 3 slots", "32k off ub2048 4u", "32k q8_0", "128k q8_0 ub2048 4u")
 KEPT = (
-    "n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_outputs_max", "type_k", "type_v",
-    "flash_attention", "kv_unified", "swa_full",
+    "n_ctx", "n_batch", "n_ubatch", "n_slots", "n_rows", "type_k", "type_v", "flash_attention",
+    "kv_unified", "swa_full",
 )  # fmt: skip
 
 
@@ -23,7 +23,8 @@ def record(row: dict[str, object]) -> list[object] | None:
         return None
     parts = truth["buffers"].values()
     sums = [sum(part[name] for part in parts) for name in ("context", "model", "compute")]
-    context = [request["context"][name] for name in KEPT]
+    told = {**request["configuration"], "n_rows": request["n_rows"]}
+    context = [told[name] for name in KEPT]
     return [str(row["model"]).removesuffix(".Q4_K_M"), context, *sums]
 
 

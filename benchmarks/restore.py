@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.base import Sequence, rewind
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import whole_model
-from engine.configuration import FlashAttention, KVTypeName
+from engine.configuration import Configuration, FlashAttention, KVTypeName
 
 Rows = NDArray[np.float32]
 KINDS: tuple[tuple[KVTypeName, FlashAttention], ...] = (
@@ -61,16 +60,17 @@ class Case:
 
     def open(self) -> LlamaCppBackend:
         n_cells = -(-(self.n_tokens + 512) // 256) * 256
-        settings = ContextSettings(
-            placement=whole_model(self.model.resolve(), 0),
+        settings = Configuration(
+            self.model.resolve(),
             n_ctx=n_cells * self.n_sequences,
+            n_gpu_layers=0,
             n_batch=N_BATCH,
             n_ubatch=N_BATCH,
             type_k=self.kind,
             type_v=self.kind,
             flash_attention=self.flash_attention,
             n_threads=self.n_threads,
-            n_sequences=self.n_sequences,
+            n_slots=self.n_sequences,
             kv_unified=self.is_unified,
         )
         return LlamaCppBackend(settings, NativeLog())

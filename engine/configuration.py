@@ -275,6 +275,15 @@ class Configuration(EngineSettings):
         """
         return max(1 + MAX_DRAFT, self.n_slots)
 
+    @property
+    def n_batch_of_kvchat(self) -> int:
+        """Tokens that kvchat gives llama.cpp at once: a micro-batch, or the rows of a draft.
+
+        llama.cpp ends the process when it is given more tokens than its `n_batch`, so that holds
+        the longest draft even where micro-batches are smaller.
+        """
+        return max(self.n_rows, min(self.n_batch, self.n_ubatch))
+
     def of_draft(self, target: Target) -> "Configuration | None":
         """The draft model's own configuration in a program; None where there is no draft model.
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import placement_of
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError
 from engine.events import Loaded
@@ -47,12 +46,13 @@ def load_session(
     warning = check_draft(configuration)
     opened: list[LlamaCppBackend] = []
     try:
-        target = LlamaCppBackend(target_settings(configuration), log)
+        target = LlamaCppBackend(configuration, log)
         opened.append(target)
         draft = None
-        if configuration.draft is not None:
-            check_is_no_head(configuration.draft.model_path)
-            draft = LlamaCppBackend(draft_settings(configuration), log)
+        own = configuration.of_draft("kvchat")
+        if own is not None:
+            check_is_no_head(own.model_path)
+            draft = LlamaCppBackend(own, log, "draft")
             opened.append(draft)
         for backend in opened:
             backend.try_out()
@@ -73,57 +73,6 @@ def load_session(
     said = (warning, None if barred is None else barred.reason)
     notes = (*loaded.notes, *(note for note in said if note is not None))
     return LoadedSession(session, replace(loaded, notes=notes), target)
-
-
-def target_settings(configuration: Configuration) -> ContextSettings:
-    """Give what the target's context is opened with; rows for the longest draft and one more.
-
-    A batch holds those rows even where micro-batches are smaller: llama.cpp ends the process when
-    it is given more tokens than `n_batch`.
-    """
-    return ContextSettings(
-        placement=placement_of(configuration),
-        n_ctx=configuration.n_ctx,
-        n_batch=max(configuration.n_rows, min(configuration.n_batch, configuration.n_ubatch)),
-        n_ubatch=configuration.n_ubatch,
-        type_k=configuration.type_k,
-        type_v=configuration.type_v,
-        flash_attention=configuration.flash_attention,
-        n_threads=configuration.n_threads,
-        offload_kqv=configuration.offload_kqv,
-        swa_full=configuration.swa_full,
-        use_extra_buffers=configuration.use_extra_buffers,
-        lora_paths=configuration.lora_paths,
-        n_rows=configuration.n_rows,
-        n_sequences=configuration.n_slots,
-        kv_unified=configuration.kv_unified,
-    )
-
-
-def draft_settings(configuration: Configuration) -> ContextSettings:
-    """Give what the draft's context is opened with; it needs one row of logits at a time."""
-    draft = configuration.draft
-    if draft is None:
-        raise EngineError("the configuration has no draft model: name one with --draft")
-    return replace(
-        target_settings(configuration),
-        placement=placement_of(
-            replace(
-                configuration,
-                model_path=draft.model_path,
-                n_gpu_layers=draft.n_gpu_layers,
-                n_cpu_moe=0,
-                tensor_overrides=(),
-            )
-        ),
-        n_ctx=draft.n_ctx,
-        type_k=draft.type_k,
-        type_v=draft.type_v,
-        lora_paths=(),
-        n_rows=1,
-        n_sequences=1,
-        owner="draft",
-    )
 
 
 def _template(backend: LlamaCppBackend) -> ChatTemplate:

@@ -21,7 +21,7 @@ from engine.process.blocking_client import (
 from engine.process.client import WORKER_COMMAND, WorkerClient
 from engine.process.watchdog import describe_exit
 
-BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_build")
+BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.build")
 BUILD_TIMEOUT_S = 30.0
 TRIAL = "trial decode"
 TRIAL_TIMEOUT_S = 120.0

@@ -17,7 +17,6 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.generation.prompt import chat_prompt
-from engine.load import target_settings
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from speed_peers.asked import Question, Sampling, Setup
@@ -80,7 +79,7 @@ def make_questions(
     model: Path, prompts: Iterable[Prompt]
 ) -> tuple[tuple[Question, ...], tuple[int, ...]]:
     """Give the prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
-    backend = LlamaCppBackend(target_settings(Configuration(model, n_ctx=256)), NativeLog())
+    backend = LlamaCppBackend(Configuration(model, n_ctx=256), NativeLog())
     try:
         vocabulary = backend.vocabulary
 

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from engine.configuration import Configuration
 from engine.errors import WorkerError
@@ -17,7 +17,7 @@ from engine.memory.estimate import Estimate, cache_shape, estimate, n_outputs
 from engine.memory.terms import DeviceEstimate, Source, Target, Term, TermKind
 from engine.model.architecture import Model
 
-COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp_dry_run")
+COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.dry_run")
 ANSWER_LIMIT_S = 20.0
 KINDS = {
     "model": TermKind.WEIGHTS,
@@ -28,8 +28,7 @@ KINDS = {
 }
 ROUNDING_BYTES = 16 * 1024
 """The log prints 0.01 MiB, once for each of a few caches."""
-Values = dict[str, str | int | bool | list[float] | list[list[str]]]
-Request = dict[str, Values]
+Request = dict[str, Any]
 Found = Mapping[tuple[str, TermKind], int]
 
 
@@ -154,7 +153,7 @@ class DryRun:
 
 
 def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
-    """Give what the process is asked: plain values, named as llama.cpp names its parameters.
+    """What the process is asked, in plain values.
 
     Rows that take drafted tokens back are asked for wherever the model drafts with its own head:
     llama.cpp makes none for architectures without them. The head's own context is not asked for.
@@ -164,31 +163,19 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
         target: The program, which sets slots, batch and rows.
         n_rows: Rows of logits in one batch; None is what the target reserves.
     """
+    is_kvchat = target == "kvchat"
     shape = cache_shape(configuration)
-    model: Values = {
-        "model_path": str(configuration.model_path),
-        "n_gpu_layers": configuration.n_gpu_layers,
-        "split_mode": configuration.split_mode,
-        "main_gpu": configuration.main_gpu,
-        "tensor_split": list(configuration.tensor_split),
-        "n_cpu_moe": configuration.n_cpu_moe,
-        "overrides": [[rule.pattern, rule.device] for rule in configuration.tensor_overrides],
+    laid_out = replace(
+        configuration,
+        n_batch=configuration.n_batch_of_kvchat if is_kvchat else configuration.n_batch,
+        n_ubatch=shape.n_ubatch,
+        kv_unified=shape.kv_unified,
+    )
+    return {
+        "configuration": json.loads(json.dumps(asdict(laid_out), default=str)),
+        "n_rows": n_outputs(configuration, target) if n_rows is None else n_rows,
+        "n_rollback": 0 if is_kvchat else configuration.n_mtp_draft,
     }
-    context: Values = {
-        "n_ctx": configuration.n_ctx,
-        "n_batch": shape.n_ubatch if target == "kvchat" else configuration.n_batch,
-        "n_ubatch": shape.n_ubatch,
-        "n_seq_max": shape.n_slots,
-        "n_outputs_max": n_outputs(configuration, target) if n_rows is None else n_rows,
-        "n_rs_seq": 0 if target == "kvchat" else configuration.n_mtp_draft,
-        "type_k": configuration.type_k,
-        "type_v": configuration.type_v,
-        "flash_attention": configuration.flash_attention,
-        "kv_unified": shape.kv_unified,
-        "swa_full": configuration.swa_full,
-        "offload_kqv": configuration.offload_kqv,
-    }
-    return {"model": model, "context": context}
 
 
 def with_measured(

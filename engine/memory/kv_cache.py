@@ -6,25 +6,16 @@ Formulas of llama.cpp 0c1e57098: `src/llama-kv-cache.cpp`, `src/llama-kv-cache-i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from engine.configuration import KVTypeName
 from engine.errors import PresetError
 from engine.model.architecture import Architecture, Layer
-from engine.model.ggml_types import GGML_TYPES, GgmlType
+from engine.model.ggml_types import TYPES_BY_NAME, GgmlType
 
 PAD = 256
 FLOAT_BYTES = 4
-KV_TYPES: dict[KVTypeName, GgmlType] = {
-    "f32": GGML_TYPES[0],
-    "f16": GGML_TYPES[1],
-    "bf16": GGML_TYPES[30],
-    "q8_0": GGML_TYPES[8],
-    "q5_1": GGML_TYPES[7],
-    "q5_0": GGML_TYPES[6],
-    "q4_1": GGML_TYPES[3],
-    "q4_0": GGML_TYPES[2],
-    "iq4_nl": GGML_TYPES[20],
-}
+KV_TYPES: dict[KVTypeName, GgmlType] = {name: TYPES_BY_NAME[name] for name in get_args(KVTypeName)}
 """Best first: `--cache-type-k` of llama.cpp (common/arg.cpp)."""
 
 

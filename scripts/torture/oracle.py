@@ -8,7 +8,6 @@ from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import SamplingSettings
 from engine.generation.prompt import chat_prompt
-from engine.load import target_settings
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Message
 from engine.sampling.sampler import Sampler
@@ -96,9 +95,7 @@ class Oracle:
 
     def __init__(self, choice: Choice) -> None:
         configuration = choice.configuration()
-        settings = target_settings(
-            replace(configuration, n_slots=1, n_ctx=configuration.n_ctx // N_SLOTS)
-        )
+        settings = replace(configuration, n_slots=1, n_ctx=configuration.n_ctx // N_SLOTS)
         self._backend = LlamaCppBackend(settings, NativeLog())
         self._template = ChatTemplate(
             self._backend.chat_template,

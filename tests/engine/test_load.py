@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import MAX_DRAFT, Configuration, DraftConfiguration
-from engine.load import draft_settings, target_settings
 
 
 @pytest.mark.parametrize(
@@ -18,19 +17,16 @@ def test_the_longest_draft_fits_a_batch_however_small_micro_batches_are(
     model = tmp_path / "model.gguf"
     model.touch()
     wanted = Configuration(model, n_ctx=512, n_batch=n_batch, n_ubatch=n_ubatch)
-    settings = target_settings(wanted)
-    assert settings.n_batch == expected
-    assert settings.n_ubatch == n_ubatch
+    assert wanted.n_batch_of_kvchat == expected
 
 
 @pytest.mark.parametrize(("n_slots", "n_rows"), [(1, 1 + MAX_DRAFT), (40, 40)])
 def test_a_batch_has_a_row_for_each_slot_or_llama_cpp_would_end_the_process(
     n_slots: int, n_rows: int
 ) -> None:
-    settings = target_settings(Configuration(Path("m.gguf"), 8192, n_ubatch=8, n_slots=n_slots))
+    settings = Configuration(Path("m.gguf"), 8192, n_ubatch=8, n_slots=n_slots)
     assert settings.n_rows == n_rows
-    assert settings.n_batch >= n_rows
-    assert settings.n_sequences == n_slots
+    assert settings.n_batch_of_kvchat >= n_rows
 
 
 def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path: Path) -> None:
@@ -39,5 +35,6 @@ def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path
     wanted = Configuration(
         model, 8192, n_slots=4, kv_unified=True, draft=DraftConfiguration(model, n_ctx=1024)
     )
-    assert target_settings(wanted).kv_unified
-    assert draft_settings(wanted).n_sequences == 1
+    own = wanted.of_draft("kvchat")
+    assert own is not None
+    assert (own.n_slots, own.n_ctx) == (1, 1024)

@@ -2,62 +2,30 @@
 
 import ctypes
 import ctypes.util
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from typing import Literal
 
 import llama_cpp
 import psutil
 
-from engine.backends.llama_cpp.library_build import library_build
+from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
-from engine.backends.llama_cpp.placement import Placement, PlacementRequest, apply_adapters
+from engine.backends.llama_cpp.parameters import (
+    ModelParameters,
+    apply_adapters,
+    context_parameters,
+)
 from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
-from engine.configuration import MAX_DRAFT, FlashAttention, KVTypeName
+from engine.configuration import Configuration
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 
-GGML_TYPES: dict[KVTypeName, int] = {
-    "f32": 0,
-    "f16": 1,
-    "q4_0": 2,
-    "q4_1": 3,
-    "q5_0": 6,
-    "q5_1": 7,
-    "q8_0": 8,
-    "iq4_nl": 20,
-    "bf16": 30,
-}
-FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ContextSettings:
-    """What one model and its context are opened with; `n_rows` is `n_outputs_max`.
-
-    Unless `kv_unified`, the `n_sequences` divide the `n_ctx` cells.
-    """
-
-    placement: PlacementRequest
-    n_ctx: int
-    n_batch: int
-    n_ubatch: int
-    type_k: KVTypeName
-    type_v: KVTypeName
-    flash_attention: FlashAttention
-    n_threads: int | None
-    offload_kqv: bool = True
-    swa_full: bool = False
-    use_extra_buffers: bool = True
-    lora_paths: tuple[Path, ...] = ()
-    n_rows: int = 1 + MAX_DRAFT
-    n_sequences: int = 1
-    kv_unified: bool = False
-    owner: str = "target"
 
 
 class AbortFlag:
@@ -86,35 +54,37 @@ class AbortFlag:
 class LlamaCppBackend:
     """A model, its context and the sequences in it.
 
+    A draft computes one row of logits at a time; unless `kv_unified`, the slots divide the cells.
+
     Raises:
         ModelLoadError: llama.cpp refused the file or the context.
     """
 
-    def __init__(self, settings: ContextSettings, log: NativeLog) -> None:
+    def __init__(self, configuration: Configuration, log: NativeLog, role: Role = "target") -> None:
         self._log = log
         self._flag = AbortFlag()
         llama_cpp.llama_backend_init()
         log.clear()
-        self._model = _load_model(settings, log)
-        self._context = _open_context(self._model, settings, log)
+        self.n_rows = configuration.n_rows if role == "target" else 1
+        self._model = _load_model(configuration, log)
+        self._context = _open_context(self._model, configuration, self.n_rows, log)
         try:
-            apply_adapters(self._model, self._context, settings.lora_paths, log)
+            apply_adapters(self._model, self._context, configuration.lora_paths, log)
         except ModelLoadError:
             llama_cpp.llama_free(self._context)
             llama_cpp.llama_model_free(self._model)
             raise
         llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = with_all_rows(
-            log.buffers(settings.owner), settings.n_rows, settings.n_sequences
+            log.buffers(role), self.n_rows, configuration.n_slots
         )
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._context)
         self.n_batch: int = llama_cpp.llama_n_batch(self._context)
-        self.n_rows = settings.n_rows
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
-        self.n_sequences = settings.n_sequences
-        self.shares_cells = settings.kv_unified and settings.n_sequences > 1
+        self.n_sequences = configuration.n_slots
+        self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
         self._room = self._make_room()
 
     @property
@@ -163,7 +133,7 @@ class LlamaCppBackend:
         return bytes(front), bytes(back)
 
     def open(self) -> LlamaCppSequence:
-        """Give an empty sequence; where there is only one, that one is emptied.
+        """An empty sequence; where there is only one, that one is emptied.
 
         Raises:
             ContextFullError: all are open.
@@ -234,7 +204,7 @@ class LlamaCppBackend:
         )
 
     def _ring(self) -> Ring | None:
-        """Give the cells of a sliding window; None where sequences take them from one pool."""
+        """The cells of a sliding window; None where sequences take them from one pool."""
         n_cells = None if self.shares_cells else self._log.window_cells()
         return Ring(n_cells) if n_cells else None
 
@@ -252,11 +222,10 @@ class LlamaCppBackend:
         return buffer.value.decode("utf-8", "replace") if n >= 0 else None
 
 
-def _load_model(settings: ContextSettings, log: NativeLog) -> object:
-    path = Path(settings.placement["model_path"])
-    placement = Placement(settings.placement)
-    placement.params.use_extra_bufts = settings.use_extra_buffers
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), placement.params)
+def _load_model(configuration: Configuration, log: NativeLog) -> object:
+    path = configuration.model_path
+    asked = ModelParameters(configuration)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), asked.params)
     if model is None:
         raise ModelLoadError(
             f"llama.cpp could not load {path.name}: {log.errors() or 'it gave no reason'}"
@@ -270,28 +239,20 @@ def _load_model(settings: ContextSettings, log: NativeLog) -> object:
     return model
 
 
-def _open_context(model: object, settings: ContextSettings, log: NativeLog) -> object:
-    n_threads = settings.n_threads or psutil.cpu_count(logical=False) or 1
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = settings.n_ctx
-    params.n_batch = settings.n_batch
-    params.n_ubatch = settings.n_ubatch
-    params.n_seq_max = settings.n_sequences
-    params.kv_unified = settings.kv_unified
-    params.n_outputs_max = settings.n_rows
-    params.n_threads = n_threads
-    params.n_threads_batch = n_threads
-    params.type_k = GGML_TYPES[settings.type_k]
-    params.type_v = GGML_TYPES[settings.type_v]
-    params.flash_attn_type = FLASH_ATTENTION[settings.flash_attention]
-    params.offload_kqv = settings.offload_kqv
-    params.swa_full = settings.swa_full
+def _open_context(
+    model: object, configuration: Configuration, n_rows: int, log: NativeLog
+) -> object:
+    batched = replace(configuration, n_batch=configuration.n_batch_of_kvchat)
+    params = context_parameters(batched, n_rows)
+    n_threads = configuration.n_threads or psutil.cpu_count(logical=False) or 1
+    params.n_threads = params.n_threads_batch = n_threads
     context = llama_cpp.llama_init_from_model(model, params)
     if context is None:
         llama_cpp.llama_model_free(model)
         raise ModelLoadError(
-            f"llama.cpp refused a context of {settings.n_ctx} tokens with K {settings.type_k}, "
-            f"V {settings.type_v}, flash attention {settings.flash_attention}: "
+            f"llama.cpp refused a context of {configuration.n_ctx} tokens with K "
+            f"{configuration.type_k}, V {configuration.type_v}, flash attention "
+            f"{configuration.flash_attention}: "
             f"{log.errors() or 'it gave no reason; try a smaller context'}"
         )
     return context

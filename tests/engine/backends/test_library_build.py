@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from engine.backends.llama_cpp.library_build import BUILD_ID_NOTE, build_of, library_build
+from engine.backends.llama_cpp.build import BUILD_ID_NOTE, build_of, library_build
 
 
 def library(path: Path, build_id: bytes = b"", body: bytes = b"code") -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog, read_buffers
-from engine.backends.llama_cpp.placement import whole_model
+from engine.configuration import Configuration
 from engine.errors import CropUnsupportedError, ModelLoadError
 from tests.contracts.backend import BackendContract
 from tests.filled_models import filled_model
@@ -24,18 +24,8 @@ TEXT = (
 pytestmark = pytest.mark.model
 
 
-def settings(path: Path, **changes: object) -> ContextSettings:
-    base = ContextSettings(
-        placement=whole_model(path),
-        n_ctx=256,
-        n_batch=64,
-        n_ubatch=1,
-        type_k="f16",
-        type_v="f16",
-        flash_attention="on",
-        n_threads=1,
-        n_rows=9,
-    )
+def settings(path: Path, **changes: object) -> Configuration:
+    base = Configuration(path, n_ctx=256, n_batch=64, n_ubatch=1, flash_attention="on", n_threads=1)
     return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
 
 
@@ -101,13 +91,11 @@ class TestSlidingWindowModel(BackendContract):
 def test_a_window_that_moved_on_refuses_to_go_back_and_stays_whole(
     gemma_path: Path, log: NativeLog
 ) -> None:
-    backend = LlamaCppBackend(
-        settings(gemma_path, n_ctx=2048, n_batch=512, n_ubatch=256, n_rows=9), log
-    )
+    backend = LlamaCppBackend(settings(gemma_path, n_ctx=2048, n_batch=512, n_ubatch=256), log)
     sequence = backend.open()
     line = (backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False) * 40)[:1800]
-    for start in range(0, len(line), 512):
-        sequence.prefill(line[start : start + 512])
+    for start in range(0, len(line), backend.n_batch):
+        sequence.prefill(line[start : start + backend.n_batch])
     assert not sequence.can_crop(100)
     with pytest.raises(CropUnsupportedError, match="sliding window of 512"):
         sequence.crop(100)

@@ -10,8 +10,7 @@ import pytest
 
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import placement_of
-from engine.configuration import Configuration, TensorOverride
+from engine.configuration import TensorOverride
 from engine.errors import ModelLoadError
 from tests.engine.backends.test_llama_cpp import settings
 from tests.gguf_files import header
@@ -86,8 +85,7 @@ def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken
 
 def test_tensors_can_be_sent_to_main_memory_and_nothing_else_changes(starter_path: Path) -> None:
     override = TensorOverride(r"ffn_(up|down)", "CPU")
-    moved = Configuration(starter_path, 256, tensor_overrides=(override,), n_cpu_moe=-1)
     with opened(starter_path) as backend:
         plain = logits(backend)
-    with opened(starter_path, placement=placement_of(moved)) as backend:
+    with opened(starter_path, tensor_overrides=(override,), n_cpu_moe=-1) as backend:
         assert np.allclose(logits(backend), plain, atol=0.5)

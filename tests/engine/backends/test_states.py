@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.backends.base import Sequence
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import whole_model
+from engine.configuration import Configuration
 from engine.errors import ContextFullError, DecodeAborted, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.filled_models import SHAPES, filled_model
@@ -25,7 +25,7 @@ KINDS = [
     {"flash_attention": "off"},
     {"type_k": "q8_0", "type_v": "q8_0"},
     {"type_k": "q4_0", "type_v": "q4_0"},
-    {"n_sequences": 2, "n_ctx": 1024},
+    {"n_slots": 2, "n_ctx": 1024},
 ]
 
 
@@ -34,17 +34,9 @@ def refuses(name: str, changes: Mapping[str, object]) -> bool:
     return name == "deepseek2" and "type_k" in changes
 
 
-def settings(path: Path, **changes: object) -> ContextSettings:
-    base = ContextSettings(
-        placement=whole_model(path),
-        n_ctx=512,
-        n_batch=64,
-        n_ubatch=64,
-        type_k="f16",
-        type_v="f16",
-        flash_attention="on",
-        n_threads=1,
-        n_rows=9,
+def settings(path: Path, **changes: object) -> Configuration:
+    base = Configuration(
+        path, n_ctx=512, n_batch=64, n_ubatch=64, flash_attention="on", n_threads=1
     )
     return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
 
@@ -229,7 +221,7 @@ def test_states_of_other_settings_are_refused(opened: Opened) -> None:
         {"type_k": "q8_0"},
         {"type_v": "q8_0"},
         {"flash_attention": "off"},
-        {"n_sequences": 2},
+        {"n_slots": 2},
     ]
     sequence = opened("llama").open()
     read(sequence, 60)
@@ -251,7 +243,7 @@ def test_states_of_other_settings_are_refused(opened: Opened) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_damaged_states_are_refused_or_differ_in_numbers_only(opened: Opened, name: str) -> None:
     rng = np.random.default_rng(5)
-    backend = opened(name, n_sequences=2, n_ctx=512)
+    backend = opened(name, n_slots=2, n_ctx=512)
     sequence = backend.open()
     read(sequence, 48)
     state = bytes(sequence.save())
@@ -327,7 +319,7 @@ class TestSeparateSequences(SeveralSequencesContract):
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, folder: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
-        backend = LlamaCppBackend(settings(folder / "llama.gguf", n_sequences=3, n_ctx=768), log)
+        backend = LlamaCppBackend(settings(folder / "llama.gguf", n_slots=3, n_ctx=768), log)
         yield backend
         backend.close()
 
@@ -341,7 +333,7 @@ class TestSharedSequences(TestSeparateSequences):
     @classmethod
     def backend(cls, folder: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
         backend = LlamaCppBackend(
-            settings(folder / "llama.gguf", n_sequences=3, n_ctx=256, kv_unified=True), log
+            settings(folder / "llama.gguf", n_slots=3, n_ctx=256, kv_unified=True), log
         )
         yield backend
         backend.close()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.llama_cpp.backend import ContextSettings, LlamaCppBackend
+from engine.backends.llama_cpp.backend import LlamaCppBackend, Role
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.placement import whole_model
 from engine.configuration import (
+    Configuration,
     ControllerName,
     PredictorName,
     SamplingSettings,
@@ -29,19 +29,13 @@ DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
 TEXT = "Rewrite with capital names: anna met tom, tom met anna, anna and tom met priya."
 
 
-def open_backend(path: Path, log: NativeLog, *, n_rows: int, n_ctx: int = 512) -> LlamaCppBackend:
-    settings = ContextSettings(
-        placement=whole_model(path),
-        n_ctx=n_ctx,
-        n_batch=128,
-        n_ubatch=1,
-        type_k="f16",
-        type_v="f16",
-        flash_attention="on",
-        n_threads=1,
-        n_rows=n_rows,
+def open_backend(
+    path: Path, log: NativeLog, role: Role = "target", *, n_ctx: int = 512
+) -> LlamaCppBackend:
+    settings = Configuration(
+        path, n_ctx, n_batch=128, n_ubatch=1, flash_attention="on", n_threads=1
     )
-    return LlamaCppBackend(settings, log)
+    return LlamaCppBackend(settings, log, role)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +46,8 @@ def log() -> NativeLog:
 @pytest.fixture(scope="module")
 def session(starter_path: Path, log: NativeLog) -> Iterator[Session]:
     """The starter as its own draft: every draft token is what the target would say."""
-    target = open_backend(starter_path, log, n_rows=9)
-    draft = open_backend(starter_path, log, n_rows=1)
+    target = open_backend(starter_path, log)
+    draft = open_backend(starter_path, log, "draft")
     template = ChatTemplate(target.chat_template)
     session = Session(target, template, OFF, draft_backend=draft)
     yield session
@@ -91,7 +85,7 @@ def test_a_window_that_slides_during_the_reply_changes_nothing(
     gemma_path: Path, log: NativeLog
 ) -> None:
     """Gemma 3 keeps 512 tokens in most layers; prompt and reply go beyond them."""
-    target = open_backend(gemma_path, log, n_rows=9, n_ctx=1024)
+    target = open_backend(gemma_path, log, n_ctx=1024)
     session = Session(target, ChatTemplate(target.chat_template), OFF)
     words = " ".join(f"item {n} costs {n * 7 % 50} coins," for n in range(70))
     request = GenerationRequest(raw_prompt=f"List: {words} item 1 costs", max_tokens=40, seed=1)

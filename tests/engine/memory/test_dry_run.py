@@ -23,7 +23,7 @@ COUNT_OPENED = """
 import sys
 from pathlib import Path
 import llama_cpp
-from engine.backends.llama_cpp_dry_run import DryRunner
+from engine.backends.llama_cpp.dry_run import DryRunner
 from engine.configuration import Configuration
 from engine.memory.dry_run import request_of
 opened, load = [], llama_cpp.llama_model_load_from_file
@@ -108,11 +108,15 @@ def test_a_request_names_what_llama_cpp_is_given() -> None:
         tensor_overrides=(TensorOverride("ffn", "GPU 1"),),
     )
     request = request_of(configuration, "llama-server")
-    assert request["model"]["tensor_split"] == [3.0, 1.0]
-    assert request["model"]["n_cpu_moe"] == 4
-    assert request["model"]["overrides"] == [["ffn", "GPU 1"]]
-    assert request["context"]["n_seq_max"] == 2
-    assert request_of(configuration, "kvchat")["context"]["n_seq_max"] == 2
+    told = request["configuration"]
+    assert (told["model_path"], told["tensor_split"], told["n_cpu_moe"]) == (
+        "m.gguf",
+        [3.0, 1.0],
+        4,
+    )
+    assert told["tensor_overrides"] == [{"pattern": "ffn", "device": "GPU 1"}]
+    assert told["n_slots"] == 2
+    assert request_of(configuration, "kvchat")["configuration"]["n_slots"] == 2
 
 
 @pytest.mark.parametrize(("n_slots", "n_rows"), [(1, 17), (16, 17), (20, 20)])
@@ -120,13 +124,13 @@ def test_kvchat_has_rows_for_the_longest_draft_and_no_fewer_than_slots(
     n_slots: int, n_rows: int
 ) -> None:
     configuration = Configuration(Path("m.gguf"), n_ctx=512, n_slots=n_slots)
-    assert request_of(configuration, "kvchat")["context"]["n_outputs_max"] == n_rows
+    assert request_of(configuration, "kvchat")["n_rows"] == n_rows
 
 
 def test_rows_to_take_tokens_back_are_the_servers() -> None:
     configuration = Configuration(Path("m.gguf"), n_ctx=512, n_mtp_draft=3)
-    assert request_of(configuration, "llama-server")["context"]["n_rs_seq"] == 3
-    assert request_of(configuration, "kvchat")["context"]["n_rs_seq"] == 0
+    assert request_of(configuration, "llama-server")["n_rollback"] == 3
+    assert request_of(configuration, "kvchat")["n_rollback"] == 0
 
 
 def test_a_draft_has_the_servers_context_and_its_own_types() -> None:
@@ -238,7 +242,7 @@ def test_a_crash_of_llama_cpp_is_told_as_one_and_the_next_question_is_answered(
 @pytest.mark.model
 def test_what_native_code_prints_never_stands_between_answers(tmp_path: Path) -> None:
     code = (
-        "import ctypes, engine.backends.llama_cpp_dry_run as d; channel = d.answer_channel();"
+        "import ctypes, engine.backends.llama_cpp.dry_run as d; channel = d.answer_channel();"
         "libc = ctypes.CDLL(None); libc.puts(b'noise'); libc.fflush(None); channel.write('answer')"
     )
     command = [sys.executable, "-c", code]

@@ -1,85 +1,84 @@
-"""Parameters of a model: which layer and which tensor shall lie where."""
+"""A configuration as llama.cpp's parameters of a model, of a context and of adapters."""
 
 import ctypes
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import llama_cpp
 
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import Configuration, SplitMode
+from engine.configuration import Configuration, FlashAttention, SplitMode
 from engine.errors import ModelLoadError
 from engine.memory.weights import expert_pattern
+from engine.model.ggml_types import TYPE_NUMBERS
 
 ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
+FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+SCALE = 1.0
+"""Of every adapter."""
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
 
 
-class PlacementRequest(TypedDict):
-    """A model and where its layers go, as plain values."""
-
-    model_path: str
-    n_gpu_layers: int
-    split_mode: SplitMode
-    main_gpu: int
-    tensor_split: list[float]
-    n_cpu_moe: int
-    overrides: list[list[str]]
-    """Pairs of pattern and device, `CPU` or the number of a GPU in any spelling."""
-
-
-def whole_model(path: Path, n_gpu_layers: int = -1) -> PlacementRequest:
-    """Give a model whose layers go where llama.cpp puts them."""
-    return PlacementRequest(
-        model_path=str(path),
-        n_gpu_layers=n_gpu_layers,
-        split_mode="layer",
-        main_gpu=0,
-        tensor_split=[],
-        n_cpu_moe=0,
-        overrides=[],
-    )
-
-
-def placement_of(configuration: Configuration) -> PlacementRequest:
-    """Give where the layers and tensors of a configuration's model go."""
-    overrides = [[override.pattern, override.device] for override in configuration.tensor_overrides]
-    return PlacementRequest(
-        model_path=str(configuration.model_path),
-        n_gpu_layers=configuration.n_gpu_layers,
-        split_mode=configuration.split_mode,
-        main_gpu=configuration.main_gpu,
-        tensor_split=list(configuration.tensor_split),
-        n_cpu_moe=configuration.n_cpu_moe,
-        overrides=overrides,
-    )
-
-
-class Placement:
+class ModelParameters:
     """`params` as llama.cpp wants them; what they point to lives as long as this object.
 
     Raises:
         ModelLoadError: there is no such file or device.
     """
 
-    def __init__(self, request: PlacementRequest) -> None:
-        if not Path(request["model_path"]).is_file():
-            raise ModelLoadError(f"{request['model_path']} does not exist: check the path")
-        n_layers = request["n_gpu_layers"]
+    def __init__(self, configuration: Configuration) -> None:
+        path, n_layers = configuration.model_path, configuration.n_gpu_layers
+        if not path.is_file():
+            raise ModelLoadError(f"{path} does not exist: check the path")
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = ALL_LAYERS if n_layers < 0 else n_layers
-        params.split_mode = SPLIT_MODES[request["split_mode"]]
-        params.main_gpu = request["main_gpu"] if _gpus() else 0
-        self._split = _shares(request["tensor_split"])
+        params.split_mode = SPLIT_MODES[configuration.split_mode]
+        params.main_gpu = configuration.main_gpu if _gpus() else 0
+        params.use_extra_bufts = configuration.use_extra_buffers
+        self._split = _shares(configuration.tensor_split)
         if self._split is not None:
             params.tensor_split = ctypes.cast(self._split, ctypes.POINTER(ctypes.c_float))
-        self._overrides = _overrides(request)
+        self._overrides = _overrides(configuration)
         if self._overrides is not None:
             params.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
         self.params = params
+
+
+def context_parameters(configuration: Configuration, n_rows: int) -> Any:
+    """llama.cpp's parameters of a context that holds `n_rows` rows of logits in one batch."""
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = configuration.n_ctx
+    params.n_batch = configuration.n_batch
+    params.n_ubatch = configuration.n_ubatch
+    params.n_seq_max = configuration.n_slots
+    params.n_outputs_max = n_rows
+    params.type_k = TYPE_NUMBERS[configuration.type_k]
+    params.type_v = TYPE_NUMBERS[configuration.type_v]
+    params.flash_attn_type = FLASH_ATTENTION[configuration.flash_attention]
+    params.kv_unified = configuration.kv_unified
+    params.swa_full = configuration.swa_full
+    params.offload_kqv = configuration.offload_kqv
+    return params
+
+
+def apply_adapters(model: object, context: object, paths: Sequence[Path], log: NativeLog) -> None:
+    """Load adapters and use all of them in a context, at scale 1.
+
+    Raises:
+        ModelLoadError: a file is missing, or is no adapter of this model.
+    """
+    if not paths:
+        return
+    adapters = [_load(model, path, log) for path in paths]
+    handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))()
+    for index, adapter in enumerate(adapters):
+        handles[index] = adapter
+    scales = (ctypes.c_float * len(adapters))(*[SCALE] * len(adapters))
+    if llama_cpp.llama_set_adapters_lora(context, handles, len(adapters), scales):
+        raise ModelLoadError(f"llama.cpp could not use the adapters: {log.errors()}")
 
 
 class _Override(ctypes.Structure):
@@ -88,16 +87,17 @@ class _Override(ctypes.Structure):
     _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
 
-def _shares(split: list[float]) -> "ctypes.Array[ctypes.c_float] | None":
+def _shares(split: Sequence[float]) -> "ctypes.Array[ctypes.c_float] | None":
     if not split:
         return None
     n_devices = max(int(llama_cpp.llama_max_devices()), len(split))
     return (ctypes.c_float * n_devices)(*split)
 
 
-def _overrides(request: PlacementRequest) -> "ctypes.Array[_Override] | None":
-    pairs = [(pattern, _buffer_type(device)) for pattern, device in request["overrides"]]
-    experts = expert_pattern(request["n_cpu_moe"])
+def _overrides(configuration: Configuration) -> "ctypes.Array[_Override] | None":
+    rules = configuration.tensor_overrides
+    pairs = [(rule.pattern, _buffer_type(rule.device)) for rule in rules]
+    experts = expert_pattern(configuration.n_cpu_moe)
     if experts is not None:
         pairs.append((experts, _buffer_type("CPU")))
     if not pairs:
@@ -145,30 +145,10 @@ def _buffer_type_of(device: int) -> int:
 
 
 def _library() -> ctypes.CDLL:
-    """Give the library that llama.cpp itself uses: it is installed under several names."""
+    """The library that llama.cpp itself uses: it is installed under several names."""
     library = llama_cpp.llama_cpp._lib
     assert isinstance(library, ctypes.CDLL)
     return library
-
-
-SCALE = 1.0
-
-
-def apply_adapters(model: object, context: object, paths: Sequence[Path], log: NativeLog) -> None:
-    """Load adapters and use all of them in a context, at scale 1.
-
-    Raises:
-        ModelLoadError: a file is missing, or is no adapter of this model.
-    """
-    if not paths:
-        return
-    adapters = [_load(model, path, log) for path in paths]
-    handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))()
-    for index, adapter in enumerate(adapters):
-        handles[index] = adapter
-    scales = (ctypes.c_float * len(adapters))(*[SCALE] * len(adapters))
-    if llama_cpp.llama_set_adapters_lora(context, handles, len(adapters), scales):
-        raise ModelLoadError(f"llama.cpp could not use the adapters: {log.errors()}")
 
 
 def _load(model: object, path: Path, log: NativeLog) -> "ctypes._Pointer[ctypes.c_void_p]":

@@ -1,5 +1,11 @@
-"""Which build of llama.cpp is installed, told from the library files themselves."""
+"""Which build of llama.cpp is installed, and how it was built.
 
+`python -m engine.backends.llama_cpp.build` prints the latter as one JSON object: a build for
+another processor can end the process that only loads it, so whoever asks starts one for it.
+"""
+
+import json
+import sys
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +21,7 @@ CHUNK_BYTES = 1 << 20
 
 @cache
 def library_build() -> str:
-    """Give 16 hexadecimal characters that change when a library file of llama.cpp changes.
+    """16 hexadecimal characters that change when a library file of llama.cpp changes.
 
     Files whose linker wrote a build id (a hash of their content) are known by it, others are read
     as a whole.
@@ -24,12 +30,22 @@ def library_build() -> str:
 
 
 def build_of(folder: Path) -> str:
-    """Give the build of the libraries in a folder."""
+    """The build of the libraries in a folder."""
     digest = blake2b(digest_size=8)
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.name.removeprefix("lib").startswith(("llama", "ggml")):
             digest.update(path.name.encode() + b"\0" + _identity(path))
     return digest.hexdigest()
+
+
+def main() -> None:
+    """Write version, processor features and GPU support to standard output."""
+    facts = {
+        "version": llama_cpp.__version__,
+        "features": llama_cpp.llama_print_system_info().decode("utf-8", "replace").strip(" |"),
+        "has_gpu": bool(llama_cpp.llama_supports_gpu_offload()),
+    }
+    json.dump(facts, sys.stdout)
 
 
 def _identity(path: Path) -> bytes:
@@ -43,3 +59,7 @@ def _identity(path: Path) -> bytes:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
         return digest.digest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """llama.cpp's own dry run: what it would allocate, asked in a process of its own.
 
-`python -m engine.backends.llama_cpp_dry_run` reads one JSON request a line and answers with one
+`python -m engine.backends.llama_cpp.dry_run` reads one JSON request a line and answers with one
 JSON line. With `no_alloc` llama.cpp reads the header only and lays out cache and graph without
 memory for them, 3 to 8 ms a configuration; the model stays open between requests of one file and
 placement. Recurrent state is really allocated, so the process limits its own memory.
@@ -10,50 +10,35 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO, TypedDict
+from typing import Any, TextIO
 
 import llama_cpp
 import psutil
 
-from engine.backends.llama_cpp.backend import FLASH_ATTENTION, GGML_TYPES
 from engine.backends.llama_cpp.breakdown import weights_buffers
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
-from engine.backends.llama_cpp.placement import Placement, PlacementRequest, whole_model
-from engine.configuration import FlashAttention, KVTypeName
+from engine.backends.llama_cpp.parameters import ModelParameters, context_parameters
+from engine.configuration import Configuration, TensorOverride
 from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
 MEMORY_LIMIT_BYTES = 4 * 1024**3
 MAX_MODELS = 2
+LAID_OUT_ON_CPU = ("n_cpu_moe", "tensor_overrides")
+LAID_OUT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *LAID_OUT_ON_CPU)
+"""What decides where the weights of a model lie."""
+NOT_LAID_OUT = ("draft", "speculation", "sampling", "lora_paths", "mmproj_path")
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
 """What llama.cpp 0c1e57098 logs where memory ends."""
 
 
-class ContextRequest(TypedDict):
-    """The context: llama.cpp's own parameters, by their names."""
-
-    n_ctx: int
-    n_batch: int
-    n_ubatch: int
-    n_seq_max: int
-    n_outputs_max: int
-    n_rs_seq: int
-    type_k: KVTypeName
-    type_v: KVTypeName
-    flash_attention: FlashAttention
-    kv_unified: bool
-    swa_full: bool
-    offload_kqv: bool
-
-
-class Request(TypedDict):
-    """One question: a model where it lies, and a context of it."""
-
-    model: PlacementRequest
-    context: ContextRequest
+Request = dict[str, Any]
+"""One question: a `configuration` of plain values, its `n_rows` of logits in one batch, and the
+`n_rollback` rows that its recurrent state keeps to take drafted tokens back."""
 
 
 class DryRunner:
@@ -62,11 +47,11 @@ class DryRunner:
     def __init__(self, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
         self._log = NativeLog()
         self._limit_bytes = limit_bytes
-        self._models: dict[str, object] = {}
+        self._models: dict[Configuration, object] = {}
         llama_cpp.llama_backend_init()
 
     def buffers(self, request: Request) -> list[dict[str, str | int]]:
-        """Give the buffers of one context.
+        """The buffers of one context.
 
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
@@ -76,20 +61,23 @@ class DryRunner:
             found += weights_buffers(context, found)
             found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
             found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
-        asked = request["context"]
-        whole = with_all_rows(tuple(found), asked["n_outputs_max"], asked["n_seq_max"])
+        n_slots = request["configuration"]["n_slots"]
+        whole = with_all_rows(tuple(found), request["n_rows"], n_slots)
         return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in whole]
 
     @contextmanager
     def context(self, request: Request) -> Iterator[object]:
-        """Give the laid-out context of a request, and free it behind the block.
+        """The laid-out context of a request, freed at the end of the block.
 
         Raises:
             ModelLoadError: llama.cpp refuses the model or the context.
         """
-        model = self._opened(request["model"])
+        configuration = configuration_of(request["configuration"])
+        model = self._opened(configuration)
         self._log.clear()
-        context = llama_cpp.llama_init_from_model(model, _params(request["context"]))
+        params = context_parameters(configuration, request["n_rows"])
+        params.n_rs_seq = request["n_rollback"]
+        context = llama_cpp.llama_init_from_model(model, params)
         if context is None:
             raise ModelLoadError(self._refusal())
         try:
@@ -107,49 +95,40 @@ class DryRunner:
             )
         return f"llama.cpp refuses this context: {errors}"
 
-    def _opened(self, asked: PlacementRequest) -> object:
-        if not llama_cpp.llama_supports_gpu_offload():
-            asked = _without_gpus(asked)
-        key = json.dumps(asked, sort_keys=True)
-        model = self._models.pop(key, None) or self._load(asked)
-        self._models[key] = model
+    def _opened(self, configuration: Configuration) -> object:
+        """The model of a configuration: one for all that lie alike, as all do without a GPU."""
+        plain = Configuration(configuration.model_path, 0)
+        names = LAID_OUT if llama_cpp.llama_supports_gpu_offload() else LAID_OUT_ON_CPU
+        laid_out = replace(plain, **{name: getattr(configuration, name) for name in names})
+        model = self._models.pop(laid_out, None) or self._load(laid_out)
+        self._models[laid_out] = model
         return model
 
-    def _load(self, asked: PlacementRequest) -> object:
+    def _load(self, laid_out: Configuration) -> object:
         while len(self._models) >= MAX_MODELS:
             llama_cpp.llama_model_free(self._models.pop(next(iter(self._models))))
-        placement = Placement(asked)
-        placement.params.no_alloc = True
-        placement.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+        asked = ModelParameters(laid_out)
+        asked.params.no_alloc = True
+        asked.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._log.clear()
-        path = asked["model_path"]
-        model: object = llama_cpp.llama_model_load_from_file(path.encode(), placement.params)
+        path = str(laid_out.model_path)
+        model: object = llama_cpp.llama_model_load_from_file(path.encode(), asked.params)
         if model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
         return model
 
 
-def _without_gpus(asked: PlacementRequest) -> PlacementRequest:
-    """Give what matters of a placement where there is no GPU: a file is opened once for all."""
-    whole = whole_model(Path(asked["model_path"]))
-    return {**whole, "n_cpu_moe": asked["n_cpu_moe"], "overrides": asked["overrides"]}
-
-
-def _params(request: ContextRequest) -> object:
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = request["n_ctx"]
-    params.n_batch = request["n_batch"]
-    params.n_ubatch = request["n_ubatch"]
-    params.n_seq_max = request["n_seq_max"]
-    params.n_outputs_max = request["n_outputs_max"]
-    params.n_rs_seq = request["n_rs_seq"]
-    params.type_k = GGML_TYPES[request["type_k"]]
-    params.type_v = GGML_TYPES[request["type_v"]]
-    params.flash_attn_type = FLASH_ATTENTION[request["flash_attention"]]
-    params.kv_unified = request["kv_unified"]
-    params.swa_full = request["swa_full"]
-    params.offload_kqv = request["offload_kqv"]
-    return params
+def configuration_of(values: Mapping[str, Any]) -> Configuration:
+    """A configuration out of plain values; what lays out no memory is left as usual."""
+    overrides = tuple(TensorOverride(**each) for each in values["tensor_overrides"])
+    own: dict[str, Any] = {
+        **values,
+        "model_path": Path(values["model_path"]),
+        "tensor_split": tuple(values["tensor_split"]),
+        "tensor_overrides": overrides,
+    }
+    usual = Configuration(own["model_path"], own["n_ctx"])
+    return replace(usual, **{name: own[name] for name in own if name not in NOT_LAID_OUT})
 
 
 def limit_memory() -> int:
@@ -166,7 +145,7 @@ def limit_memory() -> int:
 
 
 def answer_channel() -> TextIO:
-    """Give the standard output of this process, and send what native code prints to the errors.
+    """The standard output of this process; what native code prints goes to the errors instead.
 
     A failed assertion of ggml prints its stack, through a debugger where there is one: both would
     stand between the answers.
