@@ -19,8 +19,7 @@ from accuracy_fit_params import FitParams
 from accuracy_formula import command_of, formula_of, kind_of
 from accuracy_llama_cpp import Answer, Truth, key_of, known_answers, known_fit_params
 from accuracy_models import write_header
-from accuracy_report import write_report
-from accuracy_worst import write_worst
+from accuracy_report import write_report, write_worst
 
 from engine.errors import EngineError
 from engine.memory.dry_run import request_of
@@ -61,7 +60,7 @@ def main() -> None:
 
 
 def rows_of(path: Path, truth: Truth, cases: Iterable[Case]) -> Iterator[Answer]:
-    """Give a row for each case of a model: what the formulas say, and what llama.cpp says."""
+    """A row for each case of a model: what the formulas say, and what llama.cpp says."""
     try:
         model = read_model(path)
     except EngineError as error:
@@ -90,7 +89,7 @@ def is_asked(case: Case, model: Model) -> bool:
 
 
 def row_of(path: Path, model: Model, case: Case, truth: Truth) -> Answer:
-    """Give both sides of one case."""
+    """Both sides of one case."""
     architecture = model.file.architecture
     n_ctx_train = model.file.integer(f"{architecture}.context_length") or 131072
     n_layers = model.file.integer(f"{architecture}.block_count") or 0

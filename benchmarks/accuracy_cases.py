@@ -50,7 +50,7 @@ class Case:
     """Rows that each slot of a recurrent state keeps to take drafted tokens back."""
 
     def configuration(self, path: Path, n_ctx_train: int, n_layers: int) -> Configuration:
-        """Give the case for a model: its context ends where the model's training does."""
+        """The case for a model: its context ends where the model's training does."""
         return Configuration(
             model_path=path,
             n_ctx=min(self.n_ctx, max(n_ctx_train, SMALLEST_CONTEXT)),
@@ -75,7 +75,7 @@ class Case:
 
 
 def cpu_cases() -> Iterator[Case]:
-    """Give contexts, cache types, micro-batches, attention, slots, both programs."""
+    """Contexts, cache types, micro-batches, attention, slots, both programs."""
     server: Target = "llama-server"
     yield Case("4k", "kvchat", 4096)
     yield Case("4k ub128 off", "kvchat", 4096, n_ubatch=128, flash_attention="off")
@@ -101,7 +101,7 @@ def cpu_cases() -> Iterator[Case]:
 
 
 def gpu_cases() -> Iterator[Case]:
-    """Give placements on one and two GPUs, those of one placement behind each other."""
+    """Placements on one and two GPUs, those of one placement behind each other."""
     server: Target = "llama-server"
     yield Case("GPU 4k", "kvchat", 4096, n_gpus=1)
     yield Case("GPU 32k q8_0", "kvchat", 32768, "q8_0", "q8_0", n_gpus=1)

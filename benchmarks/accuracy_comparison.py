@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from engine.memory.units import MIB
 
@@ -65,12 +66,12 @@ class Comparison:
 
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Give the cases on the CPU where both sides have figures."""
+    """The cases on the CPU where both sides have figures."""
     return [comparison_of(row) for row in rows if _is_compared(row) and not row["n_gpus"]]
 
 
 def device_comparisons(rows: Iterable[Row]) -> list[Comparison]:
-    """Give each device of the cases with stand-in GPUs where both sides have figures."""
+    """Each device of the cases with stand-in GPUs where both sides have figures."""
     return [
         c for row in rows if _is_compared(row) and row["n_gpus"] for c in device_comparisons_of(row)
     ]
@@ -81,7 +82,7 @@ def _is_compared(row: Row) -> bool:
 
 
 def comparison_of(row: Row) -> Comparison:
-    """Give both sides of a row in the same terms.
+    """Both sides of a row in the same terms.
 
     State is logged with two decimals of a MiB and is told apart from the cache by that: where both
     exist, their sum is exact and the state is taken as the formula's if it rounds to the same.
@@ -103,7 +104,7 @@ def comparison_of(row: Row) -> Comparison:
 
 
 def device_comparisons_of(row: Row) -> Iterable[Comparison]:
-    """Give both sides of each device of a row."""
+    """Both sides of each device of a row."""
     planned = part_of(row, "formula")["devices"]
     measured = _by_device(part_of(row, "truth"))
     assert isinstance(planned, dict)
@@ -136,7 +137,7 @@ def _compute_range(terms: Mapping[str, Mapping[str, object]]) -> tuple[int, int]
 
 
 def _by_device(truth: Row) -> dict[str, Sizes]:
-    """Give llama.cpp's bytes by the planner's devices; output rows lie with the host."""
+    """llama.cpp's bytes by the planner's devices; output rows lie with the host."""
     found: dict[str, Sizes] = defaultdict(lambda: {"weights": 0, "compute": 0, "memory": 0})
     buffers = truth["buffers"]
     assert isinstance(buffers, dict)
@@ -159,14 +160,14 @@ def _whole(value: object) -> int:
 
 
 def refusals(rows: Iterable[Row]) -> tuple[int, list[Row]]:
-    """Give the number of cases that both sides refuse, and the rows that only one does."""
+    """The number of cases that both sides refuse, and the rows that only one does."""
     refused = [(row, errors_of(row)) for row in rows if "truth" in row and errors_of(row)]
     both = sum(len(sides) == 2 for _, sides in refused)
     return both, [row for row, sides in refused if len(sides) == 1]
 
 
 def errors_of(row: Row) -> list[str]:
-    """Give the sides that refuse a case."""
+    """The sides that refuse a case."""
     return [name for name in ("formula", "truth") if "error" in part_of(row, name)]
 
 
@@ -178,7 +179,13 @@ def refusal(row: Row) -> str:
 
 
 def part_of(row: Row, name: str) -> Row:
-    """Give one side of a row."""
+    """One side of a row."""
     part = row[name]
     assert isinstance(part, dict)
     return part
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0

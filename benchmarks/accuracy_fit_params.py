@@ -20,7 +20,7 @@ class FitParams:
     known: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def ask(self, row: Row) -> dict[str, int] | None:
-        """Give MiB by device; None for a case that is not asked, or that the program refuses."""
+        """MiB by device; None for a case that is not asked, or that the program refuses."""
         key = str(row["key"])
         if row["case"] not in CASES:
             return None
@@ -39,7 +39,7 @@ class FitParams:
 
 
 def _arguments(row: Row) -> list[str]:
-    """Give a small context, weights without copies in repacked buffers, which it leaves out."""
+    """A small context, weights without copies in repacked buffers, which it leaves out."""
     model = part_of(part_of(row, "request"), "model")
     split = model["tensor_split"]
     assert isinstance(split, list)
@@ -58,7 +58,7 @@ def _device(line: str) -> tuple[str, int]:
 
 
 def agreement(rows: list[Row]) -> tuple[int, int, list[str]]:
-    """Give the devices where the formula is within 1 MiB, all devices, and the others in words.
+    """The devices where the formula is within 1 MiB, all devices, and the others in words.
 
     The program rounds down, so it may say up to 1 MiB less than there is.
     """

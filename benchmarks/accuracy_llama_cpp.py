@@ -28,7 +28,7 @@ class Truth:
     processes: "dict[int, subprocess.Popen[str]]" = field(default_factory=dict)
 
     def ask(self, key: str, request: object, n_gpus: int) -> Answer:
-        """Give the figures of a request, from an earlier run where they are known."""
+        """The figures of a request, from an earlier run where they are known."""
         if key not in self.known:
             self.known[key] = self._ask(json.dumps(request), n_gpus)
         return self.known[key]
@@ -61,7 +61,7 @@ class Truth:
 
 
 def key_of(path: Path, request: Request, n_gpus: int) -> str:
-    """Give what an answer depends on: the header as it is, the question, how it is answered."""
+    """What an answer depends on: the header as it is, the question, how it is answered."""
     told = {**request["configuration"], "model_path": path.name}
     asked = {**request, "configuration": told}
     return json.dumps([*_contents(path), asked, n_gpus, VERSION], sort_keys=True)

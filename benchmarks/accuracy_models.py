@@ -88,7 +88,7 @@ def _vocabulary(n_vocab: int) -> tuple[bytes, ...]:
 
 
 def _vocabulary_keys(n_vocab: int) -> Iterator[bytes]:
-    """Give the keys of a vocabulary of that length: special ones, then made-up words."""
+    """The keys of a vocabulary of that length: special ones, then made-up words."""
     n_words = n_vocab - len(SPECIAL)
     yield _text("tokenizer.ggml.tokens") + _texts([*SPECIAL, *map(_word, range(n_words))])
     kinds = [CONTROL] * len(SPECIAL) + [NORMAL] * n_words
@@ -149,7 +149,7 @@ def _plain(value: Value, kind: int) -> bytes:
 
 
 def check(path: Path, dry_run: DryRun) -> str:
-    """Give what llama.cpp says about a file: the bytes of its cache, or why it refuses it."""
+    """What llama.cpp says about a file: the bytes of its cache, or why it refuses it."""
     configuration = Configuration(model_path=path, n_ctx=4096, n_gpu_layers=0)
     try:
         buffers = dry_run.measure(configuration)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from accuracy_comparison import MIB, Comparison, Row, comparison_of, device_comparisons_of
-from accuracy_numbers import quantile
+from accuracy_comparison import MIB, Comparison, Row, comparison_of, device_comparisons_of, quantile
 
 PEERS = {
     "gguf-parser": "gguf-parser 0.25.0 (gpustack/gguf-parser-go 8dc7a62), built with Go 1.27",
@@ -52,7 +51,7 @@ class Beside:
 
 
 def peer_section(rows: list[Row], answers: Path | None) -> list[str]:
-    """Give the section; a sentence where nothing was asked."""
+    """The section; a sentence where nothing was asked."""
     if answers is None or not answers.exists():
         return [NO_PEERS]
     text = answers.read_text(encoding="utf-8").splitlines()

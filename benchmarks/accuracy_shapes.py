@@ -26,11 +26,11 @@ from accuracy_comparison import (
     comparisons,
     device_comparisons,
     part_of,
+    quantile,
     refusal,
     refusals,
 )
 from accuracy_llama_cpp import Truth, known_answers
-from accuracy_numbers import quantile
 from accuracy_report import Goal, goal_table
 from published_models import published_models
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def goals(found: list[Comparison], placed: list[Comparison]) -> list[Goal]:
-    """Give the goals, whether they are met, and what was measured."""
+    """The goals, whether they are met, and what was measured."""
     places = _places(found, placed)
     return [
         *(_exact_goal(found, term) for term in EXACT),
@@ -145,7 +145,7 @@ def _by_architecture(found: Iterable[Comparison]) -> dict[str, list[Comparison]]
 
 
 def misfits(rows: list[Row], found: list[Comparison], placed: list[Comparison]) -> Iterator[str]:
-    """Give what is off: wrong bytes first, then one-sided refusals, then compute, worst first."""
+    """What is off: wrong bytes first, then one-sided refusals, then compute, worst first."""
     for row in rows:
         if "unreadable" in row:
             yield f"UNREADABLE {row['path']}: {row['unreadable']}"
@@ -199,7 +199,7 @@ def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
 
 
 def _size(model: str) -> str:
-    """Give the size or published name in a file's name: it stands before the number of the draw."""
+    """The size or published name in a file's name: it stands before the number of the draw."""
     return next((name for name, _ in published_models() if f"-{name}-" in model), "drawn")
 
 

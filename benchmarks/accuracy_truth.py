@@ -26,7 +26,7 @@ SIZE_LINE = re.compile(
 
 
 def padding(sizes: Breakdown) -> int:
-    """Give how much longer buffers of a GPU may be than their tensors: rows are padded there."""
+    """How much longer buffers of a GPU may be than their tensors: rows are padded there."""
     return 4 * 1024**2 if any(name.startswith("GPU") for name in sizes) else 0
 
 
@@ -34,7 +34,7 @@ class Truth(DryRunner):
     """The dry run with its figures to the byte."""
 
     def figures(self, request: Request) -> dict[str, object]:
-        """Give weights, cache, state and compute by buffer type; state and output as logged.
+        """Weights, cache, state and compute by buffer type; state and output as logged.
 
         `output_grown` has as many rows of logits as one batch may ask for; it starts with fewer.
         """

@@ -40,7 +40,7 @@ class Stepper:
         return watch.split()
 
     def median_s(self, n_steps: int) -> float:
-        """Give the median of some steps behind a few that warm up."""
+        """The median of some steps behind a few that warm up."""
         for _ in range(WARM_STEPS):
             self.step_s()
         return median(self.step_s() for _ in range(n_steps))

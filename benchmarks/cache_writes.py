@@ -73,7 +73,7 @@ class Bench:
         self.n_tokens = max(8, round(speed * options.every))
 
     def reply(self, *, with_snapshot: bool) -> float:
-        """Give the tokens a second of one reply."""
+        """The tokens a second of one reply."""
         request = GenerationRequest(raw_prompt=self._prompt, max_tokens=self.n_tokens)
         first_at, n_tokens = None, 0
         for event in self._session.generate(request, Cancellation()):
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def measure(bench: Bench, *, is_idle_first: bool) -> tuple[float, float]:
-    """Give the speed of a reply that is alone, and of one beside a snapshot."""
+    """The speed of a reply that is alone, and of one beside a snapshot."""
     speeds = {}
     for with_snapshot in (False, True) if is_idle_first else (True, False):
         bench.wait_until_written()

@@ -188,7 +188,7 @@ def open_backend(
 def run_all(
     machine: Machine, kernels: str, prompts: list[Prompt], options: argparse.Namespace
 ) -> list[Case]:
-    """Give every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
+    """Every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
     cases: dict[tuple[str, str, str, bool], Case] = {}
     again = [("plain again", "-", PLAIN)]
     first = next(requests(prompts[0].text, options))[1]
@@ -221,7 +221,7 @@ def requests(text: str, options: argparse.Namespace) -> Iterator[tuple[str, Gene
 def ways(
     predictors: list[PredictorName], lengths: list[int]
 ) -> Iterator[tuple[str, str, SpeculationSettings]]:
-    """Give each predictor under each rule, with the names of both."""
+    """Each predictor under each rule, with the names of both."""
     for predictor in predictors:
         settings = replace(EAGER, predictor=predictor)
         for n_draft in lengths:

@@ -82,7 +82,7 @@ def drawn(dice: random.Random, weights_bytes: int) -> Question:
 
 
 def answered(model: Model, asked: Question) -> Estimate | None:
-    """Give what `fit` recommends, None where it refuses."""
+    """What `fit` recommends, None where it refuses."""
     base = Configuration(model.file.path, 256, n_slots=asked.n_slots)
     try:
         return search(
@@ -94,7 +94,7 @@ def answered(model: Model, asked: Question) -> Estimate | None:
 
 
 def laid_out(model: Model, asked: Question, answer: Estimate, truth: Truth) -> Answer:
-    """Give what llama.cpp says: stand-ins are alike, so the share of each card is named."""
+    """What llama.cpp says: stand-ins are alike, so the share of each card is named."""
     now = answer.configuration
     if asked.n_gpus > 1 and not now.tensor_split:
         now = replace(now, tensor_split=tuple(float(d.free_bytes) for d in asked.devices[:-1]))
@@ -105,7 +105,7 @@ def laid_out(model: Model, asked: Question, answer: Estimate, truth: Truth) -> A
 
 
 def least_left(answer: Estimate, said: Answer) -> int:
-    """Give the bytes that stay free on the fullest device; negative where it does not fit."""
+    """The bytes that stay free on the fullest device; negative where it does not fit."""
     buffers, grown = said["buffers"], int(str(said["output_grown"])) - int(str(said["output"]))
     assert isinstance(buffers, dict)
     used: Counter[str] = Counter()
@@ -121,7 +121,7 @@ def least_left(answer: Estimate, said: Answer) -> int:
 
 
 def judged(model: Model, asked: Question, answer: Estimate, truth: Truth) -> dict[str, object]:
-    """Give a row: what was asked, what was recommended, and what llama.cpp says of it."""
+    """A row: what was asked, what was recommended, and what llama.cpp says of it."""
     said = laid_out(model, asked, answer, truth)
     now = answer.configuration
     row: dict[str, object] = {
@@ -148,7 +148,7 @@ def judged(model: Model, asked: Question, answer: Estimate, truth: Truth) -> dic
 def rows_of(
     entry: CatalogEntry, dice: random.Random, truth: Truth, folder: Path
 ) -> Iterator[dict[str, object]]:
-    """Give some answers for one model, in a quantisation that is drawn."""
+    """Some answers for one model, in a quantisation that is drawn."""
     path = write_header(entry, dice.choice(QUANTIZATIONS), folder, with_vocabulary=False)
     model = read_model(path)
     n_found = 0

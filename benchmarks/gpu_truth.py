@@ -62,7 +62,7 @@ class Compared:
 
 
 def cases(path: Path, model: Model) -> Iterator[tuple[str, Configuration]]:
-    """Give the configurations, by what they are about; contexts end where training does."""
+    """The configurations, by what they are about; contexts end where training does."""
     plain = Configuration(path.resolve(), n_ctx=4096, flash_attention="on")
     longest = model.architecture.n_ctx_train
     yield "4k", plain
@@ -83,7 +83,7 @@ def cases(path: Path, model: Model) -> Iterator[tuple[str, Configuration]]:
 def compared(
     name: str, case: str, planned: Estimate, before: tuple[Device, ...], after: tuple[Device, ...]
 ) -> list[Compared]:
-    """Give a row for each GPU; the driver's figures are in the order of the plan's devices."""
+    """A row for each GPU; the driver's figures are in the order of the plan's devices."""
     free = [was.free_bytes - now.free_bytes for was, now in zip(before, after, strict=True)]
     gpus = [each for each in planned.devices if each.device.kind == "gpu"]
     rows = []
@@ -97,7 +97,7 @@ def compared(
 
 
 def measured(configuration: Configuration) -> tuple[Device, ...]:
-    """Give the GPUs as the driver sees them while the configuration is loaded."""
+    """The GPUs as the driver sees them while the configuration is loaded."""
     fields = {
         name: getattr(configuration, name)
         for name in Configuration.__dataclass_fields__
@@ -115,7 +115,7 @@ def settled(
     gpus: Callable[[], tuple[Device, ...]] = find_gpus,
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[Device, ...]:
-    """Give the GPUs once they have back what a load took, or after ten seconds as they are."""
+    """The GPUs once they have back what a load took, or after ten seconds as they are."""
     for _ in range(int(SETTLE_S / 0.25)):
         now = gpus()
         lost = [was.free_bytes - is_.free_bytes for was, is_ in zip(before, now, strict=True)]
@@ -126,7 +126,7 @@ def settled(
 
 
 def rows_of(path: Path) -> Iterator[Compared]:
-    """Give what each configuration of a model takes; those that do not fit are said and left."""
+    """What each configuration of a model takes; those that do not fit are said and left."""
     model, before = read_model(path), find_gpus()
     for case, configuration in cases(path, model):
         before = settled(before)

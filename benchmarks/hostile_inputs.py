@@ -51,7 +51,7 @@ class Row:
         return faults
 
     def line(self) -> str:
-        """Give the row of the table."""
+        """The row of the table."""
         counts = " | ".join(f"{self.counts[kind]:,}" for kind in ("inputs", *FAULTS))
         return (
             f"| {self.name} | {counts} | {self.slowest_s * 1e3:,.0f} "
@@ -113,7 +113,7 @@ def _give_up(_number: int, _frame: FrameType | None) -> None:
 
 
 def faults_of(outcome: Outcome) -> list[str]:
-    """Give what was wrong with an input."""
+    """What was wrong with an input."""
     are = (
         outcome.failure is not None,
         outcome.elapsed_s > LIMIT_S,

@@ -50,7 +50,7 @@ class Oldiron:
         return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
 
     def ask(self, row: Row) -> int | str | None:
-        """Give bytes, or why there are none; None where it cannot express the case."""
+        """Bytes, or why there are none; None where it cannot express the case."""
         asked = request_of(row)
         if asked["n_slots"] != 1 or asked["flash_attention"] == "off" or asked["swa_full"]:
             return None
@@ -80,7 +80,7 @@ class GgufParser:
     binary: Path
 
     def ask(self, row: Row) -> int | str | None:
-        """Give bytes, or why there are none; None where it cannot express the case."""
+        """Bytes, or why there are none; None where it cannot express the case."""
         asked = request_of(row)
         if asked["kv_unified"]:
             return None
@@ -118,7 +118,7 @@ def is_comparable(row: Row) -> bool:
 
 
 def part_of(row: Row, name: str) -> Row:
-    """Give one side of a row."""
+    """One side of a row."""
     part = row[name]
     assert isinstance(part, dict)
     return part

@@ -58,7 +58,7 @@ CLOCK = [0.0, 0.0]
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the function with its time added to the model's."""
+    """The function with its time added to the model's."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         start, cpu_start = perf_counter(), thread_time()
@@ -72,7 +72,7 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def own_s() -> tuple[float, float]:
-    """Give the time outside the model, by the clock and of this thread's processor."""
+    """The time outside the model, by the clock and of this thread's processor."""
     return perf_counter() - CLOCK[0], thread_time() - CLOCK[1]
 
 
@@ -317,7 +317,7 @@ def row(measured: Measured) -> str:
 
 
 def row_ms(n_vocab: int) -> float:
-    """Give the median time of one row of random logits through the sampler at top-k 40."""
+    """The median time of one row of random logits through the sampler at top-k 40."""
     logits = np.random.default_rng(5).normal(scale=2.0, size=(N_RANDOM_ROWS, n_vocab))
     rows = logits.astype(np.float32)
     sampler = Sampler(WARM, seed=1)

@@ -135,7 +135,7 @@ def run_all(
 
 
 def answer(side: Side, mode: Mode, question: Question, sampling: Sampling, pair: int) -> Run:
-    """Give the run of one mode, with the peer's own words where it failed."""
+    """The run of one mode, with the peer's own words where it failed."""
     run = Run(pair, question.set_name, question.name, sampling.temperature, mode.key)
     try:
         reply = side.ask(mode, question, sampling)
@@ -180,7 +180,7 @@ def start(
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, object]:
-    """Give what must be equal in all runs of a file; names, not paths."""
+    """What must be equal in all runs of a file; names, not paths."""
     return {
         "model": options.model.name,
         "draft": options.draft.name if options.draft else None,
@@ -195,7 +195,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, object]:
 
 
 def command_of(options: argparse.Namespace) -> str:
-    """Give the command with the names of this machine's folders left out."""
+    """The command with the names of this machine's folders left out."""
     given = {
         "--server": options.server and "llama-server",
         "--node": options.node and "NODE_FOLDER",

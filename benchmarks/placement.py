@@ -61,7 +61,7 @@ def configurations(path: Path) -> Iterator[Configuration]:
 
 
 def measured(binaries: Path, configuration: Configuration) -> dict[str, list[int]]:
-    """Give weights, cache and graph of each device in MiB, rounded down by the program."""
+    """Weights, cache and graph of each device in MiB, rounded down by the program."""
     command = [binaries / "llama-fit-params", *_arguments(configuration)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -89,7 +89,7 @@ def _arguments(now: Configuration) -> list[str]:
 
 
 def formula(model: Model, configuration: Configuration) -> dict[str, list[float]]:
-    """Give weights and cache of each device in MiB."""
+    """Weights and cache of each device in MiB."""
     found = estimate(model, configuration, DEVICES, target="llama-server")
     return {
         device.device.name: [

@@ -96,7 +96,7 @@ async def _until(predicate: Callable[[], object]) -> None:
 
 
 def p95(values: list[float]) -> float:
-    """Give the value under which 95 of a hundred lie."""
+    """The value under which 95 of a hundred lie."""
     return sorted(values)[min(int(0.95 * len(values)), len(values) - 1)]
 
 

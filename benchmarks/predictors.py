@@ -48,7 +48,7 @@ def main() -> None:
 def measure(
     name: PredictorName, line: Sequence[int], n_rounds: int
 ) -> tuple[float, float, list[float]]:
-    """Give the seconds of indexing, of indexing a longer line, and of each round."""
+    """The seconds of indexing, of indexing a longer line, and of each round."""
     more = quoting_line(200 + 3 * n_rounds)
     past = quoting_line(N_PAST * N_PAST_TOKENS, seed=2)
     watch = Stopwatch()

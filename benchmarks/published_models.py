@@ -40,7 +40,7 @@ heads, feed-forward width, vocabulary and trained context of their configuration
 
 
 def published_models() -> dict[tuple[str, str], dict[str, Value]]:
-    """Give the keys of published models by name and architecture."""
+    """The keys of published models by name and architecture."""
     lines = map(str.split, PUBLISHED.strip().splitlines())
     return {(name, kind): _published(map(int, sizes)) for name, kind, *sizes in lines}
 

@@ -40,7 +40,7 @@ class Quantizer:
         self._text += text.decode("utf-8", "replace")
 
     def types(self, path: Path, quantization: str, **choices: int) -> dict[str, str]:
-        """Give the type of each tensor of a 16-bit file once it were quantised.
+        """The type of each tensor of a 16-bit file once it were quantised.
 
         `choices` are further parameters of llama.cpp's quantiser.
         """
@@ -62,7 +62,7 @@ class Quantizer:
 def differences(
     entry: CatalogEntry, quantization: str, real: dict[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Give name, own type and llama.cpp's type of every tensor where they differ.
+    """Name, own type and llama.cpp's type of every tensor where they differ.
 
     Experts that were published in MXFP4 are left out: files of such models keep them.
     """

@@ -16,7 +16,7 @@ KEPT = (
 
 
 def record(row: dict[str, object]) -> list[object] | None:
-    """Give model, context and bytes: cache and state together, weights, graph."""
+    """Model, context and bytes: cache and state together, weights, graph."""
     truth, request = row.get("truth"), row["request"]
     assert isinstance(request, dict)
     if not isinstance(truth, dict) or "buffers" not in truth or row["case"] not in CASES:

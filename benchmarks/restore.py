@@ -102,7 +102,7 @@ def parsed() -> argparse.Namespace:
 
 
 def line(n: int, seed: int = 0) -> list[int]:
-    """Give tokens that any model knows, never the same twice in a row."""
+    """Tokens that any model knows, never the same twice in a row."""
     return [int(token) for token in np.random.default_rng(seed).integers(100, 20_000, n)]
 
 
@@ -113,7 +113,7 @@ def read(sequence: Sequence, tokens: list[int]) -> None:
 
 
 def rows(sequence: Sequence, n: int) -> Rows:
-    """Give the logits behind n more tokens, decoded one by one."""
+    """The logits behind n more tokens, decoded one by one."""
     return np.stack([sequence.decode(token).logits[0].copy() for token in line(n, 1)])
 
 
@@ -133,7 +133,7 @@ COLUMNS = ("whole", "slices", "branch", "restart")
 
 
 def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
-    """Give each way to restore, and whether its rows were the same."""
+    """Each way to restore, and whether its rows were the same."""
     backend = case.open()
     neighbours = [backend.open() for _ in range(case.n_sequences - 1)]
     for neighbour in neighbours[:1]:
@@ -173,7 +173,7 @@ def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
 
 
 def restored_rows(case: Case, state: bytes, n_rows: int) -> Rows:
-    """Give the rows behind a state, in a process that has never decoded its tokens."""
+    """The rows behind a state, in a process that has never decoded its tokens."""
     backend = case.open()
     backend.try_out()
     sequence = backend.open()
@@ -283,7 +283,7 @@ def tell_decoding(model: Path, options: argparse.Namespace) -> None:
 
 
 def median(work: Callable[[], object], repeats: int) -> float:
-    """Give the median of the seconds that something takes."""
+    """The median of the seconds that something takes."""
     samples = []
     for _ in range(repeats):
         started = time.perf_counter()

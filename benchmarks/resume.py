@@ -23,8 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import page_cache
-from common import Timed, ask_timed, load, wait_for_cache
+from common import Timed, ask_timed, drop_pages, load, resident_share, wait_for_cache
 
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
@@ -64,7 +63,7 @@ class Bench:
         self._engine = self._start()
 
     def pair(self, number: int) -> dict[str, Timed]:
-        """Give the reply of one new chat from each place."""
+        """The reply of one new chat from each place."""
         chat = f"chat:{number}"
         n_sentences = self._options.tokens // TOKENS_OF_SENTENCE
         told = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
@@ -99,8 +98,8 @@ class Bench:
     def _restart(self) -> None:
         self._engine.client.close()
         files = [path for path in self._folder.rglob("*") if path.is_file()]
-        self.how_dropped = page_cache.drop(files, everything=self._options.drop_all)
-        self.resident.append(page_cache.resident_share(files))
+        self.how_dropped = drop_pages(files, everything=self._options.drop_all)
+        self.resident.append(resident_share(files))
         self._engine = self._start()
 
     def _start(self) -> BlockingClient:

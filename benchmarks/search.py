@@ -33,7 +33,7 @@ SIXTY = {"n_layers": 60, "d_hidden": 4096, "d_expert": 1536, "n_ctx_train": 2621
 
 
 def timed(model: Model, devices: tuple[Device, ...], goal: Goal, offload: Offload) -> float | None:
-    """Give the milliseconds of a first search, nothing being known of the model's weights."""
+    """The milliseconds of a first search, nothing being known of the model's weights."""
     weights.weights_of.cache_clear()
     start = time.perf_counter()
     try:

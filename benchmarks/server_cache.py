@@ -33,9 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import llama_cpp
-import page_cache
 import psutil
-from common import ask_timed, load, wait_for_cache
+from common import ask_timed, drop_pages, load, wait_for_cache
 from speed_peers.server import free_port, last_line
 
 from engine.cache.report import CacheSettings
@@ -202,7 +201,7 @@ class Server:
             answer.read()
 
     def _stream(self, body: dict[str, object], started: float) -> tuple[float, dict[str, int]]:
-        """Give the time to the first piece of text, and the server's own account."""
+        """The time to the first piece of text, and the server's own account."""
         first_s = None
         with self._opened("/completion", body) as answer:
             for line in answer:
@@ -292,7 +291,7 @@ def context_of(options: argparse.Namespace) -> int:
 def dropped(folder: Path) -> int:
     """Drop the pages of a folder's files, and give their bytes."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    page_cache.drop(files)
+    drop_pages(files)
     return sum(path.stat().st_size for path in files)
 
 

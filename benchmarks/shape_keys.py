@@ -51,7 +51,7 @@ KINDS = {
 
 
 def drawn_keys(architecture: str, size: str, random: Random) -> Keys:
-    """Give keys of a model without the architecture's prefix, the length of its vocabulary too."""
+    """Keys of a model without the architecture's prefix, the length of its vocabulary too."""
     return Drawing(architecture, size, random).keys
 
 
@@ -90,7 +90,7 @@ class Drawing:
         return self.random.choice(values)
 
     def number(self, name: str) -> int:
-        """Give a key that was drawn."""
+        """A key that was drawn."""
         value = self.keys[name]
         assert isinstance(value, int)
         return value

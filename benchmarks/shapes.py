@@ -68,7 +68,7 @@ class Loader:
         self._keys: dict[tuple[Value, ...], set[str]] = {}
 
     def ask(self, path: Path, seed: int, share: int) -> Asked:
-        """Give what is asked for by a file with keys; `share` per cent of what may be missing."""
+        """What is asked for by a file with keys; `share` per cent of what may be missing."""
         process = self.start()
         assert process.stdin
         process.stdin.write(f"{seed} {share} {path}\n")
@@ -87,7 +87,7 @@ class Loader:
         return asked
 
     def keys_of(self, path: Path, values: dict[str, Value]) -> set[str]:
-        """Give the keys that the loader reads, of an architecture with those keys."""
+        """The keys that the loader reads, of an architecture with those keys."""
         known = values["general.architecture"], *values
         if known not in self._keys:
             write_file(path, values, (), SMALL_VOCABULARY)

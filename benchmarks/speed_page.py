@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def page_of(measured: Sequence[tuple[Head, Sequence[Run]]], auto: str) -> str:
-    """Give the whole page."""
+    """The whole page."""
     sections = [HEAD]
     for head, runs in measured:
         sections.append("\n".join(section_of(head, runs, auto)))
@@ -70,7 +70,7 @@ def page_of(measured: Sequence[tuple[Head, Sequence[Run]]], auto: str) -> str:
 
 
 def section_of(head: Head, runs: Sequence[Run], auto: str) -> Iterator[str]:
-    """Give the lines of one measurement."""
+    """The lines of one measurement."""
     settings = head.settings
     configurations = [str(each["key"]) for each in head.configurations]
     with_draft = f" with {settings['draft']} as draft" if settings["draft"] else ""
@@ -83,14 +83,14 @@ def section_of(head: Head, runs: Sequence[Run], auto: str) -> Iterator[str]:
 
 
 def sets_of(runs: Sequence[Run]) -> list[str]:
-    """Give the names of the sets, in the order in which they were run."""
+    """The names of the sets, in the order in which they were run."""
     return list(dict.fromkeys(run.set_name for run in runs))
 
 
 def verdict_lines(
     head: Head, runs: Sequence[Run], configurations: Sequence[str], auto: str
 ) -> Iterator[str]:
-    """Give kvchat's automatic rule against the best peer, set by set and over all."""
+    """kvchat's automatic rule against the best peer, set by set and over all."""
     names = sets_of(runs)
     every = [verdict_of(runs, name, configurations, auto) for name in names]
     kept = [verdict_of(runs, name, configurations, auto, without_loops=True) for name in names]
@@ -120,12 +120,12 @@ def verdict_lines(
 
 
 def bold(value: float | None) -> str:
-    """Give a number that stands out, empty where there is none."""
+    """A number that stands out, empty where there is none."""
     return "" if value is None else f"**{number(value)}**"
 
 
 def span(verdict: Verdict) -> str:
-    """Give the interval of a verdict behind its mean, nothing where there is none."""
+    """The interval of a verdict behind its mean, nothing where there is none."""
     if verdict.interval is None:
         return ""
     low, high = verdict.interval
@@ -133,18 +133,18 @@ def span(verdict: Verdict) -> str:
 
 
 def n_prompts_of(head: Head) -> object:
-    """Give the number of prompts in words for the page."""
+    """The number of prompts in words for the page."""
     return head.settings["prompts"] or "All"
 
 
 def mean_of(verdicts: Sequence[Verdict | None]) -> float | None:
-    """Give the geometric mean over sets, None where a set has no verdict."""
+    """The geometric mean over sets, None where a set has no verdict."""
     found = [verdict.auto_to_best for verdict in verdicts if verdict is not None]
     return statistics.geometric_mean(found) if found and len(found) == len(verdicts) else None
 
 
 def set_lines(set_name: str, runs: Sequence[Run], configurations: Sequence[str]) -> Iterator[str]:
-    """Give the table of one set."""
+    """The table of one set."""
     yield f"### {set_name}\n"
     yield (
         "| configuration | over kvchat plain | over its own plain | same text | accepted | "
@@ -162,7 +162,7 @@ def set_lines(set_name: str, runs: Sequence[Run], configurations: Sequence[str])
 
 
 def row_line(row: Row) -> str:
-    """Give one line of a set's table."""
+    """One line of a set's table."""
     if not row.n_prompts:
         return f"| {row.configuration} | no speed | | | | | | 0 |"
     same = f"{row.n_same} of {row.n_replies}"
@@ -175,7 +175,7 @@ def row_line(row: Row) -> str:
 
 
 def how_lines(head: Head) -> Iterator[str]:
-    """Give machine, versions and commands."""
+    """Machine, versions and commands."""
     yield "### Machine, versions, commands\n"
     yield f"{'; '.join(head.machine.values())}; {head.settings['threads']} threads, "
     yield f"a context of {head.settings['ctx']} tokens.\n"
@@ -197,12 +197,12 @@ def how_lines(head: Head) -> Iterator[str]:
 
 
 def without_folders(text: str) -> str:
-    """Give a message with the names of files alone: where they lay is of one machine."""
+    """A message with the names of files alone: where they lay is of one machine."""
     return re.sub(r"(?<![\w.:])(?:/[\w.+-]+)+/(?=[\w.+-])", "", text)
 
 
 def number(value: float | None, *, digits: int = 2) -> str:
-    """Give a number for a cell, empty where there is none."""
+    """A number for a cell, empty where there is none."""
     return "" if value is None else f"{value:.{digits}f}"
 
 

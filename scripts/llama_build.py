@@ -18,7 +18,7 @@ STEP = re.compile(r"^\s*\[(\d+)/(\d+)\]")
 
 
 def cmake_flags() -> list[str]:
-    """Give the flags that suit this machine.
+    """The flags that suit this machine.
 
     GCC 12 compiles ggml's AMX set-up wrongly, so that the first decode crashes; on a processor with
     AMX those instructions are left out, which is faster for single tokens as well.
@@ -35,7 +35,7 @@ def cmake_flags() -> list[str]:
 
 
 def without_cuda(flags: list[str]) -> list[str]:
-    """Give the flags of a build for the CPU alone."""
+    """The flags of a build for the CPU alone."""
     return [flag for flag in flags if flag not in CUDA_FLAGS]
 
 
@@ -51,7 +51,7 @@ def describe(flags: list[str]) -> str:
 
 
 def wheel_folder(flags: list[str]) -> Path:
-    """Give the folder of the wheel for these flags; another machine or flag is another folder."""
+    """The folder of the wheel for these flags; another machine or flag is another folder."""
     key = "\n".join([VERSION, sys.version[:6], platform.machine(), _cpu(), *flags])
     return ROOT / ".cache" / "wheels" / hashlib.sha256(key.encode()).hexdigest()[:12]
 
@@ -87,7 +87,7 @@ def build_wheel(python: Path, flags: list[str], folder: Path) -> Path:
 
 
 def _reasons(log: Path) -> str:
-    """Give the lines of a log that say what went wrong, else its end."""
+    """The lines of a log that say what went wrong, else its end."""
     lines = log.read_text(errors="replace").splitlines()
     telling = [line for line in lines if re.search(r"\b(fatal )?error\b", line, re.IGNORECASE)]
     return "\n".join((telling or lines)[:12])
@@ -130,7 +130,7 @@ def _has_amx() -> bool:
 
 
 def _cpu() -> str:
-    """Give what `-march=native` depends on."""
+    """What `-march=native` depends on."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.is_file():
         return platform.processor()

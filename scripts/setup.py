@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def fingerprint(flags: list[str], *, dev: bool) -> str:
-    """Give a name for what would be installed."""
+    """A name for what would be installed."""
     parts = [(ROOT / "pyproject.toml").read_text(), llama_build.VERSION, *flags, str(dev)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

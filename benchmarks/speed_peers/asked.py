@@ -45,7 +45,7 @@ class Side(Protocol):
     versions: dict[str, str]
 
     def ask(self, mode: Mode, question: Question, sampling: Sampling) -> Reply:
-        """Give a reply of one mode.
+        """A reply of one mode.
 
         Raises:
             PeerError: the program failed, with what it said.

@@ -90,7 +90,7 @@ PEER_MODES = (*SERVER_MODES, *BINDING_MODES, *NODE_MODES, *TRANSFORMERS_MODES)
 
 
 def kvchat_modes(policies: Sequence[str]) -> tuple[Mode, ...]:
-    """Give kvchat's modes: plain, and each policy as `kvchat bench` writes it."""
+    """kvchat's modes: plain, and each policy as `kvchat bench` writes it."""
     named = (
         Mode(KVCHAT, policy, {"policy": policy}, needs_draft=policy.startswith("draft"))
         for policy in dict.fromkeys(policies)
@@ -101,7 +101,7 @@ def kvchat_modes(policies: Sequence[str]) -> tuple[Mode, ...]:
 def chosen_modes(
     policies: Sequence[str], *, only: Sequence[str], skip: Sequence[str], has_draft: bool
 ) -> tuple[Mode, ...]:
-    """Give the modes whose keys match any pattern of `only` (all where it is empty) and none of
+    """The modes whose keys match any pattern of `only` (all where it is empty) and none of
     `skip`; kvchat's plain one is always there, since everything is compared with it."""
 
     def is_chosen(mode: Mode) -> bool:

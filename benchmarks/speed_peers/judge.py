@@ -52,7 +52,7 @@ class Verdict:
 
 
 def by_prompt(runs: Iterable[Run], set_name: str) -> dict[str, Replies]:
-    """Give the replies of a set, prompt by prompt in the order of the file."""
+    """The replies of a set, prompt by prompt in the order of the file."""
     found: dict[str, Replies] = {}
     for run in runs:
         if run.set_name == set_name and run.reply is not None:
@@ -62,7 +62,7 @@ def by_prompt(runs: Iterable[Run], set_name: str) -> dict[str, Replies]:
 
 
 def ratio(replies: Replies, one: str, other: str) -> float | None:
-    """Give the speed of one configuration over another's on a prompt, the median of their pairs.
+    """The speed of one configuration over another's on a prompt, the median of their pairs.
 
     None where a side has no reply, or one too short for a speed.
     """
@@ -78,18 +78,18 @@ def ratio(replies: Replies, one: str, other: str) -> float | None:
 
 
 def ratios_of(prompts: Iterable[Replies], one: str, other: str) -> list[float]:
-    """Give the ratios of the prompts that have one."""
+    """The ratios of the prompts that have one."""
     return [found for replies in prompts if (found := ratio(replies, one, other)) is not None]
 
 
 def mean_ratio(prompts: Iterable[Replies], one: str, other: str) -> tuple[float | None, int]:
-    """Give the geometric mean of the ratios, and over how many prompts."""
+    """The geometric mean of the ratios, and over how many prompts."""
     ratios = ratios_of(prompts, one, other)
     return geometric_mean(ratios), len(ratios)
 
 
 def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
-    """Give the row of a configuration in the table of a set."""
+    """The row of a configuration in the table of a set."""
     prompts = list(by_prompt(runs, set_name).values())
     own_plain = f"{configuration.split(' ', 1)[0]} {PLAIN}"
     to_plain, n_prompts = mean_ratio(prompts, configuration, BASE)
@@ -124,7 +124,7 @@ def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
 
 
 def acceptance_of(replies: Sequence[Reply]) -> float | None:
-    """Give accepted over judged tokens, None where none is known or none was drafted."""
+    """Accepted over judged tokens, None where none is known or none was drafted."""
     if any(reply.n_drafted is None or reply.n_accepted is None for reply in replies):
         return None
     drafted = sum(reply.n_drafted or 0 for reply in replies)
@@ -132,7 +132,7 @@ def acceptance_of(replies: Sequence[Reply]) -> float | None:
 
 
 def tokens_per_round_of(replies: Sequence[Reply]) -> float | None:
-    """Give decoded tokens per pass through the model, None where the passes are not known."""
+    """Decoded tokens per pass through the model, None where the passes are not known."""
     if not replies or any(reply.n_rounds is None for reply in replies):
         return None
     rounds = sum(reply.n_rounds or 0 for reply in replies)
@@ -147,7 +147,7 @@ def verdict_of(
     *,
     without_loops: bool = False,
 ) -> Verdict | None:
-    """Give the verdict on a set, None where one of the sides has no speed.
+    """The verdict on a set, None where one of the sides has no speed.
 
     The best peer is the one with the highest geometric mean over kvchat's plain speed, which puts
     peers that answered fewer prompts on the same scale.

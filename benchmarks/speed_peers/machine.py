@@ -13,7 +13,7 @@ from engine.memory.processor import this_processor
 
 
 def describe_machine() -> dict[str, str]:
-    """Give processor, cores, memory, system and date; nothing that names its owner."""
+    """Processor, cores, memory, system and date; nothing that names its owner."""
     memory_gib = psutil.virtual_memory().total / 2**30
     return {
         "processor": this_processor().name,
@@ -25,7 +25,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def describe_kvchat() -> dict[str, str]:
-    """Give kvchat's commit and the binding that it decodes with."""
+    """kvchat's commit and the binding that it decodes with."""
     done = subprocess.run(
         ("git", "describe", "--always", "--dirty"),
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,

@@ -69,7 +69,7 @@ class Kvchat:
 
 
 def settings_of(mode: Mode) -> SpeculationSettings:
-    """Give the speculation of a mode; everything that a policy does not name is the default."""
+    """The speculation of a mode; everything that a policy does not name is the default."""
     if mode.is_plain:
         return SpeculationSettings(predictor=PredictorName.OFF)
     return parse_policy(str(mode.settings["policy"])).settings(SpeculationSettings())
@@ -78,7 +78,7 @@ def settings_of(mode: Mode) -> SpeculationSettings:
 def make_questions(
     model: Path, prompts: Iterable[Prompt]
 ) -> tuple[tuple[Question, ...], tuple[int, ...]]:
-    """Give the prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
+    """The prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), NativeLog())
     try:
         vocabulary = backend.vocabulary

@@ -92,7 +92,7 @@ def open_results(path: Path, head: Head) -> list[Run]:
 
 
 def joined(known: Head, head: Head) -> Head:
-    """Give the head of a file that goes on: what was measured before stays named.
+    """The head of a file that goes on: what was measured before stays named.
 
     A peer that answered before and is missing now keeps its versions.
     """
@@ -115,7 +115,7 @@ def append(path: Path, run: Run) -> None:
 
 
 def line_of(run: Run) -> str:
-    """Give a run as its line."""
+    """A run as its line."""
     return json.dumps(asdict(run))
 
 

@@ -10,7 +10,7 @@ from speed_peers.catalogue import KVCHAT, PLAIN, SLOW, Mode
 def planned(
     modes: Sequence[Mode], questions: Sequence[Question], *, pair: int, slow_prompts: int
 ) -> Iterator[tuple[Mode, Question]]:
-    """Give every question to every mode, one question after the other.
+    """Every question to every mode, one question after the other.
 
     The modes begin at another place for each question and run backwards in every second pair, so
     that a machine that grows slower favours nobody. Slow peers get the first prompts of each set.
@@ -25,7 +25,7 @@ def planned(
 
 
 def turned(modes: Sequence[Mode], by: int, *, backwards: bool) -> list[Mode]:
-    """Give the modes from another one on, in either direction.
+    """The modes from another one on, in either direction.
 
     Steps of about the golden section of their number (coprime to it) spread the first places.
     """
@@ -37,7 +37,7 @@ def turned(modes: Sequence[Mode], by: int, *, backwards: bool) -> list[Mode]:
 
 
 def stride(n: int) -> int:
-    """Give a step that visits all of `n` places before it comes back to the first."""
+    """A step that visits all of `n` places before it comes back to the first."""
     step = max(1, round(0.618 * n))
     while gcd(step, n) != 1:
         step += 1
@@ -45,7 +45,7 @@ def stride(n: int) -> int:
 
 
 def plain_of(mode: Mode) -> str:
-    """Give the key of the mode of the same program that drafts nothing."""
+    """The key of the mode of the same program that drafts nothing."""
     return f"{mode.peer} {PLAIN}"
 
 

@@ -170,12 +170,12 @@ def reply_of(said: dict[str, object], ends: tuple[int, ...], *, n_prompt: int) -
 
 
 def without_end(tokens: list[int], ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Give the ids before the one that ends the turn."""
+    """The ids before the one that ends the turn."""
     return tuple(tokens[:-1] if tokens and tokens[-1] in ends else tokens)
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on."""
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -183,7 +183,7 @@ def free_port() -> int:
 
 
 def last_line(log: IO[bytes]) -> str:
-    """Give the last line of a log that says something."""
+    """The last line of a log that says something."""
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"

@@ -24,12 +24,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torture.judge import Judge
-from torture.ledger import Ledger
-from torture.models import choices_of
-from torture.plan import Choice
+from torture.ledger import Ledger, Tally
+from torture.oracle import Judge
+from torture.plan import Choice, choices_of
 from torture.rounds import Home, Rounds
-from torture.tally import Tally
 
 PARTS = ("proofs", "faults", "kills")
 ROUNDS_OF_A_HOME = 40

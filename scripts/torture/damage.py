@@ -1,8 +1,11 @@
-"""What can happen to a folder of snapshots while nobody looks."""
+"""What can happen to a folder of snapshots, and disks that are small or read-only."""
 
+import contextlib
 import random
+import resource
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +15,7 @@ HEAD_BYTES = 400
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """Give the files of all namespaces."""
+    """The files of all namespaces."""
     return sorted(folder.glob("*/*.kv"))
 
 
@@ -79,7 +82,7 @@ def flip_payload(folder: Path, rng: random.Random) -> None:
 
 
 def swap_keys(folder: Path, rng: random.Random) -> None:
-    """Give the files of each namespace each other's names."""
+    """Exchange the names of the files of each namespace."""
     del rng
     for home in {path.parent for path in snapshots(folder)}:
         paths = sorted(home.glob("*.kv"))
@@ -99,7 +102,7 @@ def swap_namespaces(folder: Path, rng: random.Random) -> None:
 
 
 def swap_payloads(folder: Path, rng: random.Random) -> None:
-    """Give each file the second half of another one of its length, or of any."""
+    """Replace the second half of each file with that of another one."""
     del rng
     paths = snapshots(folder)
     contents = [path.read_bytes() for path in paths]
@@ -148,3 +151,39 @@ def litter(folder: Path, rng: random.Random) -> None:
         (home / "0123456789abcdef.kv").write_bytes(rng.randbytes(1000))
         (home / "notes.txt").write_text("mine")
         (home / "fedcba9876543210.kv").mkdir()
+
+
+def _mount(*arguments: str) -> bool:
+    try:
+        done = subprocess.run(("mount", *arguments), capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, nbytes: int) -> Iterator[bool]:
+    """Mount a disk of so many bytes; gives False where that is not allowed."""
+    place.mkdir(parents=True, exist_ok=True)
+    is_mounted = _mount("-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", str(place))
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(("umount", "-l", str(place)), check=True)
+
+
+def make_read_only(place: Path) -> bool:
+    """Let nobody write to a disk that `small_disk` mounted."""
+    return _mount("-o", "remount,ro", str(place))
+
+
+@contextlib.contextmanager
+def small_files(nbytes: int) -> Iterator[None]:
+    """Let no file of processes that are started meanwhile grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,9 +1,11 @@
-"""What a model says to a prompt, computed from nothing: no cache, no drafts, no sessions."""
+"""What an engine without a cache answers, and whether the answers of others are the same."""
 
-from collections.abc import Sequence as Tokens
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
-from engine.backends.base import Sequence
+from engine.backends import base
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import SamplingSettings
@@ -11,8 +13,11 @@ from engine.generation.prompt import chat_prompt
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Message
 from engine.sampling.sampler import Sampler
-from torture.journal import Line
-from torture.plan import N_SLOTS, Choice
+from torture.ledger import Tally
+from torture.plan import N_SLOTS, Choice, Line
+
+BACKLOG = 8
+"""Waiting answers beyond which one that no kept state was used for is not compared."""
 
 
 @dataclass(slots=True)
@@ -35,8 +40,8 @@ class Asked:
         return self.n_warm + self.n_cold > 0
 
 
-def asked_in(lines: Tokens[Line]) -> list[Asked]:
-    """Give the requests of a journal that began to be answered."""
+def asked_in(lines: Sequence[Line]) -> list[Asked]:
+    """The requests of a journal that began to be answered."""
     found: dict[int, Asked] = {}
     for line in lines:
         number = line.get("number")
@@ -102,7 +107,7 @@ class Oracle:
             bos=self._spelling(self._backend.vocabulary.bos),
             eos=self._spelling(self._backend.vocabulary.eos),
         )
-        self._sequence: Sequence = self._backend.open()
+        self._sequence: base.Sequence = self._backend.open()
         self._known: dict[tuple[int, ...], list[tuple[int, float]]] = {}
         """What was computed already: tokens and leads behind each prompt."""
 
@@ -119,7 +124,7 @@ class Oracle:
         return None
 
     def _compute(self, prompt: list[int], rights: list[tuple[int, float]], n: int) -> None:
-        """Give the greedy tokens behind a prompt, each with its lead, from an empty sequence."""
+        """The greedy tokens behind a prompt, each with its lead, from an empty sequence."""
         line = list(prompt)
         rights.clear()
         sampler = Sampler(SamplingSettings(), 0)
@@ -138,3 +143,53 @@ class Oracle:
     def _spelling(self, token: int | None) -> str:
         vocabulary = self._backend.vocabulary
         return "" if token is None else vocabulary.text(token).decode("utf-8", "replace")
+
+
+class Judge:
+    """One thread with an oracle for each model."""
+
+    def __init__(self, choices: Sequence[Choice], tally: Tally) -> None:
+        self._choices = {choice.name: choice for choice in choices}
+        self._tally = tally
+        self._waiting: SimpleQueue[tuple[Asked, str] | None] = SimpleQueue()
+        self._oracles: dict[str, Oracle] = {}
+        self._is_done = False
+        self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
+        self._thread.start()
+
+    def take(self, asked: Asked, where: str) -> None:
+        """Compare an answer some time; all that kept states were used for are compared."""
+        self._tally.add("answers")
+        for tier in ("hot", "warm", "cold"):
+            self._tally.add(f"prompt tokens from {tier}", getattr(asked, f"n_{tier}"))
+        self._tally.add("prompt tokens", asked.n_prompt)
+        if asked.is_restored:
+            self._tally.add("answers behind restored states")
+        elif self._waiting.qsize() > BACKLOG:
+            self._tally.add("answers not compared (none of them restored)")
+            return
+        self._waiting.put((asked, where))
+
+    def close(self) -> None:
+        """Compare what waits, and free the models."""
+        self._waiting.put(None)
+        self._thread.join()
+        if not self._is_done:
+            self._tally.blame("crash", "the judge", "answers are not compared: it stopped")
+        for oracle in self._oracles.values():
+            oracle.close()
+
+    def _work(self) -> None:
+        while (waiting := self._waiting.get()) is not None:
+            asked, where = waiting
+            oracle = self._oracles.get(asked.choice)
+            if oracle is None:
+                oracle = self._oracles[asked.choice] = Oracle(self._choices[asked.choice])
+            wrong = oracle.judge(asked)
+            self._tally.add("answers compared")
+            if asked.is_restored:
+                self._tally.add("answers behind restored states compared")
+            if wrong is not None:
+                tiers = f"{asked.n_hot} hot, {asked.n_warm} warm, {asked.n_cold} cold"
+                self._tally.blame("answer", where, f"{asked.choice} ({tiers}): {wrong}")
+        self._is_done = True

@@ -1,10 +1,14 @@
-"""What a process of the torture is told: where it lives, what it loads, when it dies."""
+"""What a process of the torture is told, what it loads, and the journal of what it does."""
 
 import json
 import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, KVTypeName, SpeculationSettings
@@ -14,6 +18,11 @@ ENVIRONMENT = "KVCHAT_TORTURE"
 """Holds the plan of the process that was started, and of the worker that it starts."""
 N_CTX = 1024
 N_SLOTS = 2
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))
+STARTER = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SLIDING = "gemma-3-270m-Q4_K_M.gguf"
+
 
 Moment = Literal[
     "none",
@@ -28,6 +37,8 @@ Victims = Literal["worker", "app", "both"]
 Sabotage = Literal["none", "state", "commit", "draft", "crash", "traceback", "stay", "build"]
 """What is broken on purpose, so that a check can be seen to fail; `build` breaks nothing, but says
 that it is another build of llama.cpp."""
+Line: TypeAlias = dict[str, object]
+"""`kind`, `at` in nanoseconds of a clock that all processes share, and what the kind has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Choice:
         return f"{Path(self.model).stem.split('-')[0]} {self.kv}"
 
     def configuration(self) -> Configuration:
-        """Give the configuration, with micro-batches of one token.
+        """The configuration, with micro-batches of one token.
 
         Then llama.cpp computes each token as it computes it alone, so a text cannot depend on how
         the prompt was cut into batches, and a restored one must be the same to the bit. Both ways
@@ -105,7 +116,7 @@ class Plan:
         return Path(self.home) / "state" / "worker.log"
 
     def cache_settings(self) -> CacheSettings:
-        """Give what the engine keeps: everything that is worth eight tokens."""
+        """What the engine keeps: everything that is worth eight tokens."""
         return CacheSettings(
             folder=self.states,
             warm_bytes=self.warm_bytes,
@@ -116,7 +127,7 @@ class Plan:
         )
 
     def environment(self) -> dict[str, str]:
-        """Give the environment of the process that lives it."""
+        """The environment of the process that lives it."""
         paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         home = Path(self.home)
         return {
@@ -129,7 +140,7 @@ class Plan:
 
 
 def plan_of_environment() -> Plan:
-    """Give the plan that this process was started with."""
+    """The plan that this process was started with."""
     return plan_of(json.loads(os.environ[ENVIRONMENT]))
 
 
@@ -144,3 +155,57 @@ def plan_of(spelled: dict[str, object]) -> Plan:
         choices=tuple(Choice(**choice) for choice in choices),
         **fields,  # type: ignore[arg-type]  # the fields of a plan
     )
+
+
+def choices_of(named: Sequence[Path]) -> tuple[Choice, ...]:
+    """The models that were named, or those of the tests; the first of them with two types.
+
+    The first counts most: it is chosen twice as often as one that comes later.
+    """
+    paths = [path.resolve() for path in named] or [FOLDER / STARTER, FOLDER / SLIDING]
+    found = [path for path in paths if path.is_file()]
+    if paths[0] not in found:
+        sys.exit(f"{paths[0]} is missing: run `make test-models` first, or name one with --model")
+    first, *others = (str(path) for path in found)
+    return (
+        Choice(first),
+        Choice(first),
+        Choice(first, "q8_0"),
+        *(Choice(other) for other in others),
+    )
+
+
+class Journal:
+    """Writes lines to a file that others read along; from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._lock = threading.Lock()
+
+    def tell(self, kind: str, **values: object) -> None:
+        """Add a line; it is in the system's hands when this returns."""
+        line = {"kind": kind, "at": time.monotonic_ns(), **values}
+        spelled = json.dumps(line).encode() + b"\n"
+        with self._lock:
+            while spelled:
+                spelled = spelled[os.write(self._handle, spelled) :]
+
+
+class Reader:
+    """Gives the whole lines of a journal that were added since it was last asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self) -> list[Line]:
+        """Give them; the beginning of a line that a kill cut is left out."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torture.judge import Judge
-from torture.ledger import Ledger
+from torture.ledger import Kind, Ledger, Tally
+from torture.oracle import Judge
 from torture.plan import Aim, Choice, Sabotage
 from torture.rounds import Home, Rounds
-from torture.tally import Kind, Tally
 
 N_LIVES = 5
 N_STEPS = 2

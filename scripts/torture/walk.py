@@ -13,8 +13,7 @@ from engine.cache.report import CacheReport
 from engine.errors import EngineError
 from engine.events import TiersChanged
 from engine.process.protocol import CacheAction, EngineClient
-from torture.journal import Journal
-from torture.plan import Choice
+from torture.plan import Choice, Journal
 
 PATIENCE_S = 40.0
 OPENING_S = 4.0

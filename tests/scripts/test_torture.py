@@ -10,15 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torture.aim import moment_of
-from torture.endings import Ends
-from torture.journal import Journal, Line, Reader
-from torture.ledger import Ledger
+from torture.app import PromisingStore
+from torture.kills import moment_of
+from torture.ledger import Ends, Ledger, written_by_two
 from torture.oracle import Asked, Oracle, asked_in
-from torture.plan import Aim, Choice, Plan, plan_of_environment
+from torture.plan import Aim, Choice, Journal, Line, Plan, Reader, plan_of_environment
 from torture.rounds import drafts_of_the_dead, when
-from torture.sharing import written_by_two
-from torture.watched import PromisingStore
 
 from app.store.records import NewTurn
 from engine.requests import Message
@@ -246,8 +243,8 @@ def plan_in(tmp_path: Path, aim: Aim) -> Plan:
 WRITER = """
 from pathlib import Path
 from engine.files import replace_file
-from torture.aim import aim_in_worker
-from torture.journal import Journal
+from torture.kills import aim_in_worker
+from torture.plan import Journal
 from torture.plan import plan_of_environment
 plan = plan_of_environment()
 aim_in_worker(plan, Journal(Path(plan.journal)))
@@ -275,8 +272,8 @@ def test_an_aim_that_is_never_reached_kills_nobody(tmp_path: Path) -> None:
 COMMITTER = """
 import sqlite3
 from pathlib import Path
-from torture.aim import aim_in_app
-from torture.journal import Journal
+from torture.kills import aim_in_app
+from torture.plan import Journal
 from torture.plan import plan_of_environment
 plan = plan_of_environment()
 aim_in_app(plan, Journal(Path(plan.journal)), lambda: None)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.files import DRAFT_SUFFIX
-from torture.journal import Journal
-from torture.plan import Aim, Moment, Plan
+from torture.plan import Aim, Journal, Moment, Plan
 
 WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -83,7 +82,7 @@ def watch_files(folder: Path, happens: Callable[[Moment], None]) -> None:
 
 
 def moment_of(event: str, path: str, values: tuple[object, ...]) -> Moment | None:
-    """Give what an audit event of a file of the cold tier means; None where it is no snapshot."""
+    """What an audit event of a file of the cold tier means; None where it is no snapshot."""
     is_draft = path.endswith(DRAFT_SUFFIX)
     if ".db" in Path(path).name:
         return None
