@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from engine.planning.machine import PlannedMachine
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from textual.pilot import Pilot
@@ -44,7 +46,9 @@ async def measure(name: str, n_turns: int, size: tuple[int, int]) -> dict[str, l
             await _until(lambda: screen.plan is not None)
             assert screen.setup is not None
             now = replace(screen.setup.configuration, n_ctx=4096)
-            screen.change(replace(screen.setup, configuration=now, vram_bytes=(12 * GIB,)))
+            screen.change(
+                replace(screen.setup, configuration=now, machine=PlannedMachine((12 * GIB,)))
+            )
             for turn in range(n_turns):
                 await _turn(screen, pilot, KEYS[turn % len(KEYS)], times)
     return times

@@ -6,10 +6,10 @@ import click
 
 from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
-from app.cli.plan_options import cpu_of, draft_option, machine_options, slots_option, whole
+from app.cli.plan_options import draft_option, machine_of, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
-    from engine.planning.fit import Fitted
+    from engine.planning.fit import FitResult
 
 GOALS = ("context", "quality", "speed", "balanced")
 OFFLOADS = ("none", "partial", "any", "full")
@@ -89,22 +89,19 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
         print_fit(fit)
 
 
-def _fitted(model: str, options: dict[str, object]) -> "Fitted":
+def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from app.cli.console import SlowReading
     from app.planning import user_planner
-    from engine.planning.fit import Machine, Wanted, fitted
+    from engine.planning.fit import FitRequest, fit
     from engine.planning.goals import Goal, Limits, Offload, parse_pair
     from engine.planning.planner import DEFAULT_MARGIN_BYTES
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
-    vram, cards = options["vram"], options["cards"]
-    assert isinstance(vram, tuple)
-    assert isinstance(cards, tuple)
     pairs = None if kv is None else tuple(map(parse_pair, str(kv).split(",")))
-    wanted = Wanted(
+    request = FitRequest(
         model,
         Goal(str(options["goal"])),
-        Machine(vram, cards, whole(options["ram"]), not options["no_gpu"], cpu_of(options)),
+        machine_of(options),
         "kvchat" if options["target"] == "kvchat" else "llama-server",
         None if draft is None else str(draft),
         n_slots=whole(options["n_slots"]) or 1,
@@ -117,12 +114,12 @@ def _fitted(model: str, options: dict[str, object]) -> "Fitted":
         ),
     )
     reading = SlowReading()
-    fit = fitted(wanted, user_planner(), progress=reading.header)
+    found = fit(request, user_planner(), progress=reading.header)
     reading.done()
-    return fit
+    return found
 
 
-def _print_export(fit: "Fitted", format_name: str) -> None:
+def _print_export(fit: "FitResult", format_name: str) -> None:
     from engine.planning.exporting import export_format, export_request
 
     format_ = export_format(format_name)

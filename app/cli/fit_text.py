@@ -7,7 +7,7 @@ from app.cli.console import Part, say
 from app.cli.plan_text import PLAIN, symbols_for
 from engine.configuration import Configuration, PredictorName
 from engine.memory.units import format_bytes
-from engine.planning.fit import Fitted
+from engine.planning.fit import FitResult
 from engine.planning.goals import Goal
 from engine.planning.measured import holders
 from engine.planning.planner import warnings_of
@@ -21,7 +21,7 @@ TITLES = {
 }
 
 
-def print_fit(fit: Fitted) -> None:
+def print_fit(fit: FitResult) -> None:
     """Print a found configuration, its devices, the reasons, what else fits, and the command."""
     found = fit.found
     lines: list[Part] = [(f"{fit.model.file.name} · {TITLES[found.goal]}", "bold"), ""]
@@ -30,7 +30,7 @@ def print_fit(fit: Fitted) -> None:
     lines += _section("Why", [step.text for step in found.steps])
     lines += _section("What else fits", [other.label for other in found.alternatives])
     lines += _section("Know before you start", list(warnings_of(fit.plan)))
-    lines += _section("On the GPUs now", [] if fit.wanted.machine.is_planned else holders())
+    lines += _section("On the GPUs now", holders() if fit.request.machine.has_own_gpus else [])
     lines += ["", ("Start it", "bold"), fit.plan.command_line]
     is_plain = symbols_for(sys.stdout.encoding) == "ascii"
     for line in lines:
@@ -84,7 +84,7 @@ def _drafts(configuration: Configuration) -> str:
     return "none" if is_off else "from the text so far"
 
 
-def _device_table(fit: Fitted) -> list[str]:
+def _device_table(fit: FitResult) -> list[str]:
     devices = fit.found.estimate.devices
     width = max(len("device"), *(len(device.device.name) for device in devices))
     rows = [("device", "needs", "of free", "stays free")]

@@ -13,6 +13,7 @@ from engine.memory.processor import Instructions
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
+    from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Planner, Setup
 
 Command = Callable[..., object]
@@ -105,16 +106,12 @@ def setup_of_options(
     """
     from app.cli.console import SlowReading
     from app.paths import presets_dir
-    from engine.memory.cards import find_card
     from engine.planning.request import PlanRequest, setup_of
     from engine.presets.library import find_preset
 
     if model is None and options["preset"] is None:
         raise click.UsageError("name a MODEL, or a --preset that names one")
     named = {"preset", "draft", *MACHINE}
-    vram, cards = options["vram"], options["cards"]
-    assert isinstance(vram, tuple)
-    assert isinstance(cards, tuple)
     rules = {
         name: _plain(value)
         for name, value in options.items()
@@ -124,10 +121,7 @@ def setup_of_options(
         model=model,
         target=target,
         draft=_text(options["draft"]),
-        vram_bytes=vram,
-        cards=tuple(find_card(card).name for card in cards),
-        ram_bytes=whole(options["ram"]),
-        cpu=cpu_of(options),
+        machine=machine_of(options),
         margin_bytes=whole(options["margin"]),
         rules=rules,
     )
@@ -139,14 +133,30 @@ def setup_of_options(
     return setup
 
 
+def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
+    """The machine that the options describe.
+
+    Raises:
+        HardwareError: a card is not known.
+    """
+    from engine.memory.cards import find_card
+    from engine.planning.machine import PlannedMachine
+
+    vram, cards = options["vram"], options["cards"]
+    assert isinstance(vram, tuple)
+    assert isinstance(cards, tuple)
+    return PlannedMachine(
+        vram,
+        tuple(find_card(card).name for card in cards),
+        whole(options["ram"]),
+        next((name for name in CPUS if name == options["cpu"]), None),
+        has_gpu=not options.get("no_gpu"),
+    )
+
+
 def whole(value: object) -> int | None:
     """An option's number, None where it was not given."""
     return value if isinstance(value, int) else None
-
-
-def cpu_of(options: Mapping[str, object]) -> Instructions | None:
-    """What the processor to plan for can, None where it was not said."""
-    return next((name for name in CPUS if name == options["cpu"]), None)
 
 
 def _text(value: object) -> str | None:

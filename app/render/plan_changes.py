@@ -10,7 +10,7 @@ from app.render.lines import EMPTY, Line, Run, clipped, width_of
 from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
 from app.sanitize import visible
 from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
-from engine.planning.knobs import Knob
+from engine.planning.knob import Knob
 from engine.planning.planner import Facts, Setup, Verdict
 from engine.planning.what_if import Arrows, Effect
 
@@ -80,13 +80,13 @@ def knob_sheet(
 def _row(
     knob: Knob, setup: Setup, facts: Facts, state: KnobState, width: int, *, is_selected: bool
 ) -> Line:
-    is_idle = bool(knob.idle(setup, facts))
+    is_idle = bool(knob.disabled_reason(setup, facts))
     room = width - LABEL_WIDTH
     if is_selected and state.typed is not None:
         value: Line = (Run(visible(state.typed)[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
     else:
         style = "muted" if is_idle else "strong"
-        value = clipped((Run(visible(knob.shown(setup)), style),), room - 4)
+        value = clipped((Run(visible(knob.format(setup)), style),), room - 4)
         arrow = "accent" if is_selected else "muted"
         ends = ("◂ ", " ▸") if is_selected and not is_idle else ("  ", "  ")
         value = (Run(ends[0], arrow), *value, Run(ends[1], arrow))
@@ -105,7 +105,7 @@ def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: 
     parts = wrap(knob.help, width)[:MAX_HELP]
     help_lines: list[Line] = [(Run(part, "muted"),) for part in parts]
     gap: list[Line] = [EMPTY] * (MAX_HELP - len(help_lines))
-    reason = knob.idle(setup, facts)
+    reason = knob.disabled_reason(setup, facts)
     if reason:
         parts = wrap(f"\N{EN DASH} idle: {reason}", max(width, 10))[:N_ARROWS]
         below: list[Line] = [(Run(part, "warn"),) for part in parts]

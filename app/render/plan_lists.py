@@ -7,9 +7,9 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
 from app.sanitize import visible
-from engine.planning.models import Offer
+from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Verdict
-from engine.planning.search import Found
+from engine.planning.search import SearchResult
 from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
@@ -21,7 +21,7 @@ NEED_WIDTH = 28
 NAME_WIDTH = 26
 
 
-def offer_line(offer: Offer, width: int, *, is_now: bool) -> Line:
+def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
     """One model: `✓ fits   needs 4.9 GiB of 12 GiB`, or what is wrong with it."""
     marker = Run("• " if is_now else "  ", "accent")
     name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
@@ -33,7 +33,7 @@ def offer_line(offer: Offer, width: int, *, is_now: bool) -> Line:
     return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), need, width)
 
 
-def _facts(offer: Offer, room: int) -> str:
+def _facts(offer: ModelOption, room: int) -> str:
     """As many facts as have room."""
     text = ""
     for fact in filter(None, map(visible, offer.facts)):
@@ -44,7 +44,7 @@ def _facts(offer: Offer, room: int) -> str:
     return text
 
 
-def _need(offer: Offer) -> Line:
+def _need(offer: ModelOption) -> Line:
     verdict = offer.verdict
     assert verdict is not None
     sign = VERDICT_SIGNS[verdict]
@@ -55,7 +55,7 @@ def _need(offer: Offer) -> Line:
     return padded((Run(f"{shape} {word:<7}", style), Run(f"{size:>20}")), NEED_WIDTH)
 
 
-def goal_lines(found: Found, width: int) -> list[Line]:
+def goal_lines(found: SearchResult, width: int) -> list[Line]:
     """The reasons of a found configuration, and its alternatives."""
     lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
     for step in found.steps:

@@ -152,7 +152,7 @@ class PlanActions(PlanChoices):
         if plan.model.file.origin is not None:
             self.notify("This model is not on this machine: it can be planned, not loaded.")
             return
-        if plan.fits or plan.setup.is_elsewhere:
+        if plan.fits or not plan.setup.machine.is_here:
             self.dismiss(configuration)
             return
 
@@ -244,7 +244,10 @@ def preset_of_setup(setup: Setup, name: str) -> Preset:
         PresetError: the name is impossible.
     """
     changed: dict[str, float] = {"margin_gib": setup.margin_bytes / GIB}
-    sizes = (*setup.vram_bytes, *(find_card(name).memory_bytes for name in setup.cards))
+    sizes = (
+        *setup.machine.vram_bytes,
+        *(find_card(name).memory_bytes for name in setup.machine.cards),
+    )
     if len(sizes) == 1:
         changed["vram_gib"] = sizes[0] / GIB
     return preset_of(setup.configuration, name).model_copy(update=changed)

@@ -17,14 +17,15 @@ from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
-from engine.planning.fit import Searched, search_setup
+from engine.planning.fit import FoundSetup, search_setup
 from engine.planning.goals import Goal
-from engine.planning.knobs import Chooser, with_adapter, with_draft, with_projector
-from engine.planning.models import bench_of
+from engine.planning.knob import Chooser
+from engine.planning.knobs import with_adapter, with_draft, with_machine, with_projector
+from engine.planning.machine import PlannedMachine, with_gpus
+from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.request import PLACED, PlanRequest, setup_of, suited
 from engine.planning.resolve import AUTO_N_CTX
-from engine.planning.values import with_gpus
 
 NO_MODEL = "No model is planned yet: m chooses one."
 CONTEXT = "n_ctx"
@@ -41,7 +42,7 @@ class LeftPlan:
     setup: Setup
     kept: frozenset[str]
     knob: int
-    searched: Searched | None
+    searched: FoundSetup | None
     pinned: Plan | None
     planner: Planner
 
@@ -63,7 +64,7 @@ class PlanChoices(Screen[Configuration | None]):
         self.plan: Plan | None = None
         """What is shown; None where llama.cpp refuses the setup."""
         self.last_plan: Plan | None = None
-        self.searched: Searched | None = None
+        self.searched: FoundSetup | None = None
         """What was found last, shown while the knobs stay."""
         self.kept: frozenset[str] = frozenset()
         """Which of context and layers the user has set: the others follow the machine."""
@@ -83,8 +84,7 @@ class PlanChoices(Screen[Configuration | None]):
             return
         old, new = _values(now), _values(setup)
         self.kept |= {name for name in old if old[name] != new[name]}
-        machine = (setup.vram_bytes, setup.cards, setup.ram_bytes)
-        if machine != (now.vram_bytes, now.cards, now.ram_bytes):
+        if setup.machine != now.machine:
             setup = self._moved(setup)
         if files_of(setup) == files_of(now):
             self.change(setup)
@@ -105,7 +105,7 @@ class PlanChoices(Screen[Configuration | None]):
 
         setup, folders = self.setup, paths.model_folders()
         now = None if setup is None else setup.configuration.model_path
-        bench = partial(bench_of, setup, self.planner)
+        bench = partial(fit_context, setup, self.planner)
         self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
 
     def choose_file(self, chooser: Chooser) -> None:
@@ -182,11 +182,13 @@ class PlanChoices(Screen[Configuration | None]):
             if cards is None:
                 return
             try:
-                self.turn(with_gpus(setup, (), cards))
+                self.turn(with_machine(setup, with_gpus(setup.machine, (), cards)))
             except EngineError as error:
                 self.report(error)
 
-        found = [device.name for device in self.planner.devices(()) if device.kind == "gpu"]
+        found = [
+            device.name for device in self.planner.devices(PlannedMachine()) if device.kind == "gpu"
+        ]
         self.app.push_screen(CardsScreen(", ".join(found) or "no GPU: main memory alone"), take)
 
     def action_search(self) -> None:
@@ -213,7 +215,7 @@ class PlanChoices(Screen[Configuration | None]):
             return
         hand_back(self, self._take_found, setup, searched)
 
-    def _take_found(self, asked: Setup, searched: Searched) -> None:
+    def _take_found(self, asked: Setup, searched: FoundSetup) -> None:
         # The knobs may have been turned while it searched.
         if self.setup is asked:
             self.searched = searched
@@ -236,10 +238,7 @@ def _first_setup(name: str, now: Setup | None, planner: Planner) -> Setup:
         asked = PlanRequest(
             model=name,
             target=now.target,
-            vram_bytes=now.vram_bytes,
-            cards=now.cards,
-            ram_bytes=now.ram_bytes,
-            cpu=now.cpu,
+            machine=now.machine,
             margin_bytes=now.margin_bytes,
         )
     return setup_of(asked, planner)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from app.render.lines import Line, Run
 from app.screens.plan_pick import PickScreen, Row
-from engine.planning.fit import MEANINGS
+from engine.planning.fit import GOAL_TEXTS
 from engine.planning.goals import Goal
 
 
@@ -28,4 +28,4 @@ class GoalScreen(PickScreen[Goal]):
 
 
 def _line(goal: Goal) -> Line:
-    return (Run(f"{goal:<10}", "strong"), Run(MEANINGS[goal], "muted"))
+    return (Run(f"{goal:<10}", "strong"), Run(GOAL_TEXTS[goal], "muted"))

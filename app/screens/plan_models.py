@@ -13,7 +13,7 @@ from textual.worker import get_current_worker
 
 from app import format as fmt
 from app.render.lines import Line, Run
-from app.render.plan_lists import LEGEND, offer_line
+from app.render.plan_lists import LEGEND, model_option_line
 from app.screens.hand_back import hand_back
 from app.screens.plan_pick import PickScreen, Row
 from app.widgets.tab_strip import TabStrip
@@ -21,10 +21,10 @@ from engine.model.architecture import Model
 from engine.model.library import ModelEntry
 from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
-    Bench,
-    Offer,
-    catalog_offers,
-    library_offers,
+    FitContext,
+    ModelOption,
+    catalog_options,
+    library_options,
 )
 
 TABS = ("on this machine", "catalogue")
@@ -58,7 +58,7 @@ class PlanModelsScreen(PickScreen[str]):
         self,
         scan: Callable[[], Sequence[ModelEntry]],
         folders: Sequence[Path],
-        bench: Callable[[], Bench],
+        bench: Callable[[], FitContext],
         now: Path | None,
     ) -> None:
         """List models; those of the catalogue where this machine has none.
@@ -110,19 +110,19 @@ class PlanModelsScreen(PickScreen[str]):
         if self._is_catalog:
             quantization = self._quantization
             note = f"as {quantization} (◂ ▸) · not on disk"
-            self._judge(lambda: catalog_offers(quantization, self._bench(), _catalog_facts), note)
+            self._judge(lambda: catalog_options(quantization, self._bench(), _catalog_facts), note)
         else:
             self._judge(self._library, f"in {fmt.counted(len(self._folders), 'folder')}")
 
-    def _library(self) -> Iterator[Offer]:
+    def _library(self) -> Iterator[ModelOption]:
         entries = self._scan()
-        return library_offers(entries, [_facts(entry) for entry in entries], self._bench())
+        return library_options(entries, [_facts(entry) for entry in entries], self._bench())
 
     @work(thread=True, exclusive=True, group="judge")
-    def _judge(self, offers: Callable[[], Iterator[Offer]], note: str) -> None:
+    def _judge(self, offers: Callable[[], Iterator[ModelOption]], note: str) -> None:
         """Judge one model after the other away from the screen."""
         worker = get_current_worker()
-        found: list[Offer] = []
+        found: list[ModelOption] = []
         for offer in offers():
             if worker.is_cancelled:
                 return
@@ -131,19 +131,19 @@ class PlanModelsScreen(PickScreen[str]):
                 hand_back(self, self._show, list(found), f"{note} · reading …")
         hand_back(self, self._show if found else self._show_none, found, note)
 
-    def _show_none(self, offers: list[Offer], note: str) -> None:
+    def _show_none(self, offers: list[ModelOption], note: str) -> None:
         """Go on to the catalogue, once, where this machine has no model."""
         self._show(offers, note)
         if not self._is_catalog and not self._has_turned:
             self.action_next_tab()
 
-    def _show(self, offers: list[Offer], note: str) -> None:
+    def _show(self, offers: list[ModelOption], note: str) -> None:
         now = str(self._now)
         rows = [
             Row(
                 offer.key,
                 f"{offer.name} {' '.join(offer.facts)}".lower(),
-                partial(offer_line, offer, is_now=offer.key == now),
+                partial(model_option_line, offer, is_now=offer.key == now),
             )
             for offer in offers
         ]

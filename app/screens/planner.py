@@ -34,7 +34,7 @@ from engine.memory.dry_run import DryRun
 from engine.memory.terms import TermKind
 from engine.model.library import ModelEntry
 from engine.planning.comparison import compare
-from engine.planning.knobs import settled
+from engine.planning.knobs import with_matched_types
 from engine.planning.measured import can_measure, loaded_bytes, measured_plan
 from engine.planning.planner import Plan, Setup
 from engine.planning.table import cost_table
@@ -130,12 +130,12 @@ class PlannerScreen(PlanActions):
         if chooser is not None and chooser != "device" and message.step > 0:
             self.choose_file(chooser)
             return
-        turned = message.knob.turned(setup, self.planner.facts_of(setup), message.step)
+        turned = message.knob.step(setup, self.planner.facts_of(setup), message.step)
         if turned != setup:
             self.turn(turned)
 
     def on_plan_knobs_typed(self, message: PlanKnobs.Typed) -> None:
-        read = message.knob.read
+        read = message.knob.parse
         if self.setup is None or read is None:
             return
         try:
@@ -159,7 +159,7 @@ class PlannerScreen(PlanActions):
     def change(self, setup: Setup) -> None:
         """Plan another setup and show it; the headers of its files are known."""
         facts = self.planner.facts_of(setup)
-        setup = settled(setup, facts)
+        setup = with_matched_types(setup, facts)
         if self.setup not in (None, setup):
             self.past.append(self.setup)
         self.setup, self._note = setup, ""
@@ -260,7 +260,7 @@ class PlannerScreen(PlanActions):
 
     def _origin(self, setup: Setup) -> str:
         """Say where a setup comes from, while nobody has changed it."""
-        if setup.configuration == self.loaded and not setup.is_elsewhere:
+        if setup.configuration == self.loaded and setup.machine.is_here:
             return "as loaded"
         is_left = self._left is not None and setup == self._left.setup
         return "as left" if is_left else ""
@@ -306,7 +306,7 @@ class PlannerScreen(PlanActions):
 
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
         is_loaded = _file_of(self.loaded) == plan.setup.configuration.model_path
-        if plan.setup.is_elsewhere or not is_loaded:
+        if not plan.setup.machine.is_here or not is_loaded:
             return None
         return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
 

@@ -205,7 +205,7 @@ class PresetsScreen(Screen[Configuration | None]):
         configuration = plan.setup.configuration
         entry = self._chosen()
         self.system_prompt = entry.system_prompt if entry else ""
-        if plan.fits or plan.setup.vram_bytes:
+        if plan.fits or plan.setup.machine.vram_bytes:
             self.dismiss(configuration)
             return
 

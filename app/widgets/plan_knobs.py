@@ -9,7 +9,8 @@ from textual.message import Message
 
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
-from engine.planning.knobs import KNOBS, Knob
+from engine.planning.knob import Knob
+from engine.planning.knobs import KNOBS
 from engine.planning.planner import Facts, Setup
 from engine.planning.what_if import Arrows
 
@@ -120,7 +121,7 @@ class PlanKnobs(InkLines, can_focus=True):
 
     def action_type(self) -> None:
         """Begin to type a value; a knob without typed values is turned on."""
-        if self.knob.read is None or self._idle_reason():
+        if self.knob.parse is None or self._idle_reason():
             self.action_turn(1)
         else:
             self._change(typed="", problem="")
@@ -128,7 +129,7 @@ class PlanKnobs(InkLines, can_focus=True):
     def _idle_reason(self) -> str:
         if self._setup is None or self._facts is None:
             return ""
-        return self.knob.idle(self._setup, self._facts)
+        return self.knob.disabled_reason(self._setup, self._facts)
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_typing:
@@ -180,7 +181,7 @@ class PlanKnobs(InkLines, can_focus=True):
         if self._setup is None:
             return
         width = self.size.width
-        shown = min(len(self.knob.shown(self._setup)), width - LABEL_WIDTH - 4)
+        shown = min(len(self.knob.format(self._setup)), width - LABEL_WIDTH - 4)
         if x >= width - 2:
             self.action_turn(1)
         elif x < width - 2 - shown:

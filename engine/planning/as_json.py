@@ -3,7 +3,7 @@
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate, Term, TermKind
-from engine.planning.fit import Fitted
+from engine.planning.fit import FitResult
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
 from engine.planning.table import Cell, CostTable, cost_table
 from engine.planning.what_if import Effect, what_ifs
@@ -83,7 +83,7 @@ def _effect(effect: Effect) -> dict[str, object]:
     }
 
 
-def fit_json(fit: Fitted) -> dict[str, object]:
+def fit_json(fit: FitResult) -> dict[str, object]:
     """Give a found configuration as what `json.dumps` takes; sizes are bytes."""
     found, plan = fit.found, fit.plan
     return {
@@ -91,7 +91,7 @@ def fit_json(fit: Fitted) -> dict[str, object]:
         "architecture": fit.model.file.architecture,
         "goal": str(found.goal),
         "target": found.estimate.target,
-        "margin_bytes": fit.wanted.margin_bytes,
+        "margin_bytes": fit.request.margin_bytes,
         "configuration": _configuration(found.configuration),
         "devices": _devices(found.estimate),
         "steps": [

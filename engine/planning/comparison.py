@@ -84,7 +84,7 @@ def _verdict(plan: Plan) -> Verdict:
 def _differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
     names = (a.model.file.path.stem, b.model.file.path.stem)
     shown = [("model", *names)]
-    shown += [(knob.label, knob.shown(a.setup), knob.shown(b.setup)) for knob in KNOBS]
+    shown += [(knob.label, knob.format(a.setup), knob.format(b.setup)) for knob in KNOBS]
     return tuple(Difference(label, old, new) for label, old, new in shown if old != new)
 
 

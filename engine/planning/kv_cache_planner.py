@@ -28,7 +28,7 @@ from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
 from engine.model.vocabulary import check_headers
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import placements
-from engine.planning.search import Found, search
+from engine.planning.search import SearchResult, search
 from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
 from engine.presets.programs.base import ExportRequest
@@ -241,7 +241,7 @@ class KVCachePlanner:
         *vram_bytes: int,
         goal: Goal = Goal.BALANCED,
         limits: Limits | None = None,
-    ) -> Found:
+    ) -> SearchResult:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
 
         The weights are those of the model that is set; the found configuration is the planner's

@@ -42,7 +42,7 @@ def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
 
 def can_measure(plan: Plan) -> bool:
     """Whether the dry run's machine is the one that is planned for, and the model is a file."""
-    return not plan.setup.is_elsewhere and plan.setup.configuration.model_path.is_file()
+    return plan.setup.machine.is_here and plan.setup.configuration.model_path.is_file()
 
 
 LoadedBytes = Mapping[str, Mapping[TermKind, int]]

@@ -19,7 +19,7 @@ CATALOG_QUANTIZATIONS = ("Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K",
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ModelOption:
     """One model of a list."""
 
     key: str
@@ -36,72 +36,72 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """What offers are judged by: the setup of now and its devices."""
+class FitContext:
+    """What a model is to fit beside and into: the setup of now and its devices."""
 
     setup: Setup
     devices: tuple[Device, ...]
 
 
-def bench_of(setup: Setup | None, planner: Planner) -> Bench:
-    """Give what models are judged by: a setup; without one, the usual context on this machine."""
+def fit_context(setup: Setup | None, planner: Planner) -> FitContext:
+    """What models are to fit: a setup; without one, the usual context on this machine."""
     setup = setup or Setup(Configuration(Path("any"), AUTO_N_CTX))
-    return Bench(setup, planner.devices_of(setup))
+    return FitContext(setup, planner.devices_of(setup))
 
 
-def library_offers(
-    models: Sequence[ModelEntry], facts: Sequence[tuple[str, ...]], bench: Bench
-) -> Iterator[Offer]:
-    """Give the models of this machine one by one; their headers are read."""
+def library_options(
+    models: Sequence[ModelEntry], facts: Sequence[tuple[str, ...]], context: FitContext
+) -> Iterator[ModelOption]:
+    """The models of this machine one by one; their headers are read."""
     for entry, shown in zip(models, facts, strict=True):
-        offer = Offer(str(entry.path), entry.name, shown, problem=entry.problem or "")
-        if offer.problem:
-            yield offer
+        option = ModelOption(str(entry.path), entry.name, shown, problem=entry.problem or "")
+        if option.problem:
+            yield option
             continue
         try:
-            yield judged(offer, read_model(entry.path), bench)
+            yield with_verdict(option, read_model(entry.path), context)
         except EngineError as error:
-            yield replace(offer, problem=str(error))
+            yield replace(option, problem=str(error))
 
 
-def catalog_offers(
-    quantization: str, bench: Bench, facts: Callable[[Model], tuple[str, ...]]
-) -> Iterator[Offer]:
-    """Give the models of the catalogue one by one, as if they had been quantised so.
+def catalog_options(
+    quantization: str, context: FitContext, facts: Callable[[Model], tuple[str, ...]]
+) -> Iterator[ModelOption]:
+    """The models of the catalogue one by one, as if they had been quantised so.
 
     What cannot be had in that quantisation says so. `facts` says what a row tells of a model.
     """
     for entry in sorted(entries(), key=_by_name):
         key = f"{entry.name}:{quantization}"
-        offer = Offer(key, entry.name, (quantization,))
+        option = ModelOption(key, entry.name, (quantization,))
         try:
             model = entry.model(quantization)
-            offer = judged(replace(offer, facts=facts(model)), model, bench)
+            option = with_verdict(replace(option, facts=facts(model)), model, context)
         except EngineError as error:
-            offer = replace(offer, problem=str(error))
-        yield offer
+            option = replace(option, problem=str(error))
+        yield option
 
 
 def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:
-    """Sort names by their words and numbers: 4b comes before 12b."""
+    """The words and numbers of a name, to sort by: 4b comes before 12b."""
     parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", entry.name.lower())
     return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
 
-def judged(offer: Offer, model: Model, bench: Bench) -> Offer:
-    """Give an offer with its verdict: the knobs of now, every layer on the GPUs.
+def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:
+    """An option with its verdict: the knobs of now, every layer on the GPUs.
 
     Raises:
         PresetError: llama.cpp refuses the model with those knobs.
     """
-    found = _cost(model, bench, n_gpu_layers=-1)
-    margin = bench.setup.margin_bytes
+    found = _cost(model, context, n_gpu_layers=-1)
+    margin = context.setup.margin_bytes
     verdict = verdict_of(found, margin)
     used = [device for device in found.devices if device.total_bytes]
     scarce = min(used, key=lambda device: device.left_bytes)
-    spills = verdict is Verdict.NO and _spills(model, bench, found)
+    spills = verdict is Verdict.NO and _spills(model, context, found)
     return replace(
-        offer,
+        option,
         verdict=verdict,
         needed_bytes=scarce.total_bytes,
         free_bytes=scarce.device.free_bytes,
@@ -109,12 +109,12 @@ def judged(offer: Offer, model: Model, bench: Bench) -> Offer:
     )
 
 
-def _spills(model: Model, bench: Bench, whole: Estimate) -> bool:
+def _spills(model: Model, context: FitContext, whole: Estimate) -> bool:
     """Whether the GPUs are short and main memory is not."""
-    margin = bench.setup.margin_bytes
+    margin = context.setup.margin_bytes
     if all(device.device.kind == "cpu" for device in whole.devices):
         return False
-    main = _cost(model, bench, n_gpu_layers=0)
+    main = _cost(model, context, n_gpu_layers=0)
     return all(
         device_verdict(device, margin) is Verdict.FITS
         for device in main.devices
@@ -122,8 +122,8 @@ def _spills(model: Model, bench: Bench, whole: Estimate) -> bool:
     )
 
 
-def _cost(model: Model, bench: Bench, *, n_gpu_layers: int) -> Estimate:
-    now = bench.setup.configuration
+def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:
+    now = context.setup.configuration
     configuration = replace(
         now,
         model_path=model.file.path,
@@ -135,4 +135,4 @@ def _cost(model: Model, bench: Bench, *, n_gpu_layers: int) -> Estimate:
         mmproj_path=None,
         lora_paths=(),
     )
-    return estimate(model, configuration, bench.devices, target=bench.setup.target)
+    return estimate(model, configuration, context.devices, target=context.setup.target)

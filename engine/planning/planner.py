@@ -1,7 +1,7 @@
 """A plan: a configuration with its cost, the largest context that fits, and its arguments."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -12,19 +12,18 @@ from engine.events import BufferSize
 from engine.memory.calibration import Calibrations, calibrated
 from engine.memory.estimate import Companions, Estimate, estimate, slots_text
 from engine.memory.fit import Estimator, max_n_ctx
-from engine.memory.hardware import Device, devices
-from engine.memory.processor import Instructions
+from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Target
 from engine.memory.units import MIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
+from engine.planning.machine import PlannedMachine
 from engine.presets.programs.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
 MAX_ESTIMATES = 4096
 """About 20 MB of estimates: the table and the what-ifs of some hundred turns of a knob."""
-_Machine = tuple[tuple[int, ...], tuple[str, ...], int | None, Instructions | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +32,18 @@ class Setup:
 
     configuration: Configuration
     target: Target = "kvchat"
-    vram_bytes: tuple[int, ...] = ()
-    """Memory of each GPU to plan for; empty plans for those that were found."""
+    machine: PlannedMachine = field(default_factory=PlannedMachine)
     margin_bytes: int = DEFAULT_MARGIN_BYTES
     """Memory that is kept free on every device."""
-    cards: tuple[str, ...] = ()
-    """Cards to plan for by name, after those sizes; a machine with one memory stands alone."""
-    ram_bytes: int | None = None
-    """Main memory to plan for; None plans for what is free here."""
-    cpu: Instructions | None = None
-    """What the CPU to plan for can; None plans for that of a named machine, or of this one."""
 
-    @property
-    def machine(self) -> _Machine:
-        """What names the devices."""
-        return self.vram_bytes, self.cards, self.ram_bytes, self.cpu
+    def with_configuration(self, configuration: Configuration) -> "Setup":
+        """The same for another configuration."""
+        return replace(self, configuration=configuration)
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether the machine is another one than this."""
-        return any(self.machine)
+    def changed(self, **values: object) -> "Setup":
+        """The same with other values of the configuration, by their names."""
+        now: Configuration = replace(self.configuration, **values)  # type: ignore[arg-type]  # by name
+        return replace(self, configuration=now)
 
 
 class Verdict(StrEnum):
@@ -168,7 +159,7 @@ class Planner:
         self._loaded = loaded
         self._models: dict[Path, Model] = {}
         self._files: dict[Path, GgufFile] = {}
-        self._devices: dict[_Machine, tuple[Device, ...]] = {}
+        self._devices: dict[PlannedMachine, tuple[Device, ...]] = {}
         self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 
@@ -199,11 +190,11 @@ class Planner:
         target, machine = setup.target, setup.machine
         return lambda configuration: self._cost(configuration, target, machine)
 
-    def _estimate(self, now: Configuration, target: Target, machine: _Machine) -> Estimate:
+    def _estimate(self, now: Configuration, target: Target, machine: PlannedMachine) -> Estimate:
         found = estimate(
             self.model(now.model_path),
             now,
-            self.devices(*machine),
+            self.devices(machine),
             target=target,
             companions=self._companions(now),
         )
@@ -257,39 +248,16 @@ class Planner:
         Raises:
             HardwareError: a card is not known, or the parts make no machine.
         """
-        return self.devices(*setup.machine)
+        return self.devices(setup.machine)
 
-    def devices(
-        self,
-        vram_bytes: tuple[int, ...],
-        cards: tuple[str, ...] = (),
-        ram_bytes: int | None = None,
-        cpu: Instructions | None = None,
-    ) -> tuple[Device, ...]:
-        """The devices to plan for; raises as `devices_of` does."""
-        machine = (vram_bytes, cards, ram_bytes, cpu)
+    def devices(self, machine: PlannedMachine) -> tuple[Device, ...]:
+        """The devices of a machine; raises as `devices_of` does."""
         if machine not in self._devices:
-            found = with_unique_names(_devices(*machine))
-            if ram_bytes is None:
-                is_here = not vram_bytes and not cards
-                found = with_loaded_freed(found, self._loaded, has_own_gpus=is_here)
+            found = with_unique_names(machine.devices())
+            if machine.ram_bytes is None:
+                found = with_loaded_freed(found, self._loaded, has_own_gpus=machine.has_own_gpus)
             self._devices[machine] = found
         return self._devices[machine]
-
-
-def _devices(
-    vram_bytes: tuple[int, ...],
-    cards: tuple[str, ...],
-    ram_bytes: int | None,
-    cpu: Instructions | None,
-) -> tuple[Device, ...]:
-    if not cards and ram_bytes is None and cpu is None:
-        return devices(vram_bytes=vram_bytes)
-    from engine.memory.cards import planned_devices  # the table of cards takes a while to read
-
-    return planned_devices(
-        vram_bytes=vram_bytes, cards=cards, ram_bytes=ram_bytes, instructions=cpu
-    )
 
 
 def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:

@@ -1,4 +1,7 @@
-"""From what a user asked for to a setup: preset, model, options and machine joined."""
+"""From what a user asked for to a setup: preset, model, options and machine joined.
+
+The commands, the presets and the planner all start from here, so that one question has one answer.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,20 +9,20 @@ from pathlib import Path
 
 from engine.configuration import Configuration, PredictorName
 from engine.errors import ModelFileError, PresetError
-from engine.memory.fit import with_n_ctx
-from engine.memory.processor import Instructions
+from engine.memory.fit import DoesNotFitError, with_n_ctx
 from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
 from engine.model.remote_address import is_remote
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import LEAST_N_CTX, DoesNotFitError, Machine, resolve
+from engine.planning.resolve import LEAST_N_CTX, Machine, resolve
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 
 Progress = Callable[[str, int], None]
-"""Told the name of a remote file and how many bytes of its header have come."""
+"""Takes the name of a remote file and how many bytes of its header have come."""
 PLACED = frozenset(("n_gpu_layers", "n_cpu_moe"))
 """Fields of a configuration that say where the layers lie."""
 
@@ -31,17 +34,14 @@ class PlanRequest:
     model: str | None = None
     target: Target = "kvchat"
     draft: str | None = None
-    vram_bytes: tuple[int, ...] = ()
-    cards: tuple[str, ...] = ()
-    ram_bytes: int | None = None
-    cpu: Instructions | None = None
+    machine: PlannedMachine = field(default_factory=PlannedMachine)
     margin_bytes: int | None = None
     rules: Mapping[str, object] = field(default_factory=dict)
     """Values that stand over those of the preset, by the preset's own keys."""
 
 
 def setup_of(
-    asked: PlanRequest,
+    request: PlanRequest,
     planner: Planner,
     preset: Preset | None = None,
     *,
@@ -50,7 +50,7 @@ def setup_of(
     """The setup that was asked for; where nothing fits, with a small context.
 
     Args:
-        asked: What to set up.
+        request: What to set up.
         planner: Reads the models, and then knows them.
         preset: Says what the request leaves out; None is the defaults.
         progress: Told how much of the header of a remote model has come.
@@ -59,34 +59,24 @@ def setup_of(
         PresetError: no model is named, or llama.cpp refuses the combination.
         ModelFileError: a model is not there or cannot be read.
     """
-    rules = _with_rules(preset or Preset(name="default"), asked)
-    model_path = take_model(_model_name(rules, asked), planner, progress)
-    draft_name = asked.draft or (rules.draft.model if rules.draft else None)
+    rules = _with_rules(preset or Preset(name="default"), request)
+    model_path = take_model(_model_name(rules, request), planner, progress)
+    draft_name = request.draft or (rules.draft.model if rules.draft else None)
     draft_path = None if draft_name is None else take_model(draft_name, planner, progress)
-    margin = asked.margin_bytes
-    if margin is not None:
-        rules = rules.model_copy(update={"margin_gib": margin / GIB})
-    vram = asked.vram_bytes or (() if asked.cards else _vram(rules))
-    machine = Machine(planner.devices(vram, asked.cards, asked.ram_bytes, asked.cpu), asked.target)
-    draft = None if draft_path is None else planner.model(draft_path)
-    configuration = _resolved(rules, planner.model(model_path), machine, draft)
-    margin_bytes = round(rules.margin_gib * GIB)
-    return Setup(
-        configuration, asked.target, vram, margin_bytes, asked.cards, asked.ram_bytes, asked.cpu
+    machine = request.machine
+    if rules.vram_gib is not None and not machine.n_named_gpus:
+        machine = replace(machine, vram_bytes=(round(rules.vram_gib * GIB),))
+    configuration = _resolved(
+        rules,
+        planner.model(model_path),
+        Machine(planner.devices(machine), request.target),
+        None if draft_path is None else planner.model(draft_path),
     )
-
-
-def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:
-    """Resolve rules; where nothing fits, with a small context."""
-    try:
-        return resolve(rules, model, machine, draft=draft)
-    except DoesNotFitError:
-        least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
-        return resolve(least, model, machine, draft=draft)
+    return Setup(configuration, request.target, machine, round(rules.margin_gib * GIB))
 
 
 def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
-    """Give a setup with the context and the layers that suit its machine beside its other knobs.
+    """The setup with the context and the layers that suit its machine beside its other knobs.
 
     They are those of `kvchat plan` with the same options.
 
@@ -112,11 +102,20 @@ def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()
     found = _resolved(rules, planner.model(now.model_path), machine, draft)
     if not kept & PLACED:
         now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
-    return replace(setup, configuration=with_n_ctx(now, found.n_ctx))
+    return setup.with_configuration(with_n_ctx(now, found.n_ctx))
 
 
-def _model_name(rules: Preset, asked: PlanRequest) -> str:
-    name = asked.model or rules.model
+def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:
+    """The configuration of rules; where nothing fits, with a small context."""
+    try:
+        return resolve(rules, model, machine, draft=draft)
+    except DoesNotFitError:
+        least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
+        return resolve(least, model, machine, draft=draft)
+
+
+def _model_name(rules: Preset, request: PlanRequest) -> str:
+    name = request.model or rules.model
     if name is None:
         raise PresetError(
             f"the preset {rules.name!r} names no model: say which one, a path or a name from "
@@ -125,26 +124,24 @@ def _model_name(rules: Preset, asked: PlanRequest) -> str:
     return name
 
 
-def _vram(rules: Preset) -> tuple[int, ...]:
-    return () if rules.vram_gib is None else (round(rules.vram_gib * GIB),)
+def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
+    """A preset with what was asked for put over it.
 
-
-def _with_rules(preset: Preset, asked: PlanRequest) -> Preset:
-    """Put what was asked over a preset.
-
-    A batch that was asked for takes the micro batch along, and a draft model is there to draft.
+    A batch that was asked for takes the micro-batch along, and a draft model is there to draft.
     """
-    changed = dict(asked.rules)
+    changed = dict(request.rules)
     n_batch = changed.get("n_batch")
     if isinstance(n_batch, int) and "n_ubatch" not in changed:
         changed["n_ubatch"] = min(preset.n_ubatch, n_batch)
-    if asked.draft is not None:
+    if request.margin_bytes is not None:
+        changed["margin_gib"] = request.margin_bytes / GIB
+    if request.draft is not None:
         changed["speculation"] = replace(preset.speculation, predictor=PredictorName.DRAFT)
     return preset.model_copy(update=changed)
 
 
 def take_model(name: str, planner: Planner, progress: Progress | None = None) -> Path:
-    """Make a planner know the model of a name, and give the path that it knows it by.
+    """The path by which a planner knows the model of a name from now on.
 
     A path and a name of the library come first, then the catalogue, whose names may have a
     quantisation behind a colon; a URL or an `hf:` name means that file. What is not on this machine
@@ -171,14 +168,14 @@ def _remote(name: str, planner: Planner, progress: Progress | None) -> Model:
 def _of_catalog(name: str, unknown: UnknownNameError) -> Model:
     from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
 
-    wanted, quantization = name, DEFAULT_QUANTIZATION
+    entry_name, quantization = name, DEFAULT_QUANTIZATION
     try:
         try:
             entry = find_entry(name)  # names of Ollama hold a colon themselves
         except ModelFileError:
-            wanted, _, asked = name.rpartition(":")
-            quantization = asked.upper() if wanted else DEFAULT_QUANTIZATION
-            entry = find_entry(wanted or name)
+            entry_name, _, suffix = name.rpartition(":")
+            quantization = suffix.upper() if entry_name else DEFAULT_QUANTIZATION
+            entry = find_entry(entry_name or name)
     except ModelFileError as error:
         raise UnknownNameError(f"{unknown} And {error}") from error
     model = entry.model(quantization)

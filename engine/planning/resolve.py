@@ -18,7 +18,7 @@ from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import placements
 from engine.planning.quicker_attention import with_quicker_attention
-from engine.planning.search import Found, search
+from engine.planning.search import SearchResult, search
 from engine.presets.preset import Preset
 
 AUTO_N_CTX = 8192
@@ -184,7 +184,7 @@ def settled_by_goal(
     of_machine = _devices(rules, devices)
     goal = Goal(rules.goal or Goal.BALANCED)
 
-    def found(least: int | None) -> Found:
+    def found(least: int | None) -> SearchResult:
         return search(
             model,
             of_machine,

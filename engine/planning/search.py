@@ -31,7 +31,7 @@ from engine.planning.space import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best configuration for a goal, and why it is."""
 
     goal: Goal
@@ -56,7 +56,7 @@ def search(
     companions: Companions | None = None,
     base: Configuration | None = None,
     limits: Limits | None = None,
-) -> Found:
+) -> SearchResult:
     """Give the best configuration of a model for a goal that fits the free memory of each device.
 
     It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
@@ -93,7 +93,7 @@ def search(
     knobs, steps = best
     estimate = shared.estimate(knobs, steps)
     split = () if shared is space else (split_step(space, shared, best),)
-    return Found(
+    return SearchResult(
         goal,
         estimate.configuration,
         estimate,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
 from engine.memory.fit import Estimator, with_n_ctx
-from engine.planning.knobs import with_configuration
 from engine.planning.planner import Plan, Setup, Verdict, verdict_of
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
@@ -64,7 +63,7 @@ class CostTable:
         """Give a setup with the types and the context of a cell."""
         row = self.rows[y]
         typed = replace(setup.configuration, type_k=row.type_k, type_v=row.type_v)
-        return with_configuration(setup, with_n_ctx(typed, self.contexts[x]))
+        return setup.with_configuration(with_n_ctx(typed, self.contexts[x]))
 
 
 def cost_table(

@@ -7,7 +7,8 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
 from engine.memory.fit import Estimator, with_n_ctx
-from engine.planning.knobs import Knob, settled, with_configuration
+from engine.planning.knob import Knob
+from engine.planning.knobs import with_matched_types
 from engine.planning.planner import Facts, Plan, Planner, Setup, Verdict, n_ctx_limit, verdict_of
 
 MAX_EFFECTS = 6
@@ -48,14 +49,14 @@ def effect_of(label: str, setup: Setup, plan: Plan, planner: Planner) -> Effect 
 
 def arrows(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Arrows:
     """Give what a step of one knob would do."""
-    if knob.chooser is not None or knob.idle(plan.setup, facts):
+    if knob.chooser is not None or knob.disabled_reason(plan.setup, facts):
         return Arrows(None, None)
 
     def step(by: int) -> Effect | None:
-        turned = settled(knob.turned(plan.setup, facts, by), facts)
+        turned = with_matched_types(knob.step(plan.setup, facts, by), facts)
         if turned == plan.setup:
             return None
-        return effect_of(knob.shown(turned), turned, plan, planner)
+        return effect_of(knob.format(turned), turned, plan, planner)
 
     return Arrows(step(-1), step(1))
 
@@ -69,7 +70,7 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
         configuration = change(plan.setup.configuration)
         if configuration is None or configuration == plan.setup.configuration:
             continue
-        setup = with_configuration(plan.setup, configuration)
+        setup = plan.setup.with_configuration(configuration)
         effect = effect_of(label(configuration), setup, plan, planner)
         yield effect if effect is not None and _matters(effect, plan) else None
 

@@ -21,6 +21,7 @@ from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.units import GIB, MIB
 from engine.planning.knobs import KNOBS
+from engine.planning.machine import PlannedMachine
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.table import cost_table
@@ -29,7 +30,7 @@ from engine.presets.library import PresetEntry
 
 @pytest.fixture
 def setup(starter_path: Path) -> Setup:
-    return Setup(Configuration(starter_path, 4096), vram_bytes=(2 * GIB,))
+    return Setup(Configuration(starter_path, 4096), machine=PlannedMachine((2 * GIB,)))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def plan(setup: Setup) -> Plan:
 
 
 def short_of_memory(setup: Setup) -> Plan:
-    return Planner().plan(replace(setup, vram_bytes=(300 * MIB,)))
+    return Planner().plan(replace(setup, machine=PlannedMachine((300 * MIB,))))
 
 
 @pytest.mark.parametrize("width", [30, 42, 76, 140])

@@ -123,5 +123,5 @@ def test_an_idle_knob_is_dim_without_arrows_and_says_why() -> None:
     assert any("idle: this model has no experts" in plain(line.line) for line in sheet.lines)
     alone = next(knob for knob in KNOBS if knob.name == "kv_unified")
     several = replace(plan.setup.configuration, n_slots=2)
-    assert alone.idle(plan.setup, facts) == "one slot shares with nobody"
-    assert alone.idle(replace(plan.setup, configuration=several), facts) == ""
+    assert alone.disabled_reason(plan.setup, facts) == "one slot shares with nobody"
+    assert alone.disabled_reason(replace(plan.setup, configuration=several), facts) == ""

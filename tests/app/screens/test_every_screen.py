@@ -46,7 +46,7 @@ from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
 from engine.model.library import ModelEntry
-from engine.planning.models import bench_of
+from engine.planning.models import fit_context
 from engine.planning.planner import Planner, Setup, Verdict
 from engine.planning.what_if import Effect
 from tests.app.screens.plan_host import SilentDryRun
@@ -113,7 +113,7 @@ def effects(sources: Sources) -> AnyScreen:
 
 
 def plan_models(sources: Sources) -> AnyScreen:
-    judged_by = partial(bench_of, None, Planner())
+    judged_by = partial(fit_context, None, Planner())
     return PlanModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
 
 

@@ -22,10 +22,11 @@ from app.widgets.tab_strip import TabStrip
 from engine.configuration import Configuration
 from engine.memory.cards import all_cards
 from engine.memory.units import GIB, MIB
-from engine.planning.fit import MEANINGS
+from engine.planning.fit import GOAL_TEXTS
+from engine.planning.knobs import with_machine
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Setup
 from engine.planning.request import PlanRequest, setup_of
-from engine.planning.values import with_gpus
 from tests.app.screens.plan_host import (
     Host,
     SilentDryRun,
@@ -164,7 +165,7 @@ async def test_a_goal_is_searched_and_explained_until_a_knob_turns(
     screen = planner(starter_path, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, screen, vram_bytes=(400 * MIB,), margin_bytes=0)
+        await ready(pilot, screen, machine=PlannedMachine((400 * MIB,)), margin_bytes=0)
         await pilot.press("g")
         assert isinstance(app.screen, GoalScreen)
         assert "finest cache" in rows_of(app.screen)
@@ -180,7 +181,7 @@ async def test_a_search_that_finds_nothing_is_a_notice(starter_path: Path, tmp_p
     screen = planner(starter_path, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, screen, ram_bytes=64 * MIB)
+        await ready(pilot, screen, machine=PlannedMachine(ram_bytes=64 * MIB))
         await pilot.press("g", "enter")
         await wait_until(pilot, lambda: len(app._notifications))
         assert screen.setup is not None
@@ -201,12 +202,12 @@ async def test_cards_are_searched_by_typing_and_several_are_added(
         assert "RTX 4090" not in rows_of(app.screen)
         await pilot.press("plus", "enter")
         assert screen.setup is not None
-        assert [name.split()[-1] for name in screen.setup.cards] == ["3060", "3060"]
+        assert [name.split()[-1] for name in screen.setup.machine.cards] == ["3060", "3060"]
         await shows(pilot, screen, "GPU 1")
         await pilot.press("d", "escape", "d", *"nothing like it", "enter", "escape")
         assert isinstance(app.screen, CardsScreen)
         await pilot.press("home", "enter")
-        assert screen.setup.cards == ()
+        assert screen.setup.machine.cards == ()
 
 
 async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
@@ -215,7 +216,7 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     screen = planner(starter_path, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot, screen, vram_bytes=(12 * GIB,))
+        await ready(pilot, screen, machine=PlannedMachine((12 * GIB,)))
         await pilot.press("m")
         await wait_until(pilot, lambda: "not on disk" in dialog_text(app.screen))
         await pilot.press(*"llama-3.1-8b")
@@ -329,7 +330,8 @@ async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was
         first.open_model("qwen3-30b-a3b:Q4_K_M")
         await shows(pilot, first, "qwen3-30b-a3b")
         assert first.setup is not None
-        first.turn(with_gpus(replace(first.setup, ram_bytes=64 * GIB), (), ("GeForce RTX 4070",)))
+        machine = PlannedMachine(cards=("GeForce RTX 4070",), ram_bytes=64 * GIB)
+        first.turn(replace(first.setup, machine=machine))
         await pilot.press("g", "enter")
         await shows(pilot, first, "found for context")
         go_to(first, "n_ubatch")
@@ -411,8 +413,10 @@ async def test_the_planner_and_kvchat_plan_say_the_same_of_a_model_on_a_card(
         await wait_until(pilot, lambda: screen.setup and screen.setup.configuration.n_ctx == 8192)
         for card in CARDS:
             assert screen.setup is not None
-            screen.turn(with_gpus(screen.setup, (), (card,)))
-            expected = setup_of(PlanRequest(name, cards=(card,)), screen.planner)
+            screen.turn(with_machine(screen.setup, PlannedMachine(cards=(card,))))
+            expected = setup_of(
+                PlanRequest(name, machine=PlannedMachine(cards=(card,))), screen.planner
+            )
             assert screen.setup == expected, card
         screen.open_model(str(starter_path))
         await wait_until(pilot, lambda: screen.plan and screen.plan.model.file.path == starter_path)
@@ -432,13 +436,13 @@ async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
         go_to(screen, "n_ctx")
         await pilot.press("space", *"32k", "enter")
         assert screen.setup is not None
-        screen.turn(with_gpus(screen.setup, (), CARDS[:1]))
-        asked = PlanRequest(name, cards=CARDS[:1], rules={"n_ctx": 32768})
+        screen.turn(with_machine(screen.setup, PlannedMachine(cards=CARDS[:1])))
+        asked = PlanRequest(name, machine=PlannedMachine(cards=CARDS[:1]), rules={"n_ctx": 32768})
         assert screen.setup == setup_of(asked, screen.planner)
         go_to(screen, "n_cpu_moe")
         await pilot.press("right")
         mine = screen.setup.configuration.n_cpu_moe
-        screen.turn(with_gpus(screen.setup, (), CARDS[2:3]))
+        screen.turn(with_machine(screen.setup, PlannedMachine(cards=CARDS[2:3])))
         assert screen.setup.configuration.n_cpu_moe == mine
 
 
@@ -471,4 +475,4 @@ async def test_what_a_search_finds_is_counted_among_the_cards_alone(
 
 
 def test_what_the_goals_mean_is_not_cut_on_80_columns() -> None:
-    assert max(map(len, MEANINGS.values())) <= 56
+    assert max(map(len, GOAL_TEXTS.values())) <= 56

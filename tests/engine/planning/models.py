@@ -5,7 +5,9 @@ from dataclasses import replace
 from engine.configuration import Configuration
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
-from engine.planning.knobs import KNOBS, Knob
+from engine.planning.knob import Knob
+from engine.planning.knobs import KNOBS
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Plan, Planner, Setup
 
 DENSE, EXPERTS, HYBRID, WINDOWS = (
@@ -21,7 +23,7 @@ def planned(
     path = planner.add(find_entry(name).model())
     configuration = replace(Configuration(path, n_ctx), **changes)  # type: ignore[arg-type]
     sizes = tuple(round(size * GIB) for size in vram_gib)
-    setup = Setup(configuration, "llama-server", sizes, ram_bytes=64 * GIB)
+    setup = Setup(configuration, "llama-server", PlannedMachine(sizes, ram_bytes=64 * GIB))
     return planner.plan(setup), planner
 
 

@@ -10,6 +10,7 @@ from engine.configuration import Configuration
 from engine.memory.calibration import Calibration, CalibrationError
 from engine.memory.terms import Source, TermKind
 from engine.memory.units import MIB
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 
 CARD = "GeForce RTX 4090"
@@ -18,7 +19,7 @@ KNOWN = {"RTX 4090": Calibration(overhead_bytes=450 * MIB, compute_factor=None)}
 
 def setup_of(path: Path) -> Setup:
     setup = Setup(Configuration(path, 1024))
-    return replace(setup, cards=(CARD,))
+    return replace(setup, machine=PlannedMachine(cards=(CARD,)))
 
 
 def overhead(planner: Planner, setup: Setup) -> tuple[int, Source]:

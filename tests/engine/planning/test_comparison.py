@@ -5,7 +5,9 @@ from dataclasses import replace
 from app.render.lines import plain, width_of
 from app.render.plan_changes import comparison_lines
 from engine.memory.terms import TermKind
+from engine.memory.units import GIB
 from engine.planning.comparison import compare
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Verdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 
@@ -28,7 +30,9 @@ def test_differences_are_those_of_the_knobs_and_of_the_terms() -> None:
 
 def test_a_gpu_that_one_plan_lacks_counts_as_nothing_there() -> None:
     a, planner = planned(DENSE, 6)
-    b = planner.plan(replace(a.setup, vram_bytes=(*a.setup.vram_bytes, *a.setup.vram_bytes)))
+    b = planner.plan(
+        replace(a.setup, machine=PlannedMachine(2 * a.setup.machine.vram_bytes, ram_bytes=64 * GIB))
+    )
     found = compare(a, b)
     assert [device.name for device in found.devices] == ["GPU 0", "GPU 1", "CPU"]
     assert found.devices[1].total.a_bytes == 0 < found.devices[1].total.b_bytes

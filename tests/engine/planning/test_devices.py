@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from engine.memory.units import GIB
-from engine.planning.values import KnobError, parse_devices, parse_ram, shown_devices, with_gpus
+from engine.planning.planner import Setup
+from engine.planning.values import KnobError
 from tests.engine.planning.models import DENSE, knob_named, planned
+
+
+def typed(name: str, setup: Setup, text: str) -> Setup:
+    parse = knob_named(name).parse
+    assert parse is not None
+    return parse(setup, text)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +34,9 @@ def test_sizes_and_cards_are_told_apart(
     text: str, sizes: tuple[int, ...], cards: tuple[str, ...]
 ) -> None:
     plan, planner = planned(DENSE, 6)
-    setup = parse_devices(plan.setup, text)
-    assert (setup.vram_bytes, setup.cards) == (sizes, cards)
-    assert parse_devices(setup, shown_devices(setup)) == setup
+    setup = typed("vram", plan.setup, text)
+    assert (setup.machine.vram_bytes, setup.machine.cards) == (sizes, cards)
+    assert typed("vram", setup, knob_named("vram").format(setup)) == setup
     n_gpus = len(planner.facts_of(setup).gpus)
     assert n_gpus == len(sizes) + len(cards) or text == "found"
 
@@ -38,43 +45,43 @@ def test_sizes_and_cards_are_told_apart(
 def test_what_is_no_machine_is_refused_in_words(text: str) -> None:
     plan, _ = planned(DENSE, 6)
     with pytest.raises(KnobError):
-        parse_devices(plan.setup, text)
+        typed("vram", plan.setup, text)
 
 
 def test_a_machine_with_one_memory_stands_alone_and_has_no_other() -> None:
     plan, planner = planned(DENSE, 6)
-    setup = parse_devices(plan.setup, "M4 Max 64GB")
-    assert setup.ram_bytes is None
-    reason = knob_named("ram").idle(setup, planner.facts_of(setup))
+    setup = typed("vram", plan.setup, "M4 Max 64GB")
+    assert setup.machine.ram_bytes is None
+    reason = knob_named("ram").disabled_reason(setup, planner.facts_of(setup))
     assert "one memory" in reason
     with pytest.raises(KnobError, match="whole machine"):
-        parse_devices(plan.setup, "M4 Max 64GB + 8GiB")
+        typed("vram", plan.setup, "M4 Max 64GB + 8GiB")
 
 
 def test_a_split_that_suits_no_longer_goes_with_its_gpus() -> None:
     plan, _ = planned(DENSE, 8, 8)
     now = replace(plan.setup.configuration, tensor_split=(3.0, 1.0), main_gpu=1)
     setup = replace(plan.setup, configuration=now)
-    alone = with_gpus(setup, (24 * GIB,)).configuration
+    alone = typed("vram", setup, "24").configuration
     assert (alone.tensor_split, alone.main_gpu) == ((), 0)
-    assert with_gpus(setup, (24 * GIB, 8 * GIB)).configuration == now
+    assert typed("vram", setup, "24, 8").configuration == now
 
 
 def test_main_memory_is_typed_and_found_again() -> None:
     plan, planner = planned(DENSE)
-    setup = parse_ram(plan.setup, "16GiB")
+    setup = typed("ram", plan.setup, "16GiB")
     assert planner.devices_of(setup)[-1].total_bytes == 16 * GIB
-    assert parse_ram(setup, "found").ram_bytes is None
+    assert typed("ram", setup, "found").machine.ram_bytes is None
     with pytest.raises(KnobError):
-        parse_ram(setup, "8GiB, 8GiB")
+        typed("ram", setup, "8GiB, 8GiB")
 
 
 def test_a_turn_of_the_shares_moves_layers_and_keeps_their_sum() -> None:
     plan, planner = planned(DENSE, 8, 8, 8)
     facts = planner.facts_of(plan.setup)
     knob = knob_named("tensor_split")
-    turned = knob.turned(plan.setup, facts, 1)
+    turned = knob.step(plan.setup, facts, 1)
     assert sum(turned.configuration.tensor_split) == 100
     assert turned.configuration.tensor_split[0] == 40
-    again = knob.turned(turned, facts, -1)
+    again = knob.step(turned, facts, -1)
     assert again.configuration.tensor_split[0] == 35

@@ -7,17 +7,18 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.memory.units import GIB, MIB
+from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 
 
 def test_another_machine_target_or_card_is_another_estimate(starter_path: Path) -> None:
-    first = Setup(Configuration(starter_path, 4096), vram_bytes=(2 * GIB,))
+    first = Setup(Configuration(starter_path, 4096), machine=PlannedMachine((2 * GIB,)))
     others = (
         first,
         replace(first, target="llama-server"),
-        replace(first, vram_bytes=(3 * GIB,)),
-        replace(first, vram_bytes=(), cards=("GeForce RTX 4090",)),
-        replace(first, ram_bytes=16 * GIB),
+        replace(first, machine=PlannedMachine((3 * GIB,))),
+        replace(first, machine=PlannedMachine(cards=("GeForce RTX 4090",))),
+        replace(first, machine=PlannedMachine(ram_bytes=16 * GIB)),
     )
     planner = Planner(remembers=True)
     for setup in (*others, *others):
@@ -31,7 +32,7 @@ def test_another_machine_target_or_card_is_another_estimate(starter_path: Path) 
 
 def test_nothing_is_asked_twice(starter_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(remembers=True)
-    setup = Setup(Configuration(starter_path, 4096), vram_bytes=(900 * MIB,))
+    setup = Setup(Configuration(starter_path, 4096), machine=PlannedMachine((900 * MIB,)))
     before = planner.plan(setup)
     monkeypatch.setattr("engine.planning.planner.estimate", None)
     assert planner.plan(setup) == before

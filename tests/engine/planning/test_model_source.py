@@ -10,6 +10,7 @@ from app.planning import user_planner
 from engine.errors import ModelFileError
 from engine.memory.units import GIB
 from engine.model.library import ModelNotFoundError, UnknownNameError
+from engine.planning.machine import PlannedMachine
 from engine.planning.measured import can_measure
 from engine.planning.planner import warnings_of
 from engine.planning.request import PlanRequest, setup_of, take_model
@@ -44,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def test_a_remote_model_is_planned_and_said_to_be_elsewhere(server: Server) -> None:
     planner, told = user_planner(), []
-    asked = PlanRequest("hf:o/r/far.gguf", vram_bytes=(GIB,))
+    asked = PlanRequest("hf:o/r/far.gguf", machine=PlannedMachine((GIB,)))
     setup = setup_of(asked, planner, progress=lambda name, done: told.append((name, done)))
     plan = planner.plan(setup)
     assert setup.configuration.model_path == Path("far.gguf")
@@ -74,7 +75,7 @@ def test_a_remote_file_that_is_not_there_ends_with_what_to_do(server: Server) ->
 
 def test_a_model_of_the_catalogue_is_planned_without_a_file() -> None:
     planner = user_planner()
-    setup = setup_of(PlanRequest("qwen3-8b:q8_0", vram_bytes=(12 * GIB,)), planner)
+    setup = setup_of(PlanRequest("qwen3-8b:q8_0", machine=PlannedMachine((12 * GIB,))), planner)
     plan = planner.plan(setup)
     assert plan.model.file.file_type == "Q8_0"
     assert not setup.configuration.model_path.is_absolute(), "an export names no file of another's"
@@ -105,7 +106,7 @@ def test_names_of_ollama_with_a_colon_take_a_quantisation_too() -> None:
 
 def test_a_draft_of_the_catalogue_is_said_to_be_elsewhere() -> None:
     planner = user_planner()
-    asked = PlanRequest("qwen3-8b", draft="qwen3-0.6b", vram_bytes=(24 * GIB,))
+    asked = PlanRequest("qwen3-8b", draft="qwen3-0.6b", machine=PlannedMachine((24 * GIB,)))
     warnings = warnings_of(planner.plan(setup_of(asked, planner)))
     assert "the draft model qwen3-0.6b" in warnings[1]
 

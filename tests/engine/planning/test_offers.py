@@ -6,26 +6,34 @@ from pathlib import Path
 import pytest
 
 from app.render.lines import plain, width_of
-from app.render.plan_lists import goal_lines, offer_line
+from app.render.plan_lists import goal_lines, model_option_line
 from engine.errors import PresetError
 from engine.model.catalog import find_entry
 from engine.model.library import ModelEntry
 from engine.planning.fit import search_setup
 from engine.planning.goals import Goal
-from engine.planning.models import Offer, bench_of, catalog_offers, judged, library_offers
+from engine.planning.models import (
+    ModelOption,
+    catalog_options,
+    fit_context,
+    library_options,
+    with_verdict,
+)
 from engine.planning.planner import Planner, Verdict
 from tests.engine.planning.models import DENSE, EXPERTS, planned
 from tests.gguf_files import header, write
 
 
-def offer_of(name: str, *vram_gib: float) -> Offer:
+def offer_of(name: str, *vram_gib: float) -> ModelOption:
     plan, planner = planned(DENSE, *vram_gib)
-    return judged(Offer(name, name, ()), find_entry(name).model(), bench_of(plan.setup, planner))
+    return with_verdict(
+        ModelOption(name, name, ()), find_entry(name).model(), fit_context(plan.setup, planner)
+    )
 
 
 def test_a_verdict_names_what_is_needed_and_what_is_free_where_it_is_scarcest() -> None:
     plan, planner = planned(DENSE, 12)
-    found = judged(Offer("x", "x", ()), plan.model, bench_of(plan.setup, planner))
+    found = with_verdict(ModelOption("x", "x", ()), plan.model, fit_context(plan.setup, planner))
     gpu = plan.estimate.devices[0]
     assert (found.needed_bytes, found.free_bytes) == (gpu.total_bytes, gpu.device.free_bytes)
     assert found.verdict is Verdict.FITS
@@ -49,7 +57,7 @@ def test_what_fits_what_is_tight_and_what_needs_main_memory(
 
 def test_every_model_of_the_catalogue_has_a_verdict_or_a_reason() -> None:
     plan, planner = planned(DENSE, 12)
-    for offer in catalog_offers("Q4_K_M", bench_of(plan.setup, planner), lambda _: ()):
+    for offer in catalog_options("Q4_K_M", fit_context(plan.setup, planner), lambda _: ()):
         assert offer.verdict is not None or offer.problem, offer.name
         assert offer.key == f"{offer.name}:Q4_K_M"
 
@@ -59,16 +67,16 @@ def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     entry = ModelEntry(broken, "broken", None, None, None, 4, None)
-    [offer] = library_offers([entry], [("4 B",)], bench_of(plan.setup, planner))
+    [offer] = library_options([entry], [("4 B",)], fit_context(plan.setup, planner))
     assert offer.problem
     assert offer.verdict is None
-    assert "broken" in plain(offer_line(offer, 80, is_now=False))
+    assert "broken" in plain(model_option_line(offer, 80, is_now=False))
 
 
 @pytest.mark.parametrize("width", [40, 66, 90])
 def test_rows_are_no_wider_than_asked_and_end_with_the_need(width: int) -> None:
     offer = replace(offer_of(DENSE, 12), facts=("8.03B", "ctx 128k"))
-    line = offer_line(offer, width, is_now=True)
+    line = model_option_line(offer, width, is_now=True)
     assert width_of(line) <= width
     assert plain(line).startswith("• ")
     assert plain(line).endswith(" of 12 GiB")
@@ -79,7 +87,7 @@ def test_a_search_fits_and_says_why(goal: Goal) -> None:
     plan, planner = planned(DENSE, 8)
     searched = search_setup(plan.setup, goal, planner)
     assert planner.plan(searched.setup).fits
-    assert searched.setup.vram_bytes == plan.setup.vram_bytes
+    assert searched.setup.machine == plan.setup.machine
     text = [plain(line) for line in goal_lines(searched.found, 42)]
     assert text[0] == f"found for {goal}"
     assert any(line.startswith("› ") for line in text)  # noqa: RUF001  a sign of its own
@@ -110,7 +118,8 @@ def test_a_search_without_hope_says_what_is_short() -> None:
 
 def test_the_catalogue_is_in_the_order_of_names_and_of_sizes() -> None:
     names = [
-        offer.name for offer in catalog_offers("Q4_K_M", bench_of(None, Planner()), lambda _: ())
+        offer.name
+        for offer in catalog_options("Q4_K_M", fit_context(None, Planner()), lambda _: ())
     ]
     gemmas = [name for name in names if name.startswith("gemma-3-")]
     assert gemmas.index("gemma-3-4b") < gemmas.index("gemma-3-12b") < gemmas.index("gemma-3-27b")

@@ -9,7 +9,7 @@ from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.planning.goals import FAST_PAIRS, Goal, Offload
 from engine.planning.placements import Placement, placements
-from engine.planning.search import Found, search
+from engine.planning.search import SearchResult, search
 from engine.planning.space import SPEED_TOLERANCE
 from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
 
@@ -75,7 +75,7 @@ def test_no_answer_is_beaten_in_its_own_order_by_another_one_or_by_what_it_names
     model: Model, gib: int
 ) -> None:
     devices = (gpu(gib), RAM)
-    answers: dict[Goal, Found] = {
+    answers: dict[Goal, SearchResult] = {
         goal: search(model, devices, goal, target="llama-server", margin_bytes=MARGIN)
         for goal in Goal
     }

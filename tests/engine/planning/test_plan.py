@@ -13,6 +13,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.planning.knobs import KNOBS, with_draft
+from engine.planning.machine import PlannedMachine
 from engine.planning.measured import loaded_bytes, measured_plan
 from engine.planning.planner import Planner, Setup, warnings_of
 from engine.planning.request import PlanRequest, setup_of
@@ -24,30 +25,32 @@ KNOB = {knob.name: knob for knob in KNOBS}
 
 
 def small_setup(path: Path, n_ctx: int = 4096) -> Setup:
-    return Setup(Configuration(path, n_ctx), vram_bytes=(2 * GIB,))
+    return Setup(Configuration(path, n_ctx), machine=PlannedMachine((2 * GIB,)))
 
 
 def test_every_knob_turns_and_comes_back(starter_path: Path) -> None:
     planner = Planner()
-    setup = replace(small_setup(starter_path), target="llama-server", vram_bytes=(2 * GIB, 2 * GIB))
+    setup = replace(
+        small_setup(starter_path), target="llama-server", machine=PlannedMachine((2 * GIB, 2 * GIB))
+    )
     setup = replace(setup, configuration=replace(setup.configuration, tensor_split=(60.0, 40.0)))
     facts = planner.facts_of(setup)
     for knob in KNOBS:
         if knob.chooser is not None:
             continue
-        start = knob.turned(setup, facts, -1) if knob.name == "n_gpu_layers" else setup
-        turned = knob.turned(start, facts, 1)
+        start = knob.step(setup, facts, -1) if knob.name == "n_gpu_layers" else setup
+        turned = knob.step(start, facts, 1)
         assert turned != start, knob.name
         planner.plan(turned)
-        assert knob.shown(turned) != knob.shown(start)
-        assert knob.shown(knob.turned(turned, facts, -1)) == knob.shown(start)
+        assert knob.format(turned) != knob.format(start)
+        assert knob.format(knob.step(turned, facts, -1)) == knob.format(start)
 
 
 def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
     setup = small_setup(starter_path)
     for knob in KNOBS:
-        assert knob.read is not None
-        assert knob.read(setup, knob.shown(setup)) == setup, knob.name
+        assert knob.parse is not None
+        assert knob.parse(setup, knob.format(setup)) == setup, knob.name
 
 
 MAY_BE_ZERO = {"n_mtp_draft", "n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
@@ -58,28 +61,28 @@ MAY_BE_EMPTY = {"vram", "tensor_split"}
 def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None:
     setup = small_setup(starter_path)
     for knob in KNOBS:
-        if knob.read is None or knob.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(text, ()):
+        if knob.parse is None or knob.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(text, ()):
             continue
         with pytest.raises(KnobError):
-            knob.read(setup, text)
+            knob.parse(setup, text)
 
 
 def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> None:
-    read_batch, read_ubatch = KNOB["n_batch"].read, KNOB["n_ubatch"].read
+    read_batch, read_ubatch = KNOB["n_batch"].parse, KNOB["n_ubatch"].parse
     assert read_batch is not None
     assert read_ubatch is not None
     small = read_batch(small_setup(starter_path), "128")
     assert small.configuration.n_ubatch == 128
     with pytest.raises(KnobError, match="more than the batch of 128"):
         read_ubatch(small, "256")
-    top = KNOB["n_ubatch"].turned(small, Planner().facts_of(small), 1)
+    top = KNOB["n_ubatch"].step(small, Planner().facts_of(small), 1)
     assert top.configuration.n_ubatch == 128
 
 
 def test_a_draft_takes_the_predictor_along(starter_path: Path) -> None:
     setup = with_draft(small_setup(starter_path), starter_path)
     assert setup.configuration.speculation.predictor is PredictorName.DRAFT
-    again = KNOB["draft"].turned(setup, Planner().facts_of(setup), -1)
+    again = KNOB["draft"].step(setup, Planner().facts_of(setup), -1)
     assert again.configuration.draft is None
     assert again.configuration.speculation.predictor is PredictorName.SUFFIX
 
@@ -108,7 +111,7 @@ def test_what_llama_cpp_refuses_is_a_gap_in_the_table(starter_path: Path) -> Non
 
 
 def test_where_nothing_fits_the_setup_has_a_small_context(starter_path: Path) -> None:
-    asked = PlanRequest(model=str(starter_path), vram_bytes=(100 * MIB,))
+    asked = PlanRequest(model=str(starter_path), machine=PlannedMachine((100 * MIB,)))
     planner = Planner()
     setup = setup_of(asked, planner, Preset(name="x", n_gpu_layers="all"))
     assert setup.configuration.n_ctx == 512
@@ -125,14 +128,14 @@ def test_memory_of_what_is_loaded_counts_as_free(
 ) -> None:
     cpu = Device("CPU", "cpu", 8 * GIB, 4 * GIB)
     gpu = Device("Card", "gpu", 8 * GIB, 1 * GIB)
-    monkeypatch.setattr("engine.planning.planner.devices", lambda **_: (gpu, cpu))
+    monkeypatch.setattr("engine.planning.machine.planned_devices", lambda **_: (gpu, cpu))
     loaded = (
         BufferSize("CUDA0", "model", 3 * GIB),
         BufferSize("CUDA0", "KV", 2 * GIB),
         BufferSize("CPU_Mapped", "model", 1 * GIB),
         BufferSize("CPU", "compute", 100 * MIB),
     )
-    found_gpu, found_cpu = Planner(loaded=loaded).devices(())
+    found_gpu, found_cpu = Planner(loaded=loaded).devices(PlannedMachine())
     assert found_gpu.free_bytes == 6 * GIB
     # Weights in main memory are pages of the file, and free already.
     assert found_cpu.free_bytes == 4 * GIB + 100 * MIB
@@ -142,7 +145,7 @@ def test_two_equal_cards_are_two_devices(
     starter_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card, cpu = Device("Card", "gpu", 8 * GIB, 8 * GIB), Device("CPU", "cpu", 8 * GIB, 8 * GIB)
-    monkeypatch.setattr("engine.planning.planner.devices", lambda **_: (card, card, cpu))
+    monkeypatch.setattr("engine.planning.machine.planned_devices", lambda **_: (card, card, cpu))
     first, second, _ = Planner().plan(Setup(Configuration(starter_path, 4096))).estimate.devices
     assert (first.device.name, second.device.name) == ("GPU 0 · Card", "GPU 1 · Card")
     alone = Planner().plan(Setup(Configuration(starter_path, 4096, split_mode="none")))
@@ -183,7 +186,7 @@ def test_a_draft_that_cannot_pay_or_fit_is_warned_of(
     planner = Planner()
     paths = [planner.add(find_entry(name).model()) for name in (target, draft)]
     configuration = Configuration(paths[0], 4096, draft=DraftConfiguration(paths[1], 4096))
-    warnings = warnings_of(planner.plan(Setup(configuration, vram_bytes=(64 << 30,))))
+    warnings = warnings_of(planner.plan(Setup(configuration, machine=PlannedMachine((64 << 30,)))))
     about = [text for text in warnings if "faster" in text or "draft for" in text]
     assert len(about) == (said is not None)
     assert said is None or said in about[0]

@@ -11,7 +11,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits, Offload, parse_pair
-from engine.planning.search import Found, search
+from engine.planning.search import SearchResult, search
 from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
 
 MARGIN = 512 * MIB
@@ -33,13 +33,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Model:
                        d_feed_forward=8192)  # fmt: skip
 
 
-def found(model: Model, gib: float | None, goal: Goal, **changes: object) -> Found:
+def found(model: Model, gib: float | None, goal: Goal, **changes: object) -> SearchResult:
     devices = (RAM,) if gib is None else (gpu(gib), RAM)
     settings: dict[str, object] = {"target": "llama-server", "margin_bytes": MARGIN, **changes}
     return search(model, devices, goal, **settings)  # type: ignore[arg-type]
 
 
-def knob(result: Found, name: str) -> str:
+def knob(result: SearchResult, name: str) -> str:
     return next((step.text for step in result.steps if step.knob == name), "")
 
 

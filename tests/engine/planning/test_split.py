@@ -7,7 +7,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits
-from engine.planning.search import Found, search
+from engine.planning.search import SearchResult, search
 from engine.planning.solve import even_split
 from tests.engine.planning.shapes import RAM, dense_model, gpu
 
@@ -20,7 +20,7 @@ def model_32b(tmp_path_factory: pytest.TempPathFactory) -> Model:
                        d_feed_forward=25600, n_heads=40, n_vocab=151936)  # fmt: skip
 
 
-def found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> Found:
+def found(model: Model, sizes: tuple[float, ...], goal: Goal, **base: object) -> SearchResult:
     cards = tuple(gpu(gib, index) for index, gib in enumerate(sizes))
     return search(
         model, (*cards, RAM), goal, target="llama-server", margin_bytes=MARGIN,

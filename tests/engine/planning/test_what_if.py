@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.planning.knobs import KNOBS, settled
+from engine.planning.knobs import KNOBS, with_matched_types
 from engine.planning.planner import Plan, Planner, Verdict, verdict_of
 from engine.planning.what_if import Effect, _experts_label, _layers_label, arrows, effects, what_ifs
 from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
@@ -91,7 +91,7 @@ def test_a_step_that_llama_cpp_refuses_is_no_effect() -> None:
     plan, planner = planned(DENSE, 12, type_v="q8_0")
     knob = knob_named("flash_attention")
     facts = planner.facts_of(plan.setup)
-    refused = knob.turned(plan.setup, facts, -1)
+    refused = knob.step(plan.setup, facts, -1)
     assert refused.configuration.flash_attention == "off"
     assert arrows(knob, plan, planner, facts).less is None
 
@@ -102,16 +102,16 @@ def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
     step = arrows(knob_named("type_k"), plan, planner, facts).more
     assert step is not None
     assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
-    assert "one tensor" in knob_named("type_v").idle(plan.setup, facts)
+    assert "one tensor" in knob_named("type_v").disabled_reason(plan.setup, facts)
     dense, planner = planned(DENSE, 24)
     mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
-    assert settled(mixed, planner.facts_of(mixed)) is mixed
+    assert with_matched_types(mixed, planner.facts_of(mixed)) is mixed
 
 
 def test_knobs_that_change_nothing_say_why() -> None:
     plan, planner = planned(DENSE, 12)
     facts = planner.facts_of(plan.setup)
-    reasons = {knob.name: knob.idle(plan.setup, facts) for knob in KNOBS}
+    reasons = {knob.name: knob.disabled_reason(plan.setup, facts) for knob in KNOBS}
     assert reasons["n_cpu_moe"] == "this model has no experts"
     assert reasons["split_mode"] == reasons["tensor_split"] == "there is one GPU only"
     assert reasons["swa_full"] == "no layer of this model slides"
@@ -130,8 +130,8 @@ def test_a_knob_that_counts_changes_the_estimate(
     plan, planner = planned(name, *gpus, n_ctx=16384)
     facts = planner.facts_of(plan.setup)
     found = knob_named(knob)
-    assert found.idle(plan.setup, facts) == ""
-    turned = found.turned(plan.setup, facts, 1)
+    assert found.disabled_reason(plan.setup, facts) == ""
+    turned = found.step(plan.setup, facts, 1)
     after, before = planner.plan(turned).estimate.devices, plan.estimate.devices
     assert [d.total_bytes for d in after] != [d.total_bytes for d in before]
 
@@ -139,10 +139,10 @@ def test_a_knob_that_counts_changes_the_estimate(
 def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
     plan, planner = planned(DENSE, 24, flash_attention="off")
     facts, knob = planner.facts_of(plan.setup), knob_named("type_v")
-    assert knob.read is not None
-    packed = knob.read(plan.setup, "q8_0")
+    assert knob.parse is not None
+    packed = knob.parse(plan.setup, "q8_0")
     assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
-    wide = knob.turned(plan.setup, facts, 1)
+    wide = knob.step(plan.setup, facts, 1)
     assert (wide.configuration.type_v, wide.configuration.flash_attention) == ("bf16", "off")
 
 

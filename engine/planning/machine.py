@@ -1,0 +1,173 @@
+"""The machine to plan for: what was found here, sizes that were typed, or cards by name."""
+
+from dataclasses import dataclass, replace
+
+from engine.errors import HardwareError
+from engine.memory.cards import find_card, planned_devices
+from engine.memory.hardware import Device
+from engine.memory.processor import Instructions
+from engine.memory.units import GIB, format_bytes, parse_bytes
+from engine.planning.values import (
+    FOUND,
+    GPU_SIZES,
+    MAX_GPUS,
+    RAM_SIZES,
+    KnobError,
+    counted,
+    parse_sizes,
+    split_list,
+    step_among,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMachine:
+    """The machine to plan for; what is left out is that of this one."""
+
+    vram_bytes: tuple[int, ...] = ()
+    """Memory of each GPU; empty is those that were found."""
+    cards: tuple[str, ...] = ()
+    """Cards by name, after those sizes; a machine with one memory stands alone."""
+    ram_bytes: int | None = None
+    """Main memory; None is what is free here."""
+    cpu: Instructions | None = None
+    """What the processor can; None is what that of a named machine can, or this one's."""
+    has_gpu: bool = True
+    """False leaves out the GPUs that were found."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine as it is."""
+        return self == PlannedMachine()
+
+    @property
+    def has_own_gpus(self) -> bool:
+        """Whether its GPUs are those of this machine."""
+        return self.has_gpu and not self.vram_bytes and not self.cards
+
+    @property
+    def n_named_gpus(self) -> int:
+        """How many GPUs were named by size or card."""
+        return len(self.vram_bytes) + len(self.cards)
+
+    @property
+    def unified_card(self) -> str | None:
+        """The card that is a whole machine, whose GPU shares the main memory."""
+        return next((card for card in self.cards if find_card(card).is_unified), None)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Its devices.
+
+        Raises:
+            HardwareError: a card is not known, or the parts make no machine.
+        """
+        return planned_devices(
+            vram_bytes=self.vram_bytes,
+            cards=self.cards,
+            ram_bytes=self.ram_bytes,
+            has_gpu=self.has_gpu,
+            instructions=self.cpu,
+        )
+
+
+def format_gpus(machine: PlannedMachine) -> str:
+    """The GPUs as they can be typed: `found`, `8 GiB`, `2x24 GiB`, `GeForce RTX 4090`."""
+    counts: dict[str, int] = {}
+    for name in (*map(_format_size, machine.vram_bytes), *machine.cards):
+        counts[name] = counts.get(name, 0) + 1
+    parts = [name if count == 1 else f"{count}x{name}" for name, count in counts.items()]
+    return " + ".join(parts) or FOUND
+
+
+def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
+    """The machine with typed sizes and names of cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`.
+
+    Raises:
+        KnobError: one of them is neither, or they make no machine.
+    """
+    if text.strip().lower() in ("", FOUND):
+        return with_gpus(machine, ())
+    sizes: list[int] = []
+    cards: list[str] = []
+    for part in split_list(text):
+        count, name = counted(part)
+        if not name:
+            raise KnobError(f"{text.strip()!r} has a gap: write a size or a card there")
+        if _is_size(name):
+            sizes += parse_sizes(part)
+        else:
+            cards += [_card_name(name)] * count
+    if len(sizes) + len(cards) > MAX_GPUS:
+        raise KnobError(f"more than the {MAX_GPUS} GPUs that llama.cpp takes were typed")
+    return with_gpus(machine, tuple(sizes), tuple(cards))
+
+
+def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> PlannedMachine:
+    """The machine with the next common size for its one GPU; then with those that were found."""
+    if machine.n_named_gpus > 1:
+        return with_gpus(machine, ())
+    now = gpus[0].total_bytes if machine.n_named_gpus else 0
+    stop = step_among((0, *GPU_SIZES), now, step)
+    return with_gpus(machine, (stop,) if stop else ())
+
+
+def with_gpus(
+    machine: PlannedMachine, vram_bytes: tuple[int, ...], cards: tuple[str, ...] = ()
+) -> PlannedMachine:
+    """The machine with other GPUs; a card that is a whole machine brings its own main memory.
+
+    Raises:
+        KnobError: a machine with one memory has other parts.
+    """
+    changed = replace(machine, vram_bytes=vram_bytes, cards=cards)
+    if changed.unified_card is None:
+        return changed
+    if changed.n_named_gpus > 1:
+        raise KnobError(f"{cards[0]} is a whole machine with one memory: name nothing else")
+    return replace(changed, ram_bytes=None)
+
+
+def format_ram(machine: PlannedMachine) -> str:
+    """The main memory as it can be typed."""
+    return FOUND if machine.ram_bytes is None else _format_size(machine.ram_bytes)
+
+
+def parse_ram(text: str) -> int | None:
+    """A typed size of main memory, None for what was found.
+
+    Raises:
+        KnobError: it is none.
+    """
+    if text.strip().lower() == FOUND:
+        return None
+    found = parse_sizes(text)
+    if len(found) != 1:
+        raise KnobError(f"{text!r} is no size: write 32GiB, or found")
+    return found[0]
+
+
+def step_ram(machine: PlannedMachine, step: int) -> int | None:
+    """The next common size; below the least is what was found."""
+    return step_among((0, *RAM_SIZES), machine.ram_bytes or 0, step) or None
+
+
+def _card_name(text: str) -> str:
+    try:
+        return find_card(text).name
+    except HardwareError as error:
+        raise KnobError(str(error)) from error
+
+
+def _is_size(text: str) -> bool:
+    """Whether a text is meant as a size: `24`, `24GiB`, and not `4090`."""
+    if text.replace(".", "", 1).isdigit():
+        return float(text) <= 1024
+    try:
+        parse_bytes(text)
+    except HardwareError:
+        return not any(map(str.isalpha, text)) or text.lstrip("-+ ")[:1] == "0"
+    return True
+
+
+def _format_size(nbytes: int) -> str:
+    return f"{nbytes // GIB} GiB" if nbytes % GIB == 0 else format_bytes(nbytes)
