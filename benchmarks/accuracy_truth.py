@@ -9,11 +9,12 @@ import json
 import re
 import sys
 
-from engine.backends.llama_cpp.breakdown import Breakdown, breakdown
 from engine.backends.llama_cpp.dry_run import (
+    Breakdown,
     DryRunner,
     Request,
     answer_channel,
+    breakdown,
     limit_memory,
 )
 from engine.errors import EngineError, WorkerError

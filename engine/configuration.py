@@ -140,7 +140,7 @@ class SpeculationSettings:
         """Most tokens that llama-server drafts in one round with these settings.
 
         Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
-        for (`common_ngram_simple_draft`), so a look-up is told to draft at least as much.
+        for (`common_ngram_simple_draft`), so a look-up drafts at least as much there.
         """
         match self.predictor:
             case PredictorName.OFF | PredictorName.CUSTOM:

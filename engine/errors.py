@@ -1,4 +1,4 @@
-"""The errors that the engine raises on purpose, as one tree; narrower ones stand where they arise.
+"""The errors that the engine raises on purpose, as one tree; narrower ones lie where they arise.
 
     EngineError
     ├── ModelFileError          a GGUF file that cannot be read or understood

@@ -16,7 +16,7 @@ from pathlib import Path
 from engine.parsing import parse_json
 
 DRAFT_SUFFIX = ".new"
-"""Ends the name of a file that is being written; the number of the process stands before it."""
+"""Ends the name of a file that is being written; the number of the process comes before it."""
 SETTINGS_BYTES = 1 << 18
 """Most bytes of settings, presets and themes: a person writes them."""
 RECORDS_BYTES = 1 << 23
@@ -172,7 +172,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def drafting_process(path: Path) -> int | None:
-    """Give the number of the process that writes, or wrote, a draft; None where it is none."""
+    """The number of the process that writes, or wrote, a draft; None where it is none."""
     number = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
     return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
@@ -194,7 +194,7 @@ class NewestEntries:
     """Entries that are kept at most; the oldest go."""
 
     def read(self) -> dict[str, object]:
-        """Give the entries, oldest first."""
+        """The entries, oldest first."""
         if self.path is None:
             return {}
         try:

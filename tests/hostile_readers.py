@@ -53,7 +53,7 @@ from engine.presets.preset import read_preset
 from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
-from engine.process.build_memory import BuildMemory
+from engine.process.watchdog import BuildMemory
 from engine.speculation.profile import CostMemory, CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of

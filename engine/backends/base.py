@@ -58,15 +58,15 @@ class Vocabulary(Protocol):
         ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Give the tokens of a text; `parse_special` reads control tokens out of it."""
+        """The tokens of a text; `parse_special` reads control tokens out of it."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Give the bytes of one token; control tokens are empty unless `special`."""
+        """The bytes of one token; control tokens are empty unless `special`."""
         ...
 
     def text(self, token: int) -> bytes:
-        """Give the entry of the vocabulary as the model's file spells it."""
+        """The entry of the vocabulary as the model's file spells it."""
         ...
 
 
@@ -121,7 +121,7 @@ class Sequence(Protocol):
         ...
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        """Give the state of the tokens from `start` on, in the backend's own format.
+        """The state of the tokens from `start` on, in the backend's own format.
 
         `start` other than 0 needs `Backend.can_slice`. Nothing in it names the model or the tokens:
         whoever keeps it must.
@@ -153,7 +153,7 @@ class Sequence(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the cells back."""
+        """Free the cells."""
         ...
 
 
@@ -225,7 +225,7 @@ class Backend(Protocol):
         ...
 
     def open(self) -> Sequence:
-        """Give an empty sequence; a backend with room for one only empties that one.
+        """An empty sequence; a backend with room for one only empties that one.
 
         Raises:
             ContextFullError: all `n_sequences` are open.
@@ -246,7 +246,7 @@ class Backend(Protocol):
 
 
 def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) -> int:
-    """Give the number of leading tokens that two lines share, of which `known` are not compared."""
+    """The number of leading tokens that two lines share, of which `known` are not compared."""
     n_max = min(len(first), len(second))
     for index in range(min(known, n_max), n_max):
         if first[index] != second[index]:

@@ -24,7 +24,7 @@ READY_S = 1.0
 sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
 
 NEWS_S = 1.0
-"""How often what the tiers did in the background is told."""
+"""How often an event says what the tiers did in the background."""
 
 CACHE_OFF = (
     "The cache is off, so nothing is kept: set enabled = true, and warm or cold to more than 0, "
@@ -56,7 +56,7 @@ class CacheKeeper:
         self._is_open.wait(READY_S)
 
     def take(self, errand: Errand) -> None:
-        """Do something beside the replies, after what was asked before.
+        """Have an errand done beside the replies, after what was asked before.
 
         A prefetch takes the place of one that still waits: its chat is no longer looked at.
         """
@@ -89,7 +89,7 @@ class CacheKeeper:
                 self._report(loaded)
 
     def _next_errand(self) -> Errand | None:
-        """Give what was asked first, or nothing where nothing is asked for a while."""
+        """What was asked first, or nothing where nothing is asked for a while."""
         with self._asked:
             self._asked.wait_for(lambda: self._errands, NEWS_S)
             return self._errands.pop(0) if self._errands else None
@@ -147,7 +147,7 @@ class CacheKeeper:
 
 
 def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | None, str | None]:
-    """Give the tier on disk, or what keeps it from being used."""
+    """The tier on disk, or what keeps it from being used."""
     if settings.folder is None or settings.cold_bytes <= 0:
         return None, None
     try:

@@ -26,7 +26,6 @@ import psutil
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
-from engine.process.build_memory import BuildMemory
 from engine.process.protocol import (
     Answer,
     CacheAction,
@@ -42,7 +41,14 @@ from engine.process.protocol import (
     SetSpeculation,
     Stop,
 )
-from engine.process.watchdog import Hang, describe_exit, hang_in_silence, hang_of, is_native_crash
+from engine.process.watchdog import (
+    BuildMemory,
+    Hang,
+    describe_exit,
+    hang_in_silence,
+    hang_of,
+    is_native_crash,
+)
 from engine.requests import GenerationRequest, Message
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.process.worker")
@@ -85,7 +91,7 @@ class _Process:
     connection: "Connection[Command, Answer]"
     watched: psutil.Process | None = None
     end_by: float | None = None
-    """When it is killed, on the monotonic clock; None until it is told to end."""
+    """When it is killed, on the monotonic clock; None until it is asked to end."""
 
 
 class WorkerClient:
@@ -233,7 +239,7 @@ class WorkerClient:
                 attempt = self._serve_one(attempt)
 
     def _counts(self, attempt: _Attempt) -> bool:
-        """Tell whether nothing else was asked for since."""
+        """Whether nothing else was asked for since."""
         return attempt.number == self._number
 
     def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
@@ -320,7 +326,7 @@ class WorkerClient:
         return replace(loaded, configuration=replace(loaded.configuration, speculation=speculation))
 
     def _after_end(self, attempt: _Attempt, exit_code: int, hang: Hang | None) -> _Attempt | None:
-        """Tell why a process ended; gives what to try next, if there is something."""
+        """Report why a process ended; the result is what to try next, if there is something."""
         was_loaded = self._is_loaded
         if hang is not None:
             said = f"{hang.message}; the engine is restarted" if was_loaded else hang.message
@@ -346,7 +352,7 @@ class WorkerClient:
         return None
 
     def _again(self, attempt: _Attempt, hang: Hang) -> _Attempt:
-        """Give what to load in the place of a hung process: as it was set last, without culprit."""
+        """What to load in the place of a hung process: as it was set last, without culprit."""
         job = attempt.load
         configuration = replace(job.configuration, speculation=self._speculation)
         job = replace(job, configuration=configuration, barred=hang.barred or job.barred)

@@ -55,7 +55,7 @@ CacheAction = Literal["pin", "unpin", "drop", "verify", "clear"]
 
 @dataclass(frozen=True, slots=True)
 class ManageCache:
-    """Do something with a kept state; `clear` needs no key."""
+    """Something to do with a kept state; `clear` needs no key."""
 
     action: CacheAction
     key: str = ""

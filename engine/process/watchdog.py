@@ -1,14 +1,32 @@
 """Why the engine's process hung or ended, and what the next one must do without."""
 
+import contextlib
+import json
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
+from engine.backends import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
+from engine.files import RECORDS_BYTES, read_bytes, replace_file
+from engine.parsing import parse_json
 from engine.speculation.predictors.guard import Barred, Busy
 
 SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
 PATIENCE_WITH_A_DRAFT = 20.0
 """A draft model reads the whole chat before its first guess, on a processor for minutes."""
+NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
+CAUSES = {
+    signal.SIGSEGV: "it read memory that is not its own (SIGSEGV)",
+    signal.SIGILL: "it used an instruction that this processor lacks (SIGILL)",
+    signal.SIGBUS: "it read a part of a file that is not there (SIGBUS)",
+    signal.SIGABRT: "llama.cpp gave up on a failed assertion (SIGABRT)",
+    signal.SIGFPE: "it made an arithmetic error (SIGFPE)",
+    signal.SIGKILL: "it was killed (SIGKILL), by someone or because memory ran out",
+    signal.SIGTERM: "it was asked to end (SIGTERM)",
+}
+KEY = "crashes_with_extra_buffers_alone"
+"""Key of the build in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +39,7 @@ class Hang:
 
 
 def hang_of(busy: Busy | None, limit_s: float) -> Hang | None:
-    """Give the hang of a predictor that has been at work for too long, None while it may go on.
+    """The hang of a predictor that has been at work for too long, None while it may go on.
 
     `limit_s` is the time for one call of a predictor; one with a draft model has
     `PATIENCE_WITH_A_DRAFT` times as long.
@@ -37,7 +55,7 @@ def hang_of(busy: Busy | None, limit_s: float) -> Hang | None:
 
 
 def hang_in_silence(speculation: SpeculationSettings, limit_s: float) -> Hang:
-    """Give the hang of a process that left a ping unanswered for `limit_s`.
+    """The hang of a process that left a ping unanswered for `limit_s`.
 
     Only code that holds Python's interpreter can do that, so a plugin's predictor is suspected
     where one is in use: kvchat's own ones and llama.cpp let the thread that answers pings run.
@@ -56,26 +74,13 @@ def _barred(title: str, reason: str) -> Barred:
     return Barred(title, f"{reason}: load the model again to try it again")
 
 
-NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
-
-CAUSES = {
-    signal.SIGSEGV: "it read memory that is not its own (SIGSEGV)",
-    signal.SIGILL: "it used an instruction that this processor lacks (SIGILL)",
-    signal.SIGBUS: "it read a part of a file that is not there (SIGBUS)",
-    signal.SIGABRT: "llama.cpp gave up on a failed assertion (SIGABRT)",
-    signal.SIGFPE: "it made an arithmetic error (SIGFPE)",
-    signal.SIGKILL: "it was killed (SIGKILL), by someone or because memory ran out",
-    signal.SIGTERM: "it was told to end (SIGTERM)",
-}
-
-
 def is_native_crash(exit_code: int) -> bool:
     """Whether native code ended the process."""
     return exit_code < 0 and -exit_code in NATIVE_FAULTS
 
 
 def describe_exit(exit_code: int) -> str:
-    """Say in words why a process ended, from the exit code of `subprocess`."""
+    """Why a process ended, in words, from the exit code of `subprocess`."""
     if exit_code >= 0:
         return f"it ended with exit code {exit_code}"
     try:
@@ -83,3 +88,34 @@ def describe_exit(exit_code: int) -> str:
     except ValueError:
         return f"it was ended by signal {-exit_code}"
     return CAUSES.get(number, f"it was ended by {number.name}")
+
+
+class BuildMemory:
+    """Remembers that extra buffer types crash this build; another build starts afresh.
+
+    `path` None remembers nothing beyond the process.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._build = installed_build()
+        self.extra_buffers_crash = self._read()
+
+    def remember_crash(self) -> None:
+        """Note the crash, on disk where there is a path that can be written."""
+        self.extra_buffers_crash = True
+        if self._path is None:
+            return
+        # Where nothing can be written, the next start finds the crash out again.
+        text = json.dumps({KEY: self._build}) + "\n"
+        with contextlib.suppress(OSError):
+            replace_file(self._path, [text.encode()], is_durable=False)
+
+    def _read(self) -> bool:
+        if self._path is None or not self._path.is_file():
+            return False
+        try:
+            known = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
+        except (OSError, ValueError):
+            return False
+        return isinstance(known, dict) and known.get(KEY) == self._build

@@ -2,7 +2,7 @@
 
 `python -m engine.process.worker FD` takes the file descriptor of its end of a socket pair. The main
 thread loads and generates; a second thread reads the pipe, so that a stop is obeyed in the middle
-of a decode and a ping is answered at any time. When it is told to end, or when the pipe closes, it
+of a decode and a ping is answered at any time. When it is asked to end, or when the pipe closes, it
 stops the reply, writes down what it holds and ends; a time limit sees to that.
 """
 

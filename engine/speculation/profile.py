@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from engine.backends import installed_build
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
-from engine.process.build_memory import installed_build
 from engine.speculation.curve import Points
 from engine.speculation.drafting_cost import KnownCost
 

@@ -24,7 +24,7 @@ from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportRequest
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.install import write
-from engine.process.build_memory import BuildMemory
+from engine.process.watchdog import BuildMemory
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))
 WRITERS: dict[str, Callable[[Path], object]] = {

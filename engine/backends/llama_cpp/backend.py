@@ -15,7 +15,7 @@ from engine.backends.llama_cpp.parameters import (
     apply_adapters,
     context_parameters,
 )
-from engine.backends.llama_cpp.sequence import LlamaCppSequence, Room
+from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
@@ -67,39 +67,39 @@ class LlamaCppBackend:
         log.clear()
         self.n_rows = configuration.n_rows if role == "target" else 1
         self._model = _load_model(configuration, log)
-        self._context = _open_context(self._model, configuration, self.n_rows, log)
+        self._native = _open_context(self._model, configuration, self.n_rows, log)
         try:
-            apply_adapters(self._model, self._context, configuration.lora_paths, log)
+            apply_adapters(self._model, self._native, configuration.lora_paths, log)
         except ModelLoadError:
-            llama_cpp.llama_free(self._context)
+            llama_cpp.llama_free(self._native)
             llama_cpp.llama_model_free(self._model)
             raise
-        llama_cpp.llama_set_abort_callback(self._context, self._flag.callback, self._flag.data)
+        llama_cpp.llama_set_abort_callback(self._native, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = with_all_rows(
             log.buffers(role), self.n_rows, configuration.n_slots
         )
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.vocabulary = LlamaCppVocabulary(self._model)
-        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._context)
-        self.n_batch: int = llama_cpp.llama_n_batch(self._context)
+        self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._native)
+        self.n_batch: int = llama_cpp.llama_n_batch(self._native)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
         self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
-        self._room = self._make_room()
+        self._context = self._make_context()
 
     @property
     def can_crop(self) -> bool:
-        return not self._room.is_recurrent
+        return not self._context.is_recurrent
 
     @property
     def can_shift(self) -> bool:
-        return self._room.can_shift
+        return self._context.can_shift
 
     @property
     def can_slice(self) -> bool:
-        if not self._room.states.is_learned:
+        if not self._context.states.is_learned:
             self._learn_states()
-        return self._room.states.sliced is not None
+        return self._context.states.sliced is not None
 
     @property
     def state_format(self) -> str:
@@ -127,7 +127,7 @@ class LlamaCppBackend:
         return text.decode("utf-8", "replace") if text else None
 
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
-        states = self._room.states
+        states = self._context.states
         start = states.first_position(state)
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
@@ -138,10 +138,10 @@ class LlamaCppBackend:
         Raises:
             ContextFullError: all are open.
         """
-        opened = self._room.open
+        opened = self._context.open
         free = [number for number in range(self.n_sequences) if number not in opened]
         if free:
-            return LlamaCppSequence(self._room, free[0])
+            return LlamaCppSequence(self._context, free[0])
         if self.n_sequences > 1:
             raise ContextFullError(
                 f"all {self.n_sequences} sequences of the context are open: close one, or load the "
@@ -171,27 +171,27 @@ class LlamaCppBackend:
         self._flag.clear()
 
     def close(self) -> None:
-        if self._context is None:
+        if self._native is None:
             return
-        for sequence in list(self._room.open.values()):
+        for sequence in list(self._context.open.values()):
             sequence.close()
-        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_free(self._native)
         llama_cpp.llama_model_free(self._model)
-        self._context = self._model = None
+        self._native = self._model = None
 
-    def _make_room(self) -> Room:
-        memory = llama_cpp.llama_get_memory(self._context)
+    def _make_context(self) -> Context:
+        memory = llama_cpp.llama_get_memory(self._native)
         n_swa: int = llama_cpp.llama_model_n_swa(self._model)
         is_recurrent = bool(
             llama_cpp.llama_model_is_recurrent(self._model)
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         can_shift = not (is_recurrent or n_swa) and bool(llama_cpp.llama_memory_can_shift(memory))
-        return Room(
-            context=self._context,
+        return Context(
+            native=self._native,
             memory=memory,
             states=States(
-                self._context, n_swa=n_swa, ring=self._ring(), shares_cells=self.shares_cells
+                self._native, n_swa=n_swa, ring=self._ring(), shares_cells=self.shares_cells
             ),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
@@ -210,7 +210,7 @@ class LlamaCppBackend:
 
     def _learn_states(self) -> None:
         """Learn what saved states look like from any sequence."""
-        opened = list(self._room.open.values())
+        opened = list(self._context.open.values())
         if opened:
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
         else:

@@ -61,31 +61,31 @@ class NativeLog:
         self._errors.clear()
 
     def errors(self) -> str:
-        """Give the last error lines as one sentence-like text, or nothing."""
+        """The last error lines as one sentence-like text, or nothing."""
         return "; ".join(line.strip() for line in list(self._errors)[-3:])
 
     def cache_sizes(self) -> tuple[int, ...]:
-        """Give the size in bytes of each KV cache that was logged since `clear`."""
+        """The size in bytes of each KV cache that was logged since `clear`."""
         matches = (CACHE_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def window_cells(self) -> int | None:
-        """Give the cells of the sliding window's cache that was logged since `clear`."""
+        """The cells of the sliding window's cache that was logged since `clear`."""
         matches = (WINDOW_LINE.search(line) for line in self._lines)
         return next((int(match["cells"]) for match in matches if match), None)
 
     def compressor_sizes(self) -> tuple[int, ...]:
-        """Give the bytes of each compressor state that was logged since `clear`."""
+        """The bytes of each compressor state that was logged since `clear`."""
         matches = (COMPRESSOR_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:
-        """Give the buffers that were logged since `clear`."""
+        """The buffers that were logged since `clear`."""
         return read_buffers(self._lines, owner)
 
 
 def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
-    """Give every buffer size that stands in log lines, in their order."""
+    """Every buffer size in log lines, in their order."""
     matches = (BUFFER_LINE.search(line) for line in lines)
     return tuple(
         BufferSize(match["device"], match["kind"], round(float(match["mib"]) * MIB), owner)
@@ -97,7 +97,7 @@ def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
 def with_all_rows(
     buffers: tuple[BufferSize, ...], n_rows: int, n_sequences: int
 ) -> tuple[BufferSize, ...]:
-    """Give buffers with that of the output as large as a batch of `n_rows` rows makes it.
+    """Buffers with that of the output as large as a batch of `n_rows` rows makes it.
 
     It starts with a row for each sequence and grows with the first batch that asks for more
     (`output_reserve` in llama.cpp 0c1e57098).

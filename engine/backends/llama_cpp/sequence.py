@@ -59,10 +59,11 @@ DECODED, NO_CELLS, ABORTED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Context:
     """One context, as its sequences see it."""
 
-    context: object
+    native: object
+    """llama.cpp's own handle."""
     memory: object
     states: States
     n_ctx: int
@@ -84,10 +85,10 @@ class LlamaCppSequence:
     A sliding window has moved on from early tokens; `can_crop` knows how far back is whole.
     """
 
-    def __init__(self, room: Room, sequence_id: int) -> None:
-        self._room = room
+    def __init__(self, context: Context, sequence_id: int) -> None:
+        self._context = context
         self._id = sequence_id
-        self._batch = Batch(max(room.n_batch, room.n_rows), sequence_id)
+        self._batch = Batch(max(context.n_batch, context.n_rows), sequence_id)
         self._tokens: list[int] = []
         self._n_shared = 0
         """Longest prefix whose cells another sequence may hold too."""
@@ -97,18 +98,18 @@ class LlamaCppSequence:
         """Whether the window's cells lie in another order than plain decoding's."""
         self._is_shifted = False
         self._logits_address = 0
-        self._logits: Logits = np.empty((0, room.n_vocab), dtype=np.float32)
-        room.open[sequence_id] = self
+        self._logits: Logits = np.empty((0, context.n_vocab), dtype=np.float32)
+        context.open[sequence_id] = self
 
     @property
     def tokens(self) -> Tokens[int]:
         return self._tokens
 
     def prefill(self, tokens: Tokens[int]) -> None:
-        if len(tokens) > self._room.n_batch:
+        if len(tokens) > self._context.n_batch:
             raise ContextFullError(
                 f"a prefill of {len(tokens)} tokens was asked but a batch holds "
-                f"{self._room.n_batch}: split it"
+                f"{self._context.n_batch}: split it"
             )
         self._decode(tokens, n_rows=0)
 
@@ -116,15 +117,15 @@ class LlamaCppSequence:
         return self.verify((token,))
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
-        if len(tokens) > self._room.n_rows:
+        if len(tokens) > self._context.n_rows:
             raise ContextFullError(
                 f"logits of {len(tokens)} rows were asked but the context reserves "
-                f"{self._room.n_rows}: draft at most {self._room.n_rows - 1} tokens"
+                f"{self._context.n_rows}: draft at most {self._context.n_rows - 1} tokens"
             )
-        if unread and len(unread) + len(tokens) > self._room.n_batch:
+        if unread and len(unread) + len(tokens) > self._context.n_batch:
             raise ContextFullError(
                 f"{len(tokens)} tokens behind {len(unread)} unread ones were asked but a batch "
-                f"holds {self._room.n_batch}: prefill some of these"
+                f"holds {self._context.n_batch}: prefill some of these"
             )
         self._decode((*unread, *tokens), n_rows=len(tokens))
         return Forward(self._read_logits(len(tokens)))
@@ -133,7 +134,7 @@ class LlamaCppSequence:
         held = len(self._tokens)
         if length in (0, held):
             return True
-        if length > held or self._room.is_recurrent:
+        if length > held or self._context.is_recurrent:
             return False
         return self._window_is_whole(length)
 
@@ -148,12 +149,12 @@ class LlamaCppSequence:
         if not length:
             self._forget()
             return
-        if not llama_cpp.llama_memory_seq_rm(self._room.memory, self._id, length, -1):
+        if not llama_cpp.llama_memory_seq_rm(self._context.memory, self._id, length, -1):
             raise CropUnsupportedError(
                 f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
                 "tokens; start again from 0"
             )
-        ring = self._room.states.ring
+        ring = self._context.states.ring
         if ring is not None and ring.is_broken(len(self._tokens), length):
             self._is_ring_broken = True
         del self._tokens[length:]
@@ -161,7 +162,7 @@ class LlamaCppSequence:
 
     def learn_states(self) -> None:
         """Learn the layout of this context's states, from a token of its own if it is empty."""
-        states = self._room.states
+        states = self._context.states
         if states.is_learned:
             return
         is_empty = not self._tokens
@@ -180,7 +181,7 @@ class LlamaCppSequence:
         if not 0 <= start < len(self._tokens):
             raise StateError(f"the cache holds {len(self._tokens)} tokens: none from {start} on")
         self.learn_states()
-        states = self._room.states
+        states = self._context.states
         if start:
             return states.read_end(self._id, start, len(self._tokens))
         state = states.read(self._id)
@@ -189,17 +190,17 @@ class LlamaCppSequence:
         return state
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
-        if len(tokens) > self._room.n_ctx:
+        if len(tokens) > self._context.n_ctx:
             raise ContextFullError(
                 f"a state of {len(tokens)} tokens was asked for and the context has "
-                f"{self._room.n_ctx} cells: raise the context"
+                f"{self._context.n_ctx} cells: raise the context"
             )
         self.crop(0)
         self.learn_states()
         self._hold(tokens, states)
 
     def copy(self, source: Sequence, length: int) -> None:
-        if not (isinstance(source, LlamaCppSequence) and self._room.shares_cells):
+        if not (isinstance(source, LlamaCppSequence) and self._context.shares_cells):
             raise StateError("cells can be shared within one context that shares them only")
         if source is self:
             self.crop(length)
@@ -211,7 +212,7 @@ class LlamaCppSequence:
             )
         self.crop(0)
         if length:
-            llama_cpp.llama_memory_seq_cp(self._room.memory, source._id, self._id, 0, length)
+            llama_cpp.llama_memory_seq_cp(self._context.memory, source._id, self._id, 0, length)
         self._tokens = list(source.tokens[:length])
         self._is_shifted = source._is_shifted
         self._n_gone = source._n_gone
@@ -220,7 +221,7 @@ class LlamaCppSequence:
 
     def shift(self, n_keep: int, n_drop: int) -> None:
         n_held = len(self._tokens)
-        if not self._room.can_shift:
+        if not self._context.can_shift:
             raise CropUnsupportedError(
                 "this model's cache cannot drop tokens from its middle; start again from 0"
             )
@@ -231,7 +232,7 @@ class LlamaCppSequence:
         if self._n_shared > n_keep + n_drop:
             self._stop_sharing()
         end = n_keep + n_drop
-        memory = self._room.memory
+        memory = self._context.memory
         if not llama_cpp.llama_memory_seq_rm(memory, self._id, n_keep, end):
             raise CropUnsupportedError("llama.cpp refused to drop tokens; start again from 0")
         llama_cpp.llama_memory_seq_add(memory, self._id, end, -1, -n_drop)
@@ -240,15 +241,15 @@ class LlamaCppSequence:
         self._is_shifted = True
 
     def close(self) -> None:
-        """Give the cells back; the batch is freed with it."""
-        if self._room.open.get(self._id) is not self:
+        """Free the cells and the batch."""
+        if self._context.open.get(self._id) is not self:
             return
         self._forget()
         self._batch.close()
-        del self._room.open[self._id]
+        del self._context.open[self._id]
 
     def _forget(self) -> None:
-        llama_cpp.llama_memory_seq_rm(self._room.memory, self._id, -1, -1)
+        llama_cpp.llama_memory_seq_rm(self._context.memory, self._id, -1, -1)
         self._tokens = []
         self._n_shared = 0
         self._is_shifted = False
@@ -258,7 +259,7 @@ class LlamaCppSequence:
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         """Replace what is held; the sequence is empty where that fails."""
         try:
-            n_gone = self._room.states.write(self._id, states, len(tokens))
+            n_gone = self._context.states.write(self._id, states, len(tokens))
         except EngineError:
             self._forget()
             raise
@@ -269,17 +270,17 @@ class LlamaCppSequence:
 
     def _stop_sharing(self) -> None:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
-        self._hold(self._tokens, [self._room.states.read(self._id)])
+        self._hold(self._tokens, [self._context.states.read(self._id)])
 
     def _decode(self, tokens: Tokens[int], *, n_rows: int) -> None:
-        n_free = self._room.n_ctx - len(self._tokens)
+        n_free = self._context.n_ctx - len(self._tokens)
         if len(tokens) > n_free:
             raise ContextFullError(
-                f"{len(tokens)} more tokens were asked but {n_free} of {self._room.n_ctx} cells "
+                f"{len(tokens)} more tokens were asked but {n_free} of {self._context.n_ctx} cells "
                 "are free: raise the context, or shorten the chat"
             )
         self._batch.fill(tokens, len(self._tokens), n_rows=n_rows)
-        status = llama_cpp.llama_decode(self._room.context, self._batch.native)
+        status = llama_cpp.llama_decode(self._context.native, self._batch.native)
         if status == DECODED:
             self._tokens.extend(tokens)
             return
@@ -288,11 +289,11 @@ class LlamaCppSequence:
 
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
         """Agree with the memory after a decode that stopped half-way."""
-        last = llama_cpp.llama_memory_seq_pos_max(self._room.memory, self._id)
+        last = llama_cpp.llama_memory_seq_pos_max(self._context.memory, self._id)
         length = last + 1
         self._tokens = [*self._tokens, *tokens][:length]
-        self._is_ring_broken = self._room.states.ring is not None
-        if length and (self._room.is_recurrent or not self._window_is_whole(length)):
+        self._is_ring_broken = self._context.states.ring is not None
+        if length and (self._context.is_recurrent or not self._window_is_whole(length)):
             self._forget()
 
     def _window_is_whole(self, length: int) -> bool:
@@ -301,30 +302,30 @@ class LlamaCppSequence:
         The rule of llama.cpp's server: `seq_rm` itself returns True on a sliding-window cache that
         it leaves without the cells of the window.
         """
-        in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._room.memory, self._id)
+        in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._context.memory, self._id)
         first = max(in_memory, self._n_gone) if in_memory >= 0 else in_memory
-        return first == 0 or 0 < first < max(0, length - self._room.n_swa)
+        return first == 0 or 0 < first < max(0, length - self._context.n_swa)
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):
             return "it is shorter"
-        if self._room.is_recurrent:
+        if self._context.is_recurrent:
             return "a recurrent state has no past"
-        return f"the sliding window of {self._room.n_swa} tokens has moved on"
+        return f"the sliding window of {self._context.n_swa} tokens has moved on"
 
     def _read_logits(self, n_rows: int) -> Logits:
-        """Give a view of llama.cpp's rows; it is made anew when they moved."""
-        pointer = llama_cpp.llama_get_logits(self._room.context)
+        """A view of llama.cpp's rows; it is made anew when they moved."""
+        pointer = llama_cpp.llama_get_logits(self._context.native)
         address = ctypes.c_void_p.from_buffer(pointer).value
         if address is None:
             raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
         if address != self._logits_address:
             self._logits_address = address
-            values = (ctypes.c_float * (self._room.n_rows * self._room.n_vocab)).from_address(
+            values = (ctypes.c_float * (self._context.n_rows * self._context.n_vocab)).from_address(
                 address
             )
             self._logits = np.ctypeslib.as_array(values).reshape(
-                self._room.n_rows, self._room.n_vocab
+                self._context.n_rows, self._context.n_vocab
             )
         return self._logits[:n_rows]
 
@@ -343,10 +344,9 @@ class LlamaCppSequence:
         )
 
     def _others(self) -> str:
-        """Say how many tokens other sequences hold; a prefix that they share counts for each."""
-        others = [len(one.tokens) for one in self._room.open.values() if one is not self]
-        if not self._room.shares_cells or not sum(others):
+        """Tokens that other sequences hold; a prefix that they share counts for each."""
+        others = [len(one.tokens) for one in self._context.open.values() if one is not self]
+        if not self._context.shares_cells or not sum(others):
             return ""
-        return (
-            f" (the sequences share {self._room.n_ctx} cells, and others hold {sum(others)} tokens)"
-        )
+        n_cells = self._context.n_ctx
+        return f" (the sequences share {n_cells} cells, and others hold {sum(others)} tokens)"

@@ -47,7 +47,7 @@ class Cells:
     n_cells: int
 
     def rows(self, index: int, tensor: Tensor) -> Bytes:
-        """Give the data of a tensor, `[n_cells, n_columns, element_bytes]`."""
+        """The data of a tensor, `[n_cells, n_columns, element_bytes]`."""
         n_held = len(self.part.records)
         data = np.frombuffer(
             self.state, np.uint8, n_held * tensor.row_bytes, self.part.offsets[index]
@@ -70,7 +70,7 @@ def follow_one_another(pieces: Sequence[Cells]) -> Placed:
 
 
 def attention_nbytes(shape: AttentionShape, n_cells: int) -> int:
-    """Give the size of an attention part."""
+    """The size of an attention part."""
     of_tensors = sum(
         (COLUMNS if tensor.n_columns else ROWS).size + n_cells * tensor.row_bytes
         for tensor in shape.tensors
@@ -118,7 +118,7 @@ def _put_tensor_header(state: memoryview, at: int, tensor: Tensor) -> int:
 
 
 def _by_cell(data: Bytes, tensor: Tensor, n_cells: int) -> Bytes:
-    """Give the data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
+    """The data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
 
     Rows that are not transposed have one column.
     """
@@ -128,7 +128,7 @@ def _by_cell(data: Bytes, tensor: Tensor, n_cells: int) -> Bytes:
 
 
 def stretch(state: State, shape: AttentionShape, start: int, end: int | None = None) -> Cells:
-    """Give the cells of positions `start` to `end`; the state must have them all.
+    """The cells of positions `start` to `end`; the state must have them all.
 
     Raises:
         StateError: the state is damaged, or its positions are others.
@@ -154,7 +154,7 @@ def stretch(state: State, shape: AttentionShape, start: int, end: int | None = N
 
 
 def first_position(state: State, shape: AttentionShape) -> int:
-    """Give the position of the first token that a state holds.
+    """The position of the first token that a state holds.
 
     Raises:
         StateError: the state is damaged.
@@ -164,7 +164,7 @@ def first_position(state: State, shape: AttentionShape) -> int:
 
 
 def join(shape: AttentionShape, stretches: Sequence[Cells]) -> memoryview:
-    """Give one state with the cells of stretches that follow one another."""
+    """One state with the cells of stretches that follow one another."""
     n_cells = sum(piece.n_cells for piece in stretches)
     state = np.empty(HEADER.size + attention_nbytes(shape, n_cells), np.uint8)
     HEADER.pack_into(state.data, 0, MAGIC, 0)
@@ -187,7 +187,7 @@ class Ring:
         return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
 
     def unroll(self, state: State, part: Part, shape: AttentionShape, n_tokens: int) -> memoryview:
-        """Give a state whose window, of `n_tokens` tokens so far, lies in its places.
+        """A state whose window, of `n_tokens` tokens so far, lies in its places.
 
         From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing
         it makes llama.cpp go on there.

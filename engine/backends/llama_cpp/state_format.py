@@ -94,7 +94,7 @@ class Cursor:
         self.at = at
 
     def take(self, form: struct.Struct) -> tuple[int, ...]:
-        """Give the numbers that lie here, and go behind them."""
+        """Read the numbers at the cursor."""
         start = self.at
         self.skip(form.size)
         return form.unpack_from(self.state, start)
@@ -111,14 +111,14 @@ class Cursor:
         return start
 
     def records(self, n_cells: int, n_ints: int) -> Integers:
-        """Give the records of cells, `[n_cells, n_ints]`."""
+        """The records of cells, `[n_cells, n_ints]`."""
         start = self.skip(4 * n_cells * n_ints)
         flat = np.frombuffer(self.state, dtype="<i4", count=n_cells * n_ints, offset=start)
         return flat.reshape(n_cells, n_ints)
 
 
 def read_parts(state: State, shape: StateShape) -> tuple[Part, ...]:
-    """Give where the parts of a state lie that has this shape.
+    """Where the parts of a state lie that has this shape.
 
     Raises:
         StateError: it has another shape, or is longer or shorter than it says.
@@ -131,7 +131,7 @@ def read_parts(state: State, shape: StateShape) -> tuple[Part, ...]:
 
 
 def check_magic(state: State) -> Cursor:
-    """Give a cursor behind the header of a state.
+    """A cursor behind the header of a state.
 
     Raises:
         StateError: it does not begin as states of llama.cpp do.
@@ -199,7 +199,7 @@ def _offsets(cursor: Cursor, tensors: tuple[Tensor, ...], n_cells: int) -> tuple
 
 
 def take_tensor(cursor: Cursor, *, is_transposed: bool) -> Tensor:
-    """Give the kind of the rows that begin here, and go to their data."""
+    """Read the kind of the rows at the cursor, which goes to their data."""
     if is_transposed:
         type_id, element_bytes, n_columns = cursor.take(COLUMNS)
         return Tensor(type_id, element_bytes * n_columns, n_columns)
@@ -220,7 +220,7 @@ MAX_PARTS = 4
 
 
 def find_shape(state: State) -> StateShape | None:
-    """Give the shape of a state that a context has just written, or None where it is not known."""
+    """The shape of a state that a context has just written, or None where it is not known."""
     try:
         cursor = check_magic(state)
         return next(_shapes(state, cursor.at, MAX_PARTS), None)
@@ -229,7 +229,7 @@ def find_shape(state: State) -> StateShape | None:
 
 
 def _shapes(state: State, at: int, n_left: int) -> Iterator[StateShape]:
-    """Give every way to read the rest of a state as parts."""
+    """Every way to read the rest of a state as parts."""
     if at == len(state):
         yield ()
         return

@@ -44,7 +44,7 @@ class NativeStates:
         self._memory = llama_cpp.llama_get_memory(context)
 
     def read(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
-        """Give the state of a sequence, behind some spare bytes.
+        """The state of a sequence, behind some spare bytes.
 
         Raises:
             StateError: llama.cpp gave none.
@@ -71,7 +71,7 @@ class NativeStates:
     def read_end(
         self, sequence_id: int, start: int, n_tokens: int, shape: AttentionShape
     ) -> memoryview:
-        """Give the state of the tokens from `start` on; needs one pool of cells.
+        """The state of the tokens from `start` on; needs one pool of cells.
 
         llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
         records are written anew, and everything behind them is where it belongs.
@@ -110,7 +110,7 @@ class NativeStates:
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, start, end)
 
     def n_held(self, sequence_id: int) -> int:
-        """Give one more than the last position that is held."""
+        """One more than the last position that is held."""
         last: int = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         return last + 1
 
@@ -151,7 +151,7 @@ class States:
         self.is_learned = True
 
     def read(self, sequence_id: int) -> memoryview:
-        """Give the whole state of a sequence.
+        """The whole state of a sequence.
 
         Raises:
             StateError: llama.cpp gave none.
@@ -159,7 +159,7 @@ class States:
         return self._native.read(sequence_id).data.toreadonly()
 
     def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
-        """Give the state of the tokens from `start` on, of a sequence of `n_tokens`.
+        """The state of the tokens from `start` on, of a sequence of `n_tokens`.
 
         With one pool of cells nothing before them is copied.
 
@@ -237,7 +237,7 @@ class States:
         raise StateError(f"llama.cpp refused a state of {n_tokens} tokens: the log has the reason")
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
-        """Give the state of the tokens from `start` to `end` of the line.
+        """The state of the tokens from `start` to `end` of the line.
 
         Raises:
             StateError: it is damaged, does not hold them, or cannot be cut.
@@ -246,7 +246,7 @@ class States:
         return join(shape, (stretch(state, shape, start, end),))
 
     def first_position(self, state: State) -> int:
-        """Give where in the line a state begins.
+        """Where in the line a state begins.
 
         Raises:
             StateError: it is damaged, or of a kind that cannot be cut.

@@ -63,7 +63,7 @@ class LlamaCppVocabulary:
         return cached
 
     def text(self, token: int) -> bytes:
-        """Give the entry of the vocabulary as the file spells it."""
+        """The entry of the vocabulary as the file spells it."""
         return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:

@@ -214,7 +214,7 @@ class Given:
 
 
 def given_words(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Given:
-    """Arguments of a llama-server, which stand over its environment; the later of two wins."""
+    """Arguments of a llama-server, which win over its environment; the later of two wins."""
     given = Given()
     for variable, value in (environment or {}).items():
         if variable.startswith("LLAMA_ARG_") and variable in _BY_NAME:

@@ -88,7 +88,7 @@ class Command:
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
-    """The variables that stand when it is reached, until the next command is asked for."""
+    """The variables that are set when it is reached, until the next command is asked for."""
 
 
 def commands(text: str) -> Iterator[Command]:
@@ -150,7 +150,7 @@ class _Reader:
         self.variables.update(local)
 
     def _skips_rest(self) -> bool:
-        """Skip what stands for the script's own arguments."""
+        """Skip the script's own arguments."""
         if self.has_word:
             return False
         for mark in _REST:

@@ -16,7 +16,7 @@ _TAGS = "tag:yaml.org,2002:"
 
 
 class _BoundedLoader(yaml.BaseLoader):
-    """Counts what it composes: an alias counts as much as what it stands for."""
+    """Counts what it composes: an alias counts as much as what it names."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -32,7 +32,7 @@ class _BoundedLoader(yaml.BaseLoader):
         node = super().compose_node(parent, index)
         assert node is not None
         if is_alias:
-            _check(node in self._sizes, "an alias stands inside what it names")
+            _check(node in self._sizes, "an alias is inside what it names")
             self._n_nodes += self._sizes[node]
         _check(self._n_nodes <= MAX_NODES, f"it has more than {MAX_NODES:,} values")
         self._sizes[node] = self._n_nodes - before

@@ -33,7 +33,7 @@ OVERRIDES = st.builds(TensorOverride, PATTERNS, st.sampled_from(["CPU", "GPU 0",
 
 @st.composite
 def configurations(draw: st.DrawFn) -> Configuration:
-    """Give a configuration that every field of a preset can hold."""
+    """A configuration that every field of a preset can hold."""
     n_batch = draw(st.integers(1, 4096))
     predictor = draw(st.sampled_from(PredictorName))
     n_ctx = draw(st.integers(256, 2**20))
@@ -105,6 +105,6 @@ def _samplings() -> st.SearchStrategy[SamplingSettings]:
 
 
 def without_speculation(configuration: Configuration) -> Configuration:
-    """Give the configuration with nobody drafting."""
+    """The configuration with nobody drafting."""
     off = replace(configuration.speculation, predictor=PredictorName.OFF)
     return replace(configuration, draft=None, speculation=off)

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 import engine.process.client
+from engine.backends import installed_build
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
-from engine.process.build_memory import installed_build
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
 from tests.waiting import PATIENCE_S, wait_until

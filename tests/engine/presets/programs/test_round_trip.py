@@ -30,7 +30,7 @@ NOBODY = Path("/nonexistent")
 
 
 def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Configuration:
-    """Give the configuration without what these flags cannot say; each of it is a remark."""
+    """The configuration without what these flags cannot say; each of it is a remark."""
     usual, said = SpeculationSettings(), configuration.speculation
     match said.predictor:
         case PredictorName.OFF | PredictorName.CUSTOM:
