@@ -30,10 +30,11 @@ from app.render.console import console
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.startup import Services
-from app.themes import load_themes, nearest_theme, theme_variable_defaults
+from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.validation import did_you_mean
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
@@ -180,8 +181,7 @@ class KvchatApp(App[None]):
             self.register_theme(theme)
         self._notices += loaded.problems
         if name not in self.available_themes:
-            near = nearest_theme(name, list(self.available_themes))
-            hint = f": did you mean {near}?" if near else ""
+            hint = did_you_mean(name, self.available_themes)
             self._notices.append(f"There is no theme {name}{hint}")
             name = DEFAULT_THEME
         self.theme = name

@@ -1,8 +1,7 @@
 """The user's settings: one strict TOML file, every key with a default."""
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,14 +18,13 @@ from engine.configuration import (
     SpeculationSettings,
     Verification,
 )
-from engine.errors import EngineError, HardwareError, shown
+from engine.errors import EngineError, HardwareError
 from engine.files import SETTINGS_BYTES, read_text, replace_file
 from engine.memory.units import MIB, parse_bytes
 from engine.parsing import parse_toml
+from engine.validation import MOST_FAULTS, explain
 
 MAX_SLOTS = 16
-MOST_TOLD = 20
-"""Problems of a file that are named."""
 _TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
@@ -100,7 +98,7 @@ class ChatSettings(_Section):
     did, always, or never."""
 
     def sampling(self) -> SamplingSettings:
-        """Give these settings as the sampler takes them."""
+        """These settings as the sampler takes them."""
         return SamplingSettings(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -131,7 +129,7 @@ class SpeculationDefaults(_Section):
     """Whether drafts keep to batches that round as plain decoding does; for `coupled`, `match`."""
 
     def speculation(self) -> SpeculationSettings:
-        """Give these settings as a session takes them."""
+        """These settings as a session takes them."""
         return SpeculationSettings(**self.model_dump())
 
 
@@ -177,7 +175,7 @@ class CacheDefaults(_Section):
     and neighbours change each other's rounding."""
 
     def cache(self, folder: Path) -> CacheSettings:
-        """Give these settings as the engine takes them.
+        """These settings as the engine takes them.
 
         Args:
             folder: Where states on disk lie.
@@ -262,7 +260,22 @@ def save_setting(
         SettingsError: If the key or value is none, or the file cannot be read or written.
     """
     _require_valid(section, key, value)
-    change_toml(path or settings_path(), section, key, value)
+    _change_toml(path or settings_path(), section, key, value)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file whole, or leave it as it was; it is for its owner only.
+
+    A link is followed, so that settings kept in another folder stay there.
+
+    Raises:
+        SettingsError: If the file cannot be written.
+    """
+    target = path.resolve()
+    try:
+        replace_file(target, [text.encode()], is_durable=False)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSettings:
@@ -270,37 +283,22 @@ def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSetti
     try:
         return LoadedSettings(Settings.model_validate(content))
     except ValidationError as error:
-        problems = list(_problems(error))
+        problems = _problems(error)
         for location, _ in problems:
             _remove(content, location)
     told = "; ".join(
-        f"{_line(location, text)}{_spell(location)}: {reason}"
-        for location, reason in problems[:MOST_TOLD]
+        f"{_line(location, text)}{_spell(location)}{reason}"
+        for location, reason in problems[:MOST_FAULTS]
     )
-    if len(problems) > MOST_TOLD:
-        told += f"; and {len(problems) - MOST_TOLD:,} more"
+    if len(problems) > MOST_FAULTS:
+        told += f"; and {len(problems) - MOST_FAULTS:,} more"
     remaining = Settings.model_validate(content)
     return LoadedSettings(remaining, f"not used from {path}: {told}")
 
 
-def _problems(error: ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
-    for problem in error.errors(include_url=False):
-        location = tuple(str(part) for part in problem["loc"])[:2]
-        if problem["type"] == "extra_forbidden":
-            yield location, f"is no setting{_nearest(location)}"
-        else:
-            yield location, f"{problem['msg']}, but it is {shown(problem['input'])}"
-
-
-def _nearest(location: tuple[str, ...]) -> str:
-    names: Mapping[str, object] = Settings.model_fields
-    if len(location) == 2:
-        section = Settings.model_fields[location[0]].annotation
-        assert isinstance(section, type)
-        assert issubclass(section, BaseModel)
-        names = section.model_fields
-    near = difflib.get_close_matches(location[-1], names, n=1)
-    return f", did you mean {near[0]}?" if near else f" (there are {', '.join(names)})"
+def _problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
+    faults = explain(error, Settings, unknown="no setting")
+    return list({where[:2]: reason for where, reason in faults}.items())
 
 
 def _spell(location: tuple[str, ...]) -> str:
@@ -336,11 +334,11 @@ def _require_valid(section: str, key: str, value: str | int | float | bool) -> N
     try:
         Settings.model_validate({section: {key: value}})
     except ValidationError as error:
-        location, reason = next(_problems(error))
-        raise SettingsError(f"{_spell(location)}: {reason}") from error
+        location, reason = _problems(error)[0]
+        raise SettingsError(f"{_spell(location)}{reason}") from error
 
 
-def change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
+def _change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
     """Set one key of one table; comments, order and spelling of the rest stay.
 
     Raises:
@@ -364,18 +362,3 @@ def change_toml(path: Path, section: str, key: str, value: str | int | float | b
         raise SettingsError(f"{path}: {section} is not a table: write [{section}] there")
     table[key] = value
     write_atomically(path, tomlkit.dumps(document))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file whole, or leave it as it was; it is for its owner only.
-
-    A link is followed, so that settings kept in another folder stay there.
-
-    Raises:
-        SettingsError: If the file cannot be written.
-    """
-    target = path.resolve()
-    try:
-        replace_file(target, [text.encode()], is_durable=False)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error

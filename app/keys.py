@@ -1,8 +1,9 @@
 """The user's own keys: `[keys]` of the settings, made into what `App.set_keymap` takes."""
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from engine.validation import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ def read_keymap(configured: Mapping[str, str], known_ids: Collection[str]) -> Ke
     for binding_id, text in configured.items():
         parts = [part.strip() for part in text.split(",")]
         if binding_id not in known_ids:
-            problems.append(f"[keys] {binding_id} is no action{_nearest(binding_id, known_ids)}")
+            hint = did_you_mean(binding_id, known_ids) or ": the help screen shows the ids"
+            problems.append(f"[keys] {binding_id} is no action{hint}")
         elif not all(parts):
             problems.append(f"[keys] {binding_id} names no key: write one such as f8 or ctrl+t")
         elif taken := _taken(parts, keys):
@@ -33,11 +35,6 @@ def read_keymap(configured: Mapping[str, str], known_ids: Collection[str]) -> Ke
         else:
             keys[binding_id] = ",".join(parts)
     return Keymap(keys, tuple(problems))
-
-
-def _nearest(binding_id: str, known_ids: Collection[str]) -> str:
-    near = difflib.get_close_matches(binding_id, known_ids, n=1)
-    return f", did you mean {near[0]}?" if near else ": the help screen shows the ids"
 
 
 def _taken(parts: list[str], keys: Mapping[str, str]) -> tuple[str, str] | None:

@@ -1,24 +1,20 @@
 """Themes from TOML files: kvchat's own and the user's, with the colours that only kvchat has."""
 
-import difflib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from app.paths import themes_dir
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
+from engine.validation import did_you_mean, explain, explained
 
 PACKAGED = Path(__file__).parent / "_themes"
-MOST_TOLD = 20
-"""Problems of a file that are named."""
 CHECKOUT = Path(__file__).parent.parent / "themes"
 
 VARIABLE_SOURCES = {
@@ -87,7 +83,7 @@ class ThemeFile(BaseModel):
     variables: dict[str, ColorText] = Field(default_factory=dict)
 
     def theme(self) -> Theme:
-        """Give the theme as Textual takes it."""
+        """The theme as Textual takes it."""
         return Theme(
             name=self.name, dark=self.dark, variables=self.variables, **self.colors.model_dump()
         )
@@ -133,24 +129,27 @@ def read_theme(path: Path) -> Theme:
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        raise ValueError(_joined(list(_problems(found[:MOST_TOLD])), found)) from error
+        faults = explain(error, ThemeFile, unknown="no key of a theme")
+        raise ValueError(explained(faults)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
     known = {*theme.to_color_system().generate(), *VARIABLE_SOURCES, *FREE_VARIABLES}
-    unknown = [f"variables.{name}" for name in theme.variables if name not in known]
+    unknown = [
+        (("variables", name), f" is no key of a theme{did_you_mean(name, known)}")
+        for name in theme.variables
+        if name not in known
+    ]
     if unknown:
-        names = sorted(known)
-        raise ValueError(_joined([_unknown(name, names) for name in unknown[:MOST_TOLD]], unknown))
+        raise ValueError(explained(unknown))
     return theme
 
 
 def builtin_themes_dir() -> Path:
-    """Give the folder of kvchat's own themes: in the package, or beside it in a checkout."""
+    """The folder of kvchat's own themes: in the package, or beside it in a checkout."""
     return PACKAGED if PACKAGED.is_dir() else CHECKOUT
 
 
 def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
-    """Give kvchat's own variables for a theme that lacks them, from the colours that it has.
+    """Colours of kvchat's own variables for a theme that lacks them, from the colours that it has.
 
     Args:
         theme: The current theme; None is the dark one of kvchat.
@@ -160,32 +159,3 @@ def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
     generated = theme.to_color_system().generate()
     defaults = {name: generated[source] for name, source in VARIABLE_SOURCES.items()}
     return defaults | dict.fromkeys(FREE_VARIABLES, f"{generated['foreground']} 30%")
-
-
-def nearest_theme(name: str, names: Sequence[str]) -> str | None:
-    """Give the one of `names` that is most like a wrong one."""
-    near = difflib.get_close_matches(name, names, n=1)
-    return near[0] if near else None
-
-
-def _joined(told: Sequence[str], found: Sequence[object]) -> str:
-    n_more = len(found) - len(told)
-    return "; ".join([*told, *([f"and {n_more:,} more"] if n_more else [])])
-
-
-def _problems(found: Sequence[ErrorDetails]) -> Iterator[str]:
-    for problem in found:
-        where = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            yield _unknown(where, _keys())
-        else:
-            yield f"{where}: {problem['msg'].removeprefix('Value error, ')}"
-
-
-def _unknown(where: str, names: Sequence[str]) -> str:
-    near = nearest_theme(where.rsplit(".", 1)[-1], names)
-    return f"{where} is no key of a theme" + (f", did you mean {near}?" if near else "")
-
-
-def _keys() -> list[str]:
-    return [*ThemeFile.model_fields, *ThemeColors.model_fields]

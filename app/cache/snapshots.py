@@ -1,6 +1,5 @@
 """The snapshots on disk: found by model, checked, and removed with what needs them."""
 
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from engine.cache.disk_index import ColdEntry
 from engine.cache.namespace import Namespace
 from engine.cache.snapshot_folder import ColdFolder
 from engine.errors import CacheStoreError, EngineError, StateError
+from engine.validation import nearest
 
 
 class UnknownSnapshotError(EngineError):
@@ -70,7 +70,7 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
         raise UnknownSnapshotError(
             f"{len(found)} keys begin with {text!r}: {', '.join(sorted(found)[:8])}"
         )
-    near = difflib.get_close_matches(wanted, entries, n=3, cutoff=0.4)
+    near = nearest(wanted, entries, n=3, cutoff=0.4)
     hint = f"near are {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
     raise UnknownSnapshotError(f"no kept state has the key {text!r}: {hint}")
 

@@ -1,6 +1,5 @@
 """`kvchat chats`: the chats of this user, without the screen."""
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from app.format import counted, nbytes
 from app.sanitize import one_line
 from app.store.errors import StoreError
 from app.store.records import ChatChanges
+from engine.validation import nearest
 
 if TYPE_CHECKING:
     from app.history_files.files import HistoryFormat
@@ -307,7 +307,7 @@ def _named(chats: "Sequence[Chat]") -> str:
 
 def _near(wanted: str, chats: "Sequence[Chat]") -> str:
     by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
-    near = difflib.get_close_matches(wanted, by_title, n=N_NAMED, cutoff=0.5)
+    near = nearest(wanted, by_title, n=N_NAMED, cutoff=0.5)
     if not near:
         return ": `kvchat chats list` shows them, with --archived those in the archive"
     return f"; near is\n{_named([by_title[title] for title in near])}"

@@ -1,6 +1,5 @@
 """The command `kvchat`: loads only the subcommand that is used, and ends with a clear message."""
 
-import difflib
 import importlib
 import io
 import os
@@ -13,6 +12,7 @@ from app import __version__, paths
 from app.cli.console import say, tell
 from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
+from engine.validation import nearest
 
 DEFAULT_COMMAND = "chat"
 
@@ -220,5 +220,5 @@ def _require_terminal(model: str | None) -> None:
 
 
 def _command_hint(model: str | None) -> str:
-    near = difflib.get_close_matches(model or "", COMMANDS, n=1)
+    near = nearest(model or "", COMMANDS)
     return f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""

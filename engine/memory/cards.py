@@ -3,7 +3,6 @@
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from engine.memory.gpus import apple_share
 from engine.memory.hardware import Device, devices
 from engine.memory.processor import Instructions
 from engine.memory.units import GIB, MIB
+from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
 CARDS_HINT = "`kvchat models cards` lists those that are; write a size, as 24GiB"
@@ -77,7 +77,7 @@ def find_card(name: str) -> Card:
     if found:
         options = ", ".join(card.name for card in found)
         raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: say which of {options}")
-    near = get_close_matches(_key(name), _by_key(), n=4, cutoff=0.6)
+    near = nearest(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
     hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
     raise UnknownCardError(f"no card {name.strip()!r} is known: {hint}")

@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -17,6 +16,7 @@ from engine.model.layouts import tensor_shapes
 from engine.model.layouts.tables import Keys
 from engine.model.quantization import FILE_TYPE_IDS, Mix, tensor_types
 from engine.model.vocabulary import have_like_sizes
+from engine.validation import nearest
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
 HEADING = re.compile(r"^\[(?P<name>[^\]]+)\]$", re.MULTILINE)
@@ -146,7 +146,7 @@ def find_entry(name: str) -> CatalogEntry:
     names = _names()
     if wanted in names:
         return _entry(names[wanted])
-    near = get_close_matches(wanted, names, n=3, cutoff=0.5)
+    near = nearest(wanted, names, n=3, cutoff=0.5)
     hint = (
         f"did you mean {' or '.join(near)}?"
         if near

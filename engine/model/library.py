@@ -1,6 +1,5 @@
 """The models on this machine: what GGUF files there are, and which one a name means."""
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,6 +12,7 @@ from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind
 from engine.model.remote_address import is_remote
 from engine.model.starter import STARTER
+from engine.validation import nearest
 
 Progress = Callable[[int, int], None]
 
@@ -248,7 +248,7 @@ def _not_found(
 
 def _near(text: str, names: Sequence[str]) -> str:
     by_plain = {_plain(name): name for name in names}
-    near = difflib.get_close_matches(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
+    near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
     if near:
         return f"near is {', '.join(by_plain[key] for key in near)}."
     if names:

@@ -7,12 +7,12 @@ few layers.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum, auto
 
 from engine.errors import ModelFileError
 from engine.model.ggml_types import FILE_TYPES, GGML_TYPES, GgmlType
 from engine.model.layouts.tables import Shape
+from engine.validation import nearest
 
 BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}
 DEFAULTS = {
@@ -109,7 +109,7 @@ def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
         UnknownQuantizationError: a quantisation whose rules are not known.
     """
     if mix.quantization not in DEFAULTS:
-        near = get_close_matches(mix.quantization, QUANTIZATIONS, n=3, cutoff=0.5)
+        near = nearest(mix.quantization, QUANTIZATIONS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? There" if near else "there"
         raise UnknownQuantizationError(
             f"a model of the catalogue has no {mix.quantization!r}: {hint} are "

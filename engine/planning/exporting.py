@@ -1,6 +1,5 @@
 """From a plan to what an export is asked for: for the command and the screen alike."""
 
-import difflib
 from typing import get_args
 
 from engine.memory.units import format_bytes
@@ -8,6 +7,7 @@ from engine.planning.planner import Plan, Verdict, warnings_of
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
 from engine.presets.programs.formats import FORMATS
+from engine.validation import nearest
 
 
 def export_format(name: str, flags: str = "current") -> Format:
@@ -17,7 +17,7 @@ def export_format(name: str, flags: str = "current") -> Format:
         ExportError: there is none, or it cannot address a llama-server with these flags.
     """
     if name not in FORMATS:
-        near = difflib.get_close_matches(name, FORMATS, n=1)
+        near = nearest(name, FORMATS)
         hint = f"did you mean {near[0]}? There" if near else "there"
         raise ExportError(f"there is no format {name!r}: {hint} are {', '.join(FORMATS)}")
     found = FORMATS[name]

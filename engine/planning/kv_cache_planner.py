@@ -1,6 +1,5 @@
 """One model, one machine, one configuration to change and to ask: the planner as an object."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from engine.presets.preset import Preset, SamplingRules
 from engine.presets.programs import lm_studio
 from engine.presets.programs.base import ExportRequest
 from engine.presets.programs.llama_server import arguments
+from engine.validation import nearest
 
 DEFAULT_N_CTX = 4096
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -457,7 +457,7 @@ def _unknown(name: str) -> str | None:
     known = [*Values.__annotations__, "offload"]
     if name in known:
         return None
-    near = difflib.get_close_matches(name, known, n=1)
+    near = nearest(name, known)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return f"{name} is no setting: {hint}"
 

@@ -1,7 +1,6 @@
 """Presets: rules that a person writes in TOML, strictly read."""
 
-import difflib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,18 +13,16 @@ from engine.configuration import (
     KVTypeName,
     MinP,
     SamplingSettings,
-    SpeculationSettings,
     Temperature,
     TopP,
 )
-from engine.errors import PresetError, shown
+from engine.errors import PresetError
 from engine.files import SETTINGS_BYTES, read_text
 from engine.memory.units import GIB, MOST_BYTES
 from engine.parsing import parse_toml
+from engine.validation import explain, explained
 
 MOST_GIB = MOST_BYTES / GIB
-MOST_FAULTS = 50
-"""Faults that a message names."""
 
 Gib = Annotated[float, Field(ge=0, le=MOST_GIB)]
 
@@ -120,47 +117,6 @@ def parse_preset(text: str, source: str) -> Preset:
 
 
 def _all_faults(error: ValidationError, source: str) -> str:
-    faults = [_fault(tuple(map(str, item["loc"])), item["type"], item["msg"], item["input"])
-              for item in error.errors(include_url=False)[:MOST_FAULTS]]  # fmt: skip
-    lines = list({fault.split(" is ")[0]: fault for fault in reversed(faults)}.values())[::-1]
-    n_more = error.error_count() - len(faults)
-    count = f"{len(lines)} faults" if len(lines) > 1 else "one fault"
-    more = [f"and {n_more:,} more"] if n_more else []
-    return f"{source} has {count}:\n" + "\n".join(f"  {line}" for line in lines + more)
-
-
-def _fault(where: tuple[str, ...], kind: str, message: str, value: object) -> str:
-    known = _known_path(where)
-    key = ".".join(known)
-    match kind:
-        case "extra_forbidden" | "unexpected_keyword_argument":
-            near = difflib.get_close_matches(where[-1], _names_at(where[:-1]), n=1, cutoff=0.5)
-            hint = f": did you mean {near[0]}?" if near else ""
-            return f"{key} is no key{hint}"
-        case "missing":
-            return f"{key} is missing"
-        case _:
-            return f"{key} is {shown(value)}: {message[:1].lower()}{message[1:]}"
-
-
-def _known_path(where: tuple[str, ...]) -> tuple[str, ...]:
-    """A location without the names of union members, which pydantic appends."""
-    kept: list[str] = []
-    names = _names_at(())
-    for part in where:
-        if kept and kept[-1] not in ("draft", "speculation", "sampling") and part not in names:
-            break
-        kept.append(part)
-    return tuple(kept)
-
-
-def _names_at(where: tuple[str, ...]) -> list[str]:
-    match where[:1]:
-        case ("draft",):
-            return list(DraftRules.model_fields)
-        case ("speculation",):
-            return [each.name for each in fields(SpeculationSettings)]
-        case ("sampling",):
-            return [each.name for each in fields(SamplingRules)]
-        case _:
-            return list(Preset.model_fields)
+    faults = list(explain(error, Preset, unknown="no key"))
+    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
+    return f"{source} has {count}:\n  " + explained(faults, between="\n  ")

@@ -120,11 +120,11 @@ def test_what_is_wrong_is_named_all_at_once_and_the_rest_is_used(path: Path) -> 
     assert loaded.problem is not None
     for part in (
         str(path),
-        "[ui] them: is no setting, did you mean theme?",
-        "[chat] temperature: Input should be less than or equal to 5, but it is 9.0",
+        "[ui] them is no setting, did you mean theme?",
+        "[chat] temperature is 9.0: input should be less than or equal to 5",
         "[chat] top_k",
         "'many'",
-        "[speculations]: is no setting, did you mean speculation?",
+        "[speculations] is no setting, did you mean speculation?",
     ):
         assert part.replace("9.0", "9") in loaded.problem.replace("9.0", "9")
     assert loaded.settings.ui.animation == "none"

@@ -1,6 +1,5 @@
 """What an export is asked for and gives, what an import reads and gives, and a format of both."""
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,6 +12,7 @@ from engine.errors import PresetError
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.presets.programs.flags import CURRENT, FlagSet, FlagSetName
+from engine.validation import nearest
 
 if TYPE_CHECKING:
     from engine.presets.preset import Preset
@@ -213,7 +213,7 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
         return str(wanted)
     listed = ", ".join(names)
     if wanted is not None:
-        near = difflib.get_close_matches(wanted, list(names), n=1)
+        near = nearest(wanted, names)
         hint = f": did you mean {near[0]}?" if near else ""
         raise ImportedFileError(f"there is no {what} {wanted!r}{hint} There are {listed}")
     if len(names) != 1:

@@ -72,7 +72,8 @@ def validated(data: Data, source: str) -> "Preset":
     """
     from pydantic import ValidationError  # an export alone goes without
 
-    from engine.presets.preset import MOST_FAULTS, Preset
+    from engine.presets.preset import Preset
+    from engine.validation import MOST_FAULTS
 
     try:
         return Preset.model_validate({**data, "name": _preset_name(str(data["name"]))})

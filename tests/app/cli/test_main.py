@@ -131,9 +131,9 @@ def settings(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature: is no setting, did you mean"),
+        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature is no setting, did you mean"),
         ("\n[cache]\ncold = '9 giraffes'\n", "line 3, [cache] cold: "),
-        ("[cahce]\n", "line 1, [cahce]: is no setting, did you mean cache"),
+        ("[cahce]\n", "line 1, [cahce] is no setting, did you mean cache"),
         ("[models\n", "at line 1, column 8"),
     ],
 )

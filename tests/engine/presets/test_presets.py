@@ -43,8 +43,8 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
         parse_preset(text, "mine.toml")
     message = str(caught.value)
     assert "mine.toml has 5 faults" in message
-    assert "n_ctxx is no key: did you mean n_ctx?" in message
-    assert "speculation.predictr is no key: did you mean predictor?" in message
+    assert "n_ctxx is no key, did you mean n_ctx?" in message
+    assert "speculation.predictr is no key, did you mean predictor?" in message
     assert "type_k is 'q9'" in message
     assert "speculation.n_draft is 99" in message
     assert "n_ctx is 'big'" in message

@@ -1,0 +1,99 @@
+"""What is wrong with what a user wrote, and what was probably meant."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Union, get_args, get_origin
+
+from engine.errors import shown
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+MOST_FAULTS = 20
+"""Faults of one file that are named."""
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def nearest(wanted: str, names: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The names most like a wrong one, the most like first.
+
+    Args:
+        wanted: What was written.
+        names: What there is.
+        n: Most names.
+        cutoff: Least likeness, from 0 to 1.
+    """
+    import difflib  # for mistakes only
+
+    return difflib.get_close_matches(wanted, list(names), n=n, cutoff=cutoff)
+
+
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
+    """`, did you mean NAME?` with the name most like a wrong one; empty where none is like it."""
+    return "".join(f", did you mean {name}?" for name in nearest(wanted, names))
+
+
+def explain(
+    error: "ValidationError", model: "type[BaseModel]", *, unknown: str = "no key here"
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Where each fault is, and the rest of a sentence that begins with that key.
+
+    Args:
+        error: What `model` raised.
+        model: The model that was validated.
+        unknown: What a key is that the model does not have.
+    """
+    faults: dict[tuple[str, ...], str] = {}
+    for item in error.errors(include_url=False):
+        where, names = _known(tuple(map(str, item["loc"])), model)
+        if item["type"] in _UNKNOWN:
+            # A file may hold any number of them, and only the first are shown.
+            hint = did_you_mean(where[-1], names) if len(faults) < MOST_FAULTS else ""
+            listed = hint or f" (there are {', '.join(names)})"
+            faults.setdefault(where, f" is {unknown}{listed}")
+        elif item["type"] == "missing":
+            faults.setdefault(where, " is missing")
+        elif item["type"] == "value_error":
+            faults.setdefault(where, f": {item['msg'].removeprefix('Value error, ')}")
+        else:
+            message = f"{item['msg'][:1].lower()}{item['msg'][1:]}"
+            faults.setdefault(where, f" is {shown(item['input'])}: {message}")
+    yield from faults.items()
+
+
+def explained(faults: Iterable[tuple[tuple[str, ...], str]], *, between: str = "; ") -> str:
+    """The first faults, each with its key, and how many more there are."""
+    lines = [f"{'.'.join(where)}{reason}" for where, reason in faults]
+    more = [f"and {len(lines) - MOST_FAULTS:,} more"] if len(lines) > MOST_FAULTS else []
+    return between.join([*lines[:MOST_FAULTS], *more])
+
+
+def _known(where: tuple[str, ...], model: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A location without the members of unions, which pydantic appends, and the keys beside it."""
+    kept: list[str] = []
+    names: tuple[str, ...] = ()
+    for part in where:
+        inner = _fields_of(model)
+        if inner is None:
+            break
+        names = tuple(inner)
+        kept.append(part)
+        model = inner.get(part, inner.get(""))
+    return tuple(kept), names
+
+
+def _fields_of(model: object) -> dict[str, object] | None:
+    """The types of the fields of a model or data class; "" is any key of a collection."""
+    origin = get_origin(model)
+    if origin is Annotated:
+        return _fields_of(get_args(model)[0])
+    if origin in (Union, UnionType):
+        return next((found for each in get_args(model) if (found := _fields_of(each))), None)
+    if origin in (dict, tuple, list):
+        return {"": next((each for each in reversed(get_args(model)) if each is not ...), None)}
+    if (found := getattr(model, "model_fields", None)) is not None:
+        return {name: each.annotation for name, each in found.items()}
+    if isinstance(model, type) and is_dataclass(model):
+        return {each.name: each.type for each in fields(model)}
+    return None
