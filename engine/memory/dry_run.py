@@ -19,6 +19,9 @@ from engine.model.architecture import Model
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.dry_run")
 ANSWER_LIMIT_S = 20.0
+MAX_TOKENS = 10 << 20
+"""The longest context that a model was trained on (Llama 4 Scout): llama.cpp keeps 48 bytes of
+notes of each cell, which take it 0.2 s and 48 MB for a million."""
 KINDS = {
     "model": TermKind.WEIGHTS,
     "KV": TermKind.KV,
@@ -71,12 +74,17 @@ class DryRun:
     def measure(
         self, configuration: Configuration, target: Target = "kvchat"
     ) -> tuple[MeasuredBuffer, ...]:
-        """Give what llama.cpp would allocate for cache and graph of the model and of its draft.
+        """What llama.cpp would allocate for cache and graph of the model and of its draft.
 
         Raises:
             WorkerError: llama.cpp refuses the configuration, is not installed, crashed, or was
                 silent too long; the message says which.
         """
+        if configuration.n_ctx > MAX_TOKENS:
+            raise WorkerError(
+                f"llama.cpp's dry run takes notes of each token, and {configuration.n_ctx:,} are "
+                f"too many: ask for {MAX_TOKENS:,} at most, or trust the formula"
+            )
         found = self._buffers(request_of(configuration, target), "target")
         alone = configuration.of_draft(target)
         if alone is None:

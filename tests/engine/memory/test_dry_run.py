@@ -10,7 +10,7 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration, TensorOverride
 from engine.errors import WorkerError
-from engine.memory.dry_run import DryRun, MeasuredBuffer, request_of, with_measured
+from engine.memory.dry_run import MAX_TOKENS, DryRun, MeasuredBuffer, request_of, with_measured
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import Source, TermKind
@@ -96,6 +96,15 @@ def with_tensors(
 
 def kinds_of(buffers: tuple[MeasuredBuffer, ...], owner: str) -> dict[str, int]:
     return {b.kind: b.nbytes for b in buffers if b.owner == owner and b.nbytes}
+
+
+def test_more_tokens_than_any_model_knows_are_refused_before_anything_is_started() -> None:
+    now = Configuration(Path("/m.gguf"), MAX_TOKENS + 1)
+    with DryRun(command=("/no such program",)) as runner:
+        with pytest.raises(WorkerError, match=r"10,485,761 are too many: ask for 10,485,760"):
+            runner.measure(now)
+        with pytest.raises((WorkerError, OSError), match="no such program"):
+            runner.measure(replace(now, n_ctx=MAX_TOKENS))
 
 
 def test_a_request_names_what_llama_cpp_is_given() -> None:
