@@ -17,41 +17,53 @@ from engine.model.architecture import Architecture, Model
 from engine.model.families import MAMBA, RECURRENT
 
 LEAST_NODES, NODES_OF_TENSOR = 1024, 8
-"""Room of a graph (`graph_max_nodes`)."""
+"""Operations that a graph has room for (`graph_max_nodes`)."""
 TABLE_SIZES = (1031, 2053, 4099, 8209, 16411, 32771)
-"""Primes that ggml rounds the room of its table up to (`ggml_hash_size`)."""
+"""Primes that ggml rounds the room of its table up to (`ggml_hash_size`); it holds operations,
+weights, caches and inputs."""
 N_INPUTS = 8
 ROTATION_NODES, ROTATED_HEADS = 6, 64
 """A quantised cache is rotated, in each layer, where heads are a multiple of so many elements."""
+GROUP_NODES, SHARED_NODES = 14, 5
+"""Operations of a layer that chooses groups of experts first, and of shared experts."""
+PLAIN_ATTENTION_NODES = 5
+"""Operations of a layer without flash attention, beside those that it has with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNodes:
-    """Operations of a graph: in each layer, in it for each expert of a token, and around layers."""
+    """Operations of a graph: in each layer, in it for each expert of a token, and around layers.
+
+    A layer without biases, shared experts and clamps, of separate queries, keys and values.
+    """
 
     n_layer: int
     n_expert: int = 2
     n_around: int = 8
+    n_fused: int = -2
+    """More operations in a layer where one matrix gives queries, keys and values."""
 
 
 CROWDED = {
     "arcee": GraphNodes(31),
-    "bailingmoe": GraphNodes(48),
-    "chatglm": GraphNodes(29),
-    "dbrx": GraphNodes(42),
-    "falcon": GraphNodes(27),
+    "bailingmoe": GraphNodes(43),
+    "chatglm": GraphNodes(30),
+    "dbrx": GraphNodes(43),
+    "falcon": GraphNodes(28),
     "granitemoe": GraphNodes(45),
     "grovemoe": GraphNodes(69, 4),
-    "mpt": GraphNodes(26),
+    "minicpm": GraphNodes(45),
+    "mpt": GraphNodes(28),
     "olmo": GraphNodes(29),
-    "olmoe": GraphNodes(42),
-    "phimoe": GraphNodes(50),
+    "olmoe": GraphNodes(42, n_fused=4),
+    "phimoe": GraphNodes(44),
     "qwen3moe": GraphNodes(47),
     "qwen3vlmoe": GraphNodes(47, 2, 14),
 }
 """Architectures of few tensors and many operations; counted in their graphs (`src/models`)."""
-EQUAL_SLOTS = frozenset({"kimi-linear"})
-"""Architectures whose graph wants as many tokens of each slot (`build_arch_graph`)."""
+EQUAL_SLOTS = frozenset({"kimi-linear", "minimax-01"})
+"""Architectures whose graph is laid out once more for one slot (`sched_reserve`), which then has to
+have as many tokens for each separate cache."""
 RWKV_STEPS: dict[Instructions, int] = {"none": 32, "avx2": 32, "avx512": 64, "arm": 16}
 """Elements that the CPU's kernel of RWKV 7 takes at once (`GGML_F32_STEP`)."""
 RWKV_CUDA_HEADS = (64, 128)
@@ -81,43 +93,63 @@ def _reasons(model: Model, shape: CacheShape, where: Placement) -> Iterator[str]
             f"{architecture.name} biases scores by position, which {shape.n_streams} separate "
             "caches cannot be: use one slot, or let the slots share their cells (kv_unified)"
         )
-    if architecture.name in EQUAL_SLOTS and shape.n_graph_tokens % shape.n_slots:
+    if architecture.name in EQUAL_SLOTS and shape.n_graph_tokens % shape.n_streams:
         yield (
             f"a micro-batch of {shape.n_graph_tokens} tokens is no multiple of {shape.n_slots} "
-            f"slots, which {architecture.name} wants: take another number of slots"
+            f"slots, which {architecture.name} wants: take another number of slots, or let them "
+            "share their cells (kv_unified)"
         )
-    n_nodes, room = _n_nodes(model, shape), _room(model)
-    if n_nodes > room:
-        yield (
-            f"the graph has {n_nodes} operations and tensors with a cache of {shape.type_k} and "
-            f"{shape.type_v}, and there is room for {room}: use f16 for keys and values"
-        )
+    yield from _crowded_graph(model, shape)
     for device in where.distinct_devices:
         yield from _odd_rwkv_heads(architecture, device)
 
 
-def _n_nodes(model: Model, shape: CacheShape) -> int:
-    """Give the operations of the largest graph with its weights and caches, 0 if not counted."""
+def _crowded_graph(model: Model, shape: CacheShape) -> Iterator[str]:
     architecture = model.architecture
     counted = CROWDED.get(architecture.name)
     if counted is None:
-        return 0
-    n_rotated = sum(
-        is_quantized(name) and dims[0] % ROTATED_HEADS == 0
-        for name, dims in (
-            (shape.type_k, architecture.k_head_dims),
-            (shape.type_v, architecture.v_head_dims),
+        return
+    n_tensors = len(model.file.tensors)
+    n_most = max(LEAST_NODES, NODES_OF_TENSOR * n_tensors)
+    n_layer = _layer_nodes(model, counted) + _cache_nodes(architecture, shape)
+    n_nodes = architecture.n_layers * n_layer + counted.n_around + N_INPUTS
+    n_held = n_nodes + n_tensors + 2 * architecture.n_layers  # keys and values
+    room = next((size for size in TABLE_SIZES if size >= n_most), n_most)
+    if n_nodes > n_most or n_held > room:
+        found, most = (n_nodes, n_most) if n_nodes > n_most else (n_held, room)
+        what = "operations" if n_nodes > n_most else "operations and tensors"
+        yield (
+            f"the graph has {found} {what} with a cache of {shape.type_k} and {shape.type_v}, and "
+            f"there is room for {most}: use f16 for keys and values"
         )
-    )
-    n_layer = counted.n_layer + counted.n_expert * architecture.n_experts_used
-    n_layer += ROTATION_NODES * n_rotated + 2  # its caches
-    n_around = counted.n_around + N_INPUTS + len(model.file.tensors)
-    return architecture.n_layers * n_layer + n_around
 
 
-def _room(model: Model) -> int:
-    wanted = max(LEAST_NODES, NODES_OF_TENSOR * len(model.file.tensors))
-    return next((size for size in TABLE_SIZES if size >= wanted), wanted)
+def _layer_nodes(model: Model, counted: GraphNodes) -> int:
+    """Operations of a layer, by the tensors that the first one has."""
+    file, architecture = model.file, model.architecture
+    prefix = "blk.0."
+    names = {t.name.removeprefix(prefix) for t in file.tensors if t.name.startswith(prefix)}
+    is_fused = "attn_qkv.weight" in names
+    n_nodes = counted.n_layer + sum(name.endswith(".bias") for name in names)
+    n_nodes += counted.n_fused * is_fused + 2 * ("attn_norm_2.weight" in names)
+    if file.values.get(f"{architecture.name}.attention.clamp_kqv"):
+        n_nodes += 1 if is_fused else 3
+    if not architecture.is_moe:
+        return n_nodes
+    n_used = architecture.n_experts_used
+    n_groups = file.integer(f"{architecture.name}.expert_group_count") or 0
+    n_nodes += counted.n_expert * n_used + (n_used == 1) - (not architecture.widths.is_expert_gated)
+    n_nodes += SHARED_NODES * ("ffn_up_shexp.weight" in names)
+    return n_nodes + GROUP_NODES * (n_groups > 1)
+
+
+def _cache_nodes(architecture: Architecture, shape: CacheShape) -> int:
+    """Operations of a layer by its cache: rotations of quantised types, slots apart, attention."""
+    caches = (shape.type_k, architecture.k_head_dims), (shape.type_v, architecture.v_head_dims)
+    n_rotated = sum(is_quantized(name) and dims[0] % ROTATED_HEADS == 0 for name, dims in caches)
+    n_apart = 0 if shape.n_streams == 1 else 2 if shape.flash_attention else 1
+    n_plain = 0 if shape.flash_attention else PLAIN_ATTENTION_NODES
+    return ROTATION_NODES * n_rotated + n_apart + n_plain
 
 
 def _odd_rwkv_heads(architecture: Architecture, device: Device) -> Iterator[str]:

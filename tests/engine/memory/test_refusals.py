@@ -16,6 +16,8 @@ from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from engine.model.gguf import Value
+from engine.model.layouts import tables as t
+from engine.model.layouts.tables import uniform
 from engine.planning.goals import Goal, Limits
 from engine.planning.search import search
 from tests.made_models import made_model
@@ -27,6 +29,8 @@ SMALL: dict[str, Value] = {
     "embedding_length": 512, "attention.head_count": 8, "attention.head_count_kv": 4,
     "feed_forward_length": 256,
 }  # fmt: skip
+
+GROUPS: dict[str, Value] = {"expert_group_count": 4, "expert_group_used_count": 2}
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +109,49 @@ def test_graphs_of_few_tensors_are_refused_as_llama_cpp_does(
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("n_slots", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "n_layers", "n_used", "keys", "settings", "is_too_much"),
+    [
+        ("minicpm-2b", 24, 8, {}, {}, True),
+        ("minicpm-2b", 24, 7, {}, {}, False),
+        ("qwen3-30b-a3b", 48, 12, GROUPS, {}, True),
+        ("qwen3-30b-a3b", 48, 12, {}, {}, False),
+        ("qwen3-30b-a3b", 48, 18, {}, {"n_slots": 8}, True),
+        ("qwen3-30b-a3b", 48, 18, {}, {"n_slots": 8, "kv_unified": True}, False),
+        ("qwen3-30b-a3b", 48, 20, {}, {"type_v": "f16", "flash_attention": "off"}, True),
+        ("qwen3-30b-a3b", 48, 20, {}, {"type_v": "f16"}, False),
+    ],
+)
+def test_groups_of_experts_slots_and_attention_count(
+    name: str, n_layers: int, n_used: int, keys: dict[str, Value], settings: dict[str, object], *,
+    is_too_much: bool, tmp_path: Path, dry_run: DryRun,
+) -> None:  # fmt: skip
+    entry = find_entry(name)
+    counts = {"block_count": n_layers, "expert_count": 128, "expert_used_count": n_used}
+    model = made_model(
+        tmp_path / "m.gguf",
+        entry.architecture,
+        {**entry.values, **SMALL, **counts, **keys},
+        traits=entry.traits,
+        layout=uniform(t.ATTENTION, t.FFN_NORM, t.EXPERTS) if name == "minicpm-2b" else None,
+    )
+    plain = Configuration(model.file.path, 4096, flash_attention="on", type_k="q8_0", type_v="q8_0")
+    now = replace(plain, **settings)  # type: ignore[arg-type]  # by name
+    assert is_refused(model, now) == stops(dry_run, now) == is_too_much
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "minimax-text-01"])
+@pytest.mark.parametrize(("n_slots", "kv_unified"), [(3, False), (3, True), (4, False)])
 def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
-    n_slots: int, tmp_path: Path, dry_run: DryRun
+    name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
-    entry = find_entry("kimi-linear-48b-a3b")
+    entry = find_entry(name)
     path = tmp_path / "m.gguf"
     model = made_model(path, entry.architecture, entry.values, traits=entry.traits)
-    now = Configuration(path, 4096, n_slots=n_slots)
-    assert is_refused(model, now) == stops(dry_run, now) == (n_slots == 3)
+    now = Configuration(path, 4096, n_slots=n_slots, kv_unified=kv_unified)
+    is_uneven = n_slots == 3 and not kv_unified
+    assert is_refused(model, now) == stops(dry_run, now) == is_uneven
 
 
 @pytest.mark.model
