@@ -7,8 +7,10 @@ a session, an estimate and an export are made from.
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import cache
+from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 Target = Literal["kvchat", "llama-server"]
 """The program that a configuration is for: slots, rows of logits and window caches differ."""
@@ -23,7 +25,12 @@ MOST_COUNT = 2**31 - 1
 MAX_DRAFT = 16
 """Most tokens a draft may have; `n_outputs_max` of the target is one more."""
 MAX_PATTERN = 64
+MAX_BATCH = 65536
+MAX_SLOTS = 256
 MOST_DEVICES = 128
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 
 
 class Bounds:
@@ -43,13 +50,26 @@ class Bounds:
     ) -> dict[str, object]:
         return {**handler(source), **self._constraints}
 
+    def __str__(self) -> str:
+        """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
+        limits = self._constraints
+        low = limits.get("ge", f"above {limits.get('gt')},")
+        if limits.get("le") == MOST_COUNT:
+            return f"{low} or more"
+        high = limits.get("le", f"below {limits.get('lt')}")
+        return f"{low} to {high}"
+
+    def allow(self, value: float) -> bool:
+        """Whether a number is within; what is none never is."""
+        return all(_COMPARE[name](value, bound) for name, bound in self._constraints.items())
+
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 """How pydantic reads these dataclasses: no key that is none, no number that is none."""
 Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
 PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
-Batch = Annotated[int, Bounds(ge=1, le=65536)]
+Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
 TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
@@ -175,6 +195,27 @@ class SamplingSettings:
     min_p: MinP = 0.0
 
 
+def out_of_bounds(settings: SamplingSettings) -> list[str]:
+    """The values outside their bounds, each with its name and what is allowed."""
+    found = ((name, getattr(settings, name), bounds) for name, bounds in _sampling_bounds())
+    return [
+        f"{name} is {value}, allowed is {bounds}"
+        for name, value, bounds in found
+        if not bounds.allow(value)
+    ]
+
+
+@cache
+def _sampling_bounds() -> tuple[tuple[str, Bounds], ...]:
+    hints = get_type_hints(SamplingSettings, include_extras=True)
+    return tuple(
+        (name, bounds)
+        for name, hint in hints.items()
+        for bounds in getattr(hint, "__metadata__", ())
+        if isinstance(bounds, Bounds)
+    )
+
+
 DRAFT_N_CTX = 4096
 """Context of a draft model where no other was asked for: it reads the end of a longer line."""
 
@@ -214,7 +255,7 @@ class EngineSettings:
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512
-    n_slots: Annotated[int, Bounds(ge=1, le=256)] = 1
+    n_slots: Annotated[int, Bounds(ge=1, le=MAX_SLOTS)] = 1
     """Requests that llama-server answers, or chats that kvchat's context holds, side by side."""
     kv_unified: bool = False
     """Whether the slots share their cells."""

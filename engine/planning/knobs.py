@@ -10,7 +10,9 @@ from pathlib import Path
 
 from engine.configuration import (
     DRAFT_N_CTX,
+    MAX_BATCH,
     MAX_DRAFT,
+    MAX_SLOTS,
     DraftConfiguration,
     PredictorName,
 )
@@ -42,7 +44,7 @@ from engine.planning.values import (
     step_among,
 )
 
-MAX_CONTEXT, MAX_BATCH, MAX_SLOTS, MAX_GPU = 16 * 1024**2, 65536, 256, 15
+MAX_CONTEXT, MAX_GPU = 16 * 1024**2, 15
 SHARE_STEP = 5
 """Percent that a step moves from one GPU to the others."""
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import SamplingSettings
+from engine.configuration import SamplingSettings, out_of_bounds
 from engine.errors import DecodeError, PresetError
 from engine.sampling.dice import Dice
 from engine.sampling.distribution import Distribution, certain
@@ -46,27 +46,7 @@ def check_sampling(settings: SamplingSettings) -> None:
     Raises:
         PresetError: a value outside its range; the message names value and range.
     """
-    rules = (
-        ("temperature", settings.temperature, 0.0 <= settings.temperature <= 10.0, "0 to 10"),
-        ("top_k", settings.top_k, settings.top_k >= 0, "0 (off) or more"),
-        ("top_p", settings.top_p, 0.0 < settings.top_p <= 1.0, "above 0, to 1"),
-        ("min_p", settings.min_p, 0.0 <= settings.min_p < 1.0, "0 to below 1"),
-        (
-            "repetition_penalty",
-            settings.repetition_penalty,
-            0.0 < settings.repetition_penalty <= 10.0,
-            "above 0, to 10",
-        ),
-        (
-            "repetition_window",
-            settings.repetition_window,
-            settings.repetition_window >= 0,
-            "0 (off) or more",
-        ),
-    )
-    wrong = [
-        f"{name} is {value}, allowed is {allowed}" for name, value, ok, allowed in rules if not ok
-    ]
+    wrong = out_of_bounds(settings)
     if wrong:
         raise PresetError("; ".join(wrong))
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from engine.configuration import (
     Configuration,
     ControllerName,
+    DraftConfiguration,
     PredictorName,
     SpeculationSettings,
 )
@@ -193,6 +194,52 @@ def test_every_field_comes_back_or_is_named_in_a_remark(
         assume(False)
         raise
     assert lost == []
+
+
+def configuration_of(preset: Preset, like: Configuration) -> Configuration:
+    """The numbers of a preset, with those of `like` where it leaves any open."""
+    draft, layers = preset.draft, {"auto": like.n_gpu_layers, "all": -1}
+    return replace(
+        like,
+        **preset.shared(),
+        n_ctx=preset.n_ctx if isinstance(preset.n_ctx, int) else like.n_ctx,
+        n_gpu_layers=layers.get(str(preset.n_gpu_layers), preset.n_gpu_layers),
+        n_cpu_moe=layers.get(str(preset.n_cpu_moe), preset.n_cpu_moe),
+        mmproj_path=None if preset.mmproj is None else Path(preset.mmproj),
+        lora_paths=tuple(map(Path, preset.lora)),
+        draft=draft
+        and DraftConfiguration(
+            Path(draft.model),
+            like.n_ctx,
+            layers.get(str(draft.n_gpu_layers), draft.n_gpu_layers),  # type: ignore[arg-type]  # a count
+            draft.type_k,
+            draft.type_v,
+        ),
+        sampling=preset.sampling.settings(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_name", "flags"), EVERYWHERE, ids=lambda each: getattr(each, "name", each)
+)
+@given(configuration=configurations())
+@settings(max_examples=25)
+def test_what_came_back_once_comes_back_the_same(
+    format_name: str, flags: FlagSet, configuration: Configuration
+) -> None:
+    def there_and_back(leaving: Configuration) -> Preset:
+        request = ExportRequest(leaving, name="there and back", flag_set=flags)
+        text = FORMATS[format_name].render(request).text
+        return read_text(text, name="back", model=str(leaving.model_path)).preset
+
+    if flags.name == "ik":
+        configuration = replace(configuration, lora_paths=())
+    try:
+        once = there_and_back(configuration)
+    except ExportError:
+        assume(False)
+        raise
+    assert there_and_back(configuration_of(once, configuration)) == once
 
 
 @given(configuration=configurations())
