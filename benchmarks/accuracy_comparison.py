@@ -133,7 +133,8 @@ def _with_total(row: Row, device: str, planned: Sizes, measured: Mapping[str, in
 def _compute_range(terms: Mapping[str, Mapping[str, object]]) -> tuple[int, int]:
     term = terms.get("compute", {"nbytes": 0})
     low, high = (term.get(name) for name in ("low_bytes", "high_bytes"))
-    return _whole(low or term["nbytes"]), _whole(high or term["nbytes"])
+    nbytes = term["nbytes"]
+    return _whole(nbytes if low is None else low), _whole(nbytes if high is None else high)
 
 
 def _by_device(truth: Row) -> dict[str, Sizes]:

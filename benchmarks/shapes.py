@@ -1,6 +1,6 @@
 """Writes headers of made-up models with the tensors that llama.cpp's own loader asks for.
 
-    ../.venv/bin/python shapes.py FOLDER --llama-cpp SOURCE [--only ARCHITECTURE] [--seeds 1]
+    shapes.py FOLDER --llama-cpp SOURCE [--only ARCHITECTURE] [--seeds 1] [--first 0]
 
 A model of each size is drawn for each architecture that llama.cpp has, and published models are
 added (`shape_keys.py`). The loader names the keys that it reads and the tensors with their shapes
@@ -210,7 +210,8 @@ def built_loader(source: Path, folder: Path) -> Path:
 @click.option("--llama-cpp", "source", type=click.Path(path_type=Path), required=True)
 @click.option("--only", "wanted", multiple=True, help="Architectures; all without.")
 @click.option("--seeds", default=1, show_default=True, help="Models of each size.")
-def main(folder: Path, source: Path, wanted: tuple[str, ...], seeds: int) -> None:
+@click.option("--first", default=0, show_default=True, help="Seed of the first model of a size.")
+def main(folder: Path, source: Path, wanted: tuple[str, ...], seeds: int, first: int) -> None:
     """Write the headers of made-up models."""
     folder.mkdir(parents=True, exist_ok=True)
     loader, quantizer = Loader(built_loader(source, folder)), Quantizer()
@@ -221,7 +222,7 @@ def main(folder: Path, source: Path, wanted: tuple[str, ...], seeds: int) -> Non
     n_written = 0
     with DryRun() as dry_run:
         for size, architecture in drawn:
-            for seed in range(seeds):
+            for seed in range(first, first + seeds):
                 n_written += written(architecture, size, seed * N_TRIES, folder, loader,
                                      quantizer, dry_run)  # fmt: skip
     click.echo(f"{n_written} files of {len(names)} architectures")

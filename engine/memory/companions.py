@@ -12,7 +12,7 @@ from engine.memory.compute import head_bytes
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layers_kv_bytes
 from engine.memory.placement import Placement
-from engine.memory.terms import Ledger, Source, Target, TermKind
+from engine.memory.terms import Ledger, Source, Target, TermKind, within
 from engine.memory.weights import LAYER
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
@@ -47,7 +47,7 @@ def add_head(
     graph = head_bytes(architecture, shape)
     device = where.output_device
     note = "graph of the next-token head"
-    ledger.add(device, TermKind.DRAFT, graph, Source.ESTIMATED, note, spread=0.25)
+    ledger.add(device, TermKind.DRAFT, graph, Source.ESTIMATED, note, within(graph, 0.25))
 
 
 def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -> None:
@@ -59,7 +59,7 @@ def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -
     ledger.add(device, TermKind.PROJECTOR, weights, Source.EXACT, "tensor table")
     graph = projector_graph_bytes(projector)
     note = "graph of one large image"
-    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, spread=0.6)
+    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, within(graph, 0.6))
 
 
 def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placement) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.memory.companions import add_adapters, add_head, add_projector, has_head
-from engine.memory.flash_attention import falls_off_flash_attention
+from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.placement import Placement, place
 from engine.memory.refusals import check_not_aborted
-from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind
+from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
 from engine.memory.units import format_bytes
 from engine.memory.warnings import warnings_for
 from engine.memory.weights import weights_of
@@ -107,6 +107,7 @@ def shape_for(
         shape,
         flash_attention=shape.flash_attention and is_possible,
         n_rollback=configuration.n_mtp_draft if rolls_back else 0,
+        is_causal=not architecture.attends_in_batch,
     )
 
 
@@ -202,13 +203,13 @@ def _add_memory(
     where: Placement,
 ) -> None:
     source = Source.ESTIMATED if architecture.doubts else Source.EXACT
-    note, spread = "; ".join(architecture.doubts), 0.5 if architecture.doubts else 0.0
+    note, share = "; ".join(architecture.doubts), 0.5 if architecture.doubts else 0.0
     for kind, sizes in (
         (TermKind.KV, layer_kv_bytes(architecture, shape)),
         (TermKind.STATE, layer_state_bytes(architecture, shape)),
     ):
         for device, nbytes in _by_device(sizes, configuration, where, ledger.cpu).items():
-            ledger.add(device, kind, nbytes, source, note, spread)
+            ledger.add(device, kind, nbytes, source, note, within(nbytes, share))
 
 
 def _by_device(

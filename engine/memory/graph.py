@@ -5,31 +5,126 @@ llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph
 (`ggml/src/ggml-backend.cpp`).
 """
 
+from dataclasses import dataclass, field, replace
+
 from engine.configuration import Configuration
 from engine.memory.compute import (
     FLOAT_BYTES,
+    HALF_BYTES,
+    RWKV7,
+    UNROTATED,
+    Place,
     attention_bytes,
+    compute_bounds,
+    decay_bytes,
+    is_turned,
+    is_unrotated,
     layers_bytes,
     logits_bytes,
     mask_bytes,
     output_bytes,
-    relative_spread,
+    scores_width,
 )
-from engine.memory.flash_attention import UNSCANNED, cuda_copy_bytes, leaves_gpus, strays
+from engine.memory.cuda_kernels import (
+    Scan,
+    attending_layers,
+    cast_bytes,
+    cast_shape,
+    cuda_copy_bytes,
+    leaves_gpus,
+    scan_of,
+    strays,
+)
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_state_bytes, layers_kv_bytes
+from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
 from engine.memory.placement import LEAST_TOKENS, Placement, offloaded_tensor_bytes
+from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
+from engine.memory.weights import learns_positions, splits_biases
 from engine.model.architecture import Architecture, Model
 
 CELL_BYTES = 8
 """The number of a cell, as an input of the graph."""
 SHARED_COPIES = 4
 """Copies of a shared cache that were alive at once, on stand-ins for GPUs."""
+TOKEN_SHIFTS = frozenset({"rwkv6", "rwkv7"})
+"""Architectures whose first layer on a GPU mixes hidden states of the GPU before it."""
 MASKS_CROSS = frozenset({"minimax-m3"})
 """Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
+MASKS_APART = frozenset({"glm5-next"})
+"""Architectures whose sparse layers each take a copy of the mask, all from the start."""
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A model's graph on the devices of a placement."""
+
+    model: Model
+    configuration: Configuration
+    shape: CacheShape
+    where: Placement
+    architecture: Architecture = field(init=False)
+    scan: Scan | None = field(init=False)
+    is_pipelined: bool = field(init=False)
+    """Whether several GPUs work on different micro-batches at once, which multiplies inputs."""
+    is_offloaded: bool = field(init=False)
+    """Whether layers of main memory are computed on the first GPU when a batch is large: with no
+    layer on a GPU, too, as long as llama.cpp finds one."""
+    attends_on_cpu: bool = field(init=False)
+    """Whether the CPU attends for layers of GPUs: it alone has a kernel."""
+    is_turned: bool = field(init=False)
+    """Whether `auto` ended without flash attention: values are kept for it, and transposed."""
+
+    def __post_init__(self) -> None:
+        shape, architecture = self.shape, self.model.architecture
+        found = {
+            "architecture": architecture,
+            "scan": scan_of(self.model),
+            "is_pipelined": _is_pipelined(self.configuration, self.where),
+            "is_offloaded": bool(self.where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS,
+            "attends_on_cpu": leaves_gpus(architecture, shape),
+            "is_turned": self.configuration.flash_attention == "auto"
+            and architecture.has_flash_attention
+            and not shape.flash_attention,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_copies(self) -> int:
+        """How often each input is kept."""
+        return PIPELINE_COPIES if self.is_pipelined else 1
+
+    @property
+    def has_cpu_layers(self) -> bool:
+        """Whether layers lie in main memory."""
+        return any(device.kind == "cpu" for device in self.where.distinct_devices)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether model and cache lie on GPUs altogether."""
+        is_moved = self.configuration.tensor_overrides or self.configuration.n_cpu_moe
+        return self.configuration.offload_kqv and not is_moved and not self.has_cpu_layers
+
+    def layers_on(self, device: Device) -> list[int]:
+        """The layers of a device that a main context runs: not those of a next-token head."""
+        return [
+            index
+            for first, end, other in self.where.spans
+            if other == device
+            for index in range(first, min(end, self.architecture.n_layers))
+        ]
+
+    def part(self, indices: list[int]) -> Architecture:
+        """The model as if it had these layers alone; whole where layers share their caches."""
+        architecture, chosen = self.architecture, set(indices)
+        if len(chosen) >= architecture.n_layers or architecture.n_sharing:
+            return architecture
+        layers = {i: layer for i, layer in architecture.layers.items() if i in chosen}
+        states = {i: row for i, row in architecture.states.items() if i in chosen}
+        return replace(architecture, layers=layers, states=states)
 
 
 def add_graph(
@@ -41,165 +136,121 @@ def add_graph(
     n_outputs: int,
 ) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
-    architecture = model.architecture
-    is_copied = is_pipelined(configuration, where)
-    visited = where.gpus[:1] if is_offloaded(shape, where) else ()
+    graph = Graph(model, configuration, shape, where)
+    visited = where.gpus[:1] if graph.is_offloaded else ()
     for device in dict.fromkeys((*where.distinct_devices, where.output_device, *visited)):
-        layers, note = 0, "formula"
-        if device.kind == "gpu":
-            layers = gpu_layers_bytes(model, configuration, shape, where, device)
-            note = "formula, not measured on this GPU"
-        elif device in where.distinct_devices and not is_offloaded(shape, where):
-            layers = layers_bytes(architecture, shape)
-        crossing = 0
-        if is_copied and device in where.distinct_devices:
-            crossing = crossing_bytes(architecture, shape, where, device)
-        if layers and crossing:
-            layers += PIPELINE_COPIES * crossing - input_bytes(architecture, shape)
-            layers += PIPELINE_COPIES * returning_bytes(architecture, shape, where, device)
-            layers += PIPELINE_COPIES * chosen_masks_bytes(architecture, shape, where, device)
+        note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
+        layers, crossing = _layers_on_device_bytes(graph, device)
         logits = 0
         if device == where.output_device:
-            logits = logits_bytes(architecture, shape, n_outputs) + PIPELINE_COPIES * crossing
+            logits = logits_bytes(graph.architecture, shape, n_outputs) + crossing
         nbytes = max(layers, logits)
         if nbytes:
-            spread = relative_spread(architecture, shape, nbytes)
-            spread = max(spread, visiting_spread(architecture, configuration, where))
-            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, spread)
-    _add_host_buffers(ledger, model, configuration, shape, where)
-    rows = output_bytes(architecture, n_outputs)
+            place: Place = "cpu"
+            if device.kind == "gpu":
+                place = "gpu" if graph.is_whole else "visited gpu"
+            elif where.gpus:
+                place = "visited host"
+            bounds = compute_bounds(graph.architecture, shape, nbytes, place)
+            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+    _add_host_buffers(ledger, graph)
+    rows = output_bytes(graph.architecture, n_outputs)
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
 
 
-def visiting_spread(
-    architecture: Architecture, configuration: Configuration, where: Placement
-) -> float:
-    """Give how far a buffer may be off, as a part of it: more where layers or caches visit GPUs.
+def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
+    """The buffer of a device's layers, and the copies of what crosses to it that are in it."""
+    if device.kind == "cpu":
+        is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
+        return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
+    layers, own = _gpu_layers_bytes(graph, device), graph.layers_on(device)
+    if not own:
+        return layers, 0
+    part = graph.part(own)
+    layers += graph.n_copies * _masks_apart_bytes(graph, part)
+    if not graph.is_pipelined:
+        return layers, 0
+    crossing = PIPELINE_COPIES * _crossing_bytes(graph, part, device)
+    layers += crossing - _input_bytes(graph, part)
+    layers += PIPELINE_COPIES * _returning_bytes(graph, part, device)
+    layers += PIPELINE_COPIES * _chosen_masks_bytes(graph, part, device)
+    return layers, crossing
 
-    The scatter of 95 % of shapes of all architectures against dry runs (`docs/accuracy.md`).
+
+def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
+    """The buffer of the layers that a GPU runs, with the copies that CUDA and the scheduler make.
+
+    The first GPU also runs the layers of main memory, whose weights visit it.
     """
-    if not where.gpus:
-        return 0.0
-    if _is_whole(configuration, where):
-        return 0.35 if architecture.states else 0.25
-    return 0.5
-
-
-def _is_whole(configuration: Configuration, where: Placement) -> bool:
-    """Whether model and cache lie on GPUs altogether."""
-    is_moved = configuration.tensor_overrides or configuration.n_cpu_moe
-    return configuration.offload_kqv and not is_moved and not _has_layers_on_cpu(where)
-
-
-def crossing_bytes(
-    architecture: Architecture, shape: CacheShape, where: Placement, device: Device
-) -> int:
-    """Give what crosses to a GPU before its first layer: inputs, hidden states, gates of Mamba.
-
-    Behind the first GPU hidden states cross as they are and normed.
-    """
-    is_first = device == where.gpus[0]
-    width = (1 if is_first else 2) * architecture.d_hidden + architecture.side_width
-    first = next((first for first, _, other in where.spans if other == device), None)
-    if first in architecture.states:
-        width += architecture.widths.state_input // (2 if is_first else 1)
-    inputs = _cell_bytes(architecture, shape) + mask_bytes(architecture, shape)
-    return shape.n_graph_tokens * width * FLOAT_BYTES + inputs
-
-
-def returning_bytes(
-    architecture: Architecture, shape: CacheShape, where: Placement, device: Device
-) -> int:
-    """Give the results of attention and scans that the CPU ran, for each layer of a GPU."""
-    on_device = [i for i, other in enumerate(where.layer_devices) if other == device]
-    width = 0
-    if architecture.name in UNSCANNED:
-        width = len(architecture.states.keys() & on_device) * architecture.widths.state_input // 2
-    if leaves_gpus(architecture, shape):
-        heads = [architecture.layers[i].n_heads for i in on_device if i in architecture.layers]
-        width += sum(heads) * max(architecture.v_head_dims)
-    return shape.n_graph_tokens * width * FLOAT_BYTES
-
-
-def chosen_masks_bytes(
-    architecture: Architecture, shape: CacheShape, where: Placement, device: Device
-) -> int:
-    """Give the masks of chosen tokens that cross to the layers behind the first GPU.
-
-    Those of one slot, or of slots with caches of their own: in a unified cache nothing is chosen.
-    """
-    is_sparse = shape.flash_attention and (shape.n_slots == 1 or not shape.kv_unified)
-    if architecture.name not in MASKS_CROSS or device == where.gpus[0] or not is_sparse:
+    shape, visits = graph.shape, device == graph.where.gpus[0] and graph.is_offloaded
+    own = graph.layers_on(device)
+    visiting = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and visits
+                for i in graph.layers_on(cpu)]  # fmt: skip
+    if not own and not visits:
         return 0
-    sparse = {i for i, layer in architecture.layers.items() if layer.indexer_k_width}
-    n_layers = sum(i in sparse for i, other in enumerate(where.layer_devices) if other == device)
-    return n_layers * shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
-
-
-def gpu_layers_bytes(
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-    device: Device,
-) -> int:
-    """Give the buffer of a GPU's layers: with the copies that CUDA and the scheduler make."""
-    architecture, layers = model.architecture, 0
-    is_first, whole = device == where.gpus[0], layers_bytes(architecture, shape)
-    if _has_last_layer_alone(where, device):
-        whole = attention_bytes(architecture, shape)
-    if device in where.distinct_devices:
-        attention = attention_bytes(architecture, shape) + cuda_copy_bytes(architecture, shape)
-        layers = max(whole, attention)
-        layers -= mask_bytes(architecture, shape) * leaves_gpus(architecture, shape)
-    visits = is_first and is_offloaded(shape, where)
+    part = graph.part([*own, *visiting]) if own or visiting else graph.architecture
+    seen = _without_attention(shape) if graph.attends_on_cpu else shape
+    attention = attention_bytes(part, seen) + _turned_values_bytes(graph, part)
+    is_alone = _is_last_layer(graph, [*own, *visiting])
+    whole = attention if is_alone else layers_bytes(part, seen)
+    if graph.attends_on_cpu:
+        attention, whole = (n - mask_bytes(part, seen) for n in (attention, whole))
+    layers = max(whole, attention + cuda_copy_bytes(part, shape)) if own else 0
+    if graph.attends_on_cpu and (cast := cast_bytes(part, shape)):
+        is_copied = bool(visiting) or not graph.configuration.offload_kqv
+        layers = max(layers, attention + cast + is_copied * _copied_cache_bytes(part, shape))
     if visits:
-        visiting = offloaded_tensor_bytes(model, configuration, where)
-        layers = max(layers, whole + visiting if visiting else 0)
-    if not configuration.offload_kqv or (visits and _has_layers_on_cpu(where)):
-        layers = max(layers, attention_over_copies_bytes(architecture, shape))
-    elif device == where.output_device:
-        layers += shared_cache_bytes(architecture, configuration, shape, where)
+        tensor = offloaded_tensor_bytes(graph.model, graph.configuration, graph.where)
+        layers = max(layers, whole + tensor if tensor else 0)
+    if not graph.configuration.offload_kqv or visiting:
+        if not graph.attends_on_cpu:
+            copies = _copied_cache_bytes(part, shape) + cuda_copy_bytes(part, shape)
+            layers = max(layers, (attention + whole) // 2 + copies)
+    elif device == graph.where.output_device:
+        layers += _shared_cache_bytes(graph)
     return layers
 
 
-def _has_last_layer_alone(where: Placement, device: Device) -> bool:
-    """Whether a GPU has the last layer and no other: behind attention few tokens are left."""
-    first, end, last = where.spans[-1]
-    return last == device and end - first == 1 and device not in where.layer_devices[:first]
+def _without_attention(shape: CacheShape) -> CacheShape:
+    """The cache of layers for which the CPU attends: a GPU has no scores and no casts."""
+    return replace(cast_shape(shape), flash_attention=True)
 
 
-def is_offloaded(shape: CacheShape, where: Placement) -> bool:
-    """Whether layers of main memory are computed on the first GPU when a batch is large.
+def _turned_values_bytes(graph: Graph, architecture: Architecture) -> int:
+    if not graph.is_turned:
+        return 0
+    return transposed_values_bytes(architecture, graph.shape)
 
-    So it is with no layer on a GPU, too, as long as llama.cpp finds one.
+
+def _is_last_layer(graph: Graph, indices: list[int]) -> bool:
+    """Whether a GPU runs the last layer and no other: behind attention few tokens are left.
+
+    Not so for a state, for mixed streams, and where a next-token head wants all hidden states.
     """
-    return bool(where.gpus) and shape.n_graph_tokens >= LEAST_TOKENS
+    architecture, last = graph.architecture, graph.architecture.n_layers - 1
+    is_cut = architecture.n_blocks == architecture.n_layers and not architecture.n_streams
+    return is_cut and last not in architecture.states and indices == [last]
 
 
-def attention_over_copies_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give attention on a GPU over a layer's cache that lies in main memory, and is copied.
+def _copied_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """A layer's cache that lies in main memory, copied to a GPU.
 
     What else is alive then lies between attention alone and the whole layer: the mean came close
     on 192 models.
     """
     n_copies = SHARED_COPIES if architecture.n_sharing else 1
-    beside = attention_bytes(architecture, shape) + layers_bytes(architecture, shape)
-    cache = n_copies * _largest_cache_bytes(architecture, shape)
-    return beside // 2 + cache + cuda_copy_bytes(architecture, shape)
+    return n_copies * _largest_cache_bytes(architecture, shape)
 
 
-def shared_cache_bytes(
-    architecture: Architecture, configuration: Configuration, shape: CacheShape, where: Placement
-) -> int:
-    """Give the copies of a cache that layers of another GPU share (Gemma 3n and 4)."""
-    n_owning = len(where.layer_devices) - architecture.n_sharing
-    owners = set(where.layer_devices[max(0, n_owning - 2) : n_owning])
-    sharing = set(where.layer_devices[n_owning:])
+def _shared_cache_bytes(graph: Graph) -> int:
+    """The copies of a cache that layers of another GPU share (Gemma 3n and 4)."""
+    devices = graph.where.layer_devices
+    n_owning = len(devices) - graph.architecture.n_sharing
+    owners, sharing = set(devices[max(0, n_owning - 2) : n_owning]), set(devices[n_owning:])
     if not sharing or owners == sharing:
         return 0
-    n_copies = SHARED_COPIES * (2 if is_pipelined(configuration, where) else 1)
-    return n_copies * _largest_cache_bytes(architecture, shape)
+    n_copies = SHARED_COPIES * (2 if graph.is_pipelined else 1)
+    return n_copies * _largest_cache_bytes(graph.architecture, graph.shape)
 
 
 def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -207,12 +258,59 @@ def _largest_cache_bytes(architecture: Architecture, shape: CacheShape) -> int:
     return max(layers_kv_bytes(architecture, layers, shape).values(), default=0)
 
 
-def _has_layers_on_cpu(where: Placement) -> bool:
-    return any(device.kind == "cpu" for device in where.distinct_devices)
+def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
+    """What crosses to a GPU before its first layer: inputs, hidden states, gates of Mamba.
+
+    Behind the first GPU hidden states cross as they are and normed; RWKV mixes them with those of
+    the token before, and RWKV 7 hands the values of its first layer on.
+    """
+    is_first = device == graph.where.gpus[0]
+    n_states = 1 + learns_positions(graph.model.file) if is_first else 2
+    if part.name in TOKEN_SHIFTS:
+        n_states = 2 if is_first else 4 + (part.name in RWKV7)
+    width = n_states * part.d_hidden + part.side_width
+    if min(graph.layers_on(device)) in part.states:
+        width += part.widths.state_input // (2 if is_first else 1)
+    embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
+    inputs = _input_bytes(graph, part) - embedded + decay_bytes(part, graph.shape)
+    return graph.shape.n_graph_tokens * width * FLOAT_BYTES + inputs
 
 
-def is_pipelined(configuration: Configuration, where: Placement) -> bool:
-    """Whether several GPUs work on different micro-batches at once, which multiplies inputs."""
+def _returning_bytes(graph: Graph, part: Architecture, device: Device) -> int:
+    """The results of attention and scans that the CPU ran, for each layer of a GPU."""
+    nbytes = 0
+    if graph.scan is not None:
+        nbytes += sum(graph.scan.result_bytes(row, graph.shape) for row in part.states.values())
+    if graph.attends_on_cpu:
+        v_dim = max(part.v_head_dims)
+        layers = attending_layers(part)[: len(graph.layers_on(device))]
+        width = sum(layer.n_heads * (layer.v_head_dim or v_dim) for layer in layers)
+        nbytes += graph.shape.n_graph_tokens * width * FLOAT_BYTES
+    return nbytes
+
+
+def _chosen_masks_bytes(graph: Graph, part: Architecture, device: Device) -> int:
+    """The masks of chosen tokens that cross to the layers behind the first GPU.
+
+    Those of one slot, or of slots with caches of their own: in a unified cache nothing is chosen.
+    """
+    shape = graph.shape
+    is_sparse = shape.flash_attention and (shape.n_slots == 1 or not shape.kv_unified)
+    if part.name not in MASKS_CROSS or device == graph.where.gpus[0] or not is_sparse:
+        return 0
+    n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
+    return n_layers * shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
+
+
+def _masks_apart_bytes(graph: Graph, part: Architecture) -> int:
+    """The masks of sparse layers that are views of their own, beside the first."""
+    if part.name not in MASKS_APART:
+        return 0
+    n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
+    return max(0, n_layers - 1) * mask_bytes(part, graph.shape)
+
+
+def _is_pipelined(configuration: Configuration, where: Placement) -> bool:
     return (
         len(where.gpus) > 1
         and configuration.split_mode == "layer"
@@ -223,65 +321,147 @@ def is_pipelined(configuration: Configuration, where: Placement) -> bool:
     )
 
 
-def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the inputs of the graph: embedded tokens, masks, and where transposed values go."""
-    embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
-    return embedded + _cell_bytes(architecture, shape) + mask_bytes(architecture, shape)
+def _input_bytes(graph: Graph, part: Architecture) -> int:
+    """The inputs of a GPU: embedded tokens, masks, and where transposed values go."""
+    embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
+    if graph.attends_on_cpu:
+        return embedded
+    return embedded + _cell_bytes(graph, part) + mask_bytes(part, graph.shape)
 
 
-def _cell_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the cells that values go to one by one: transposed, in each of a model's caches."""
-    if shape.flash_attention:
+def _cell_bytes(graph: Graph, architecture: Architecture) -> int:
+    """The cells that values go to one by one: transposed, in each of a model's caches."""
+    if graph.shape.flash_attention or graph.is_turned:
         return 0
     n_caches = len({layer.window is None for layer in architecture.distinct_layers})
-    return n_caches * shape.n_graph_tokens * architecture.v_width_max * CELL_BYTES
+    return n_caches * graph.shape.n_graph_tokens * architecture.v_width_max * CELL_BYTES
 
 
-def _add_host_buffers(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-) -> None:
+def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
     """Add what the CPU keeps for GPUs: inputs of the graph, and what it computes for them."""
-    is_alone = not where.gpus
-    if is_alone or (not is_offloaded(shape, where) and _has_layers_on_cpu(where)):
+    if not graph.where.gpus or (not graph.is_offloaded and graph.has_cpu_layers):
         return
-    architecture = model.architecture
-    n_copies = PIPELINE_COPIES if is_pipelined(configuration, where) else 1
-    embedded = architecture.d_hidden + architecture.layer_embedding_width
-    inputs = n_copies * input_bytes(architecture, shape)
-    inputs += shape.n_graph_tokens * embedded * FLOAT_BYTES
-    if not configuration.offload_kqv:
-        inputs += shape.n_graph_tokens * architecture.widths.key_value * FLOAT_BYTES
-    if leaves_gpus(architecture, shape) and configuration.offload_kqv:
-        inputs += _visiting_attention_bytes(architecture, shape, n_copies)
-    if any(
-        device.kind == "cpu" and i in architecture.states
-        for i, device in enumerate(where.layer_devices)
-    ):
-        inputs += shape.n_graph_tokens * architecture.widths.state_input * FLOAT_BYTES
-    if architecture.name in UNSCANNED and n_copies > 1:
-        inputs += n_copies * _visiting_scans_bytes(architecture, shape)
-    if strays(architecture, configuration):
-        inputs += attention_bytes(architecture, shape)
+    architecture, shape = graph.architecture, graph.shape
+    n_tokens = shape.n_graph_tokens
+    embedded = n_tokens * architecture.d_hidden * FLOAT_BYTES
+    inputs = embedded + _cell_bytes(graph, architecture) + mask_bytes(architecture, shape)
+    inputs = graph.n_copies * (inputs + decay_bytes(architecture, shape))
+    beside = embedded * (1 + learns_positions(graph.model.file))
+    inputs += max(beside, _cached_rows_bytes(graph), _split_rows_bytes(graph))
+    inputs += n_tokens * architecture.layer_embedding_width * FLOAT_BYTES
+    computed = (_host_attention_bytes(graph), _host_scans_bytes(graph))
+    inputs += sum(computed) if graph.is_pipelined else max(computed)
     note = "inputs of the graph"
-    spread = 0.25 if _is_whole(configuration, where) else 0.5
-    ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, spread)
+    bounds = compute_bounds(
+        architecture, shape, inputs, "host" if graph.is_whole else "visited host"
+    )
+    ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, bounds)
 
 
-def _visiting_scans_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give activations and states that visit the CPU for a scan, of each recurrent layer."""
-    states = layer_state_bytes(architecture, shape)
-    activations = shape.n_graph_tokens * architecture.widths.state_input // 2 * FLOAT_BYTES
-    return len(states) * activations + sum(states.values())
+def _host_attention_bytes(graph: Graph) -> int:
+    """The attention that the CPU runs for layers of GPUs, or of a hybrid in main memory."""
+    architecture, shape = graph.architecture, graph.shape
+    if graph.attends_on_cpu and graph.configuration.offload_kqv:
+        return _visiting_attention_bytes(graph)
+    if architecture.has_position_bias and graph.has_cpu_layers:
+        return 2 * shape.n_graph_tokens * scores_width(architecture, shape) // 3 * FLOAT_BYTES
+    if strays(architecture, graph.configuration) or _attends_before_state(graph):
+        return attention_bytes(architecture, shape) - mask_bytes(architecture, shape)
+    return 0
 
 
-def _visiting_attention_bytes(architecture: Architecture, shape: CacheShape, n_copies: int) -> int:
-    """Give queries and caches that visit the CPU for attention: of each layer in a pipeline."""
-    caches = layers_kv_bytes(architecture, architecture.layers, shape)
-    k_dim = max(architecture.k_head_dims)
-    query = shape.n_graph_tokens * k_dim * FLOAT_BYTES
-    sizes = [caches[i] + query * layer.n_heads for i, layer in architecture.layers.items()]
-    return n_copies * sum(sizes) if n_copies > 1 else max(sizes, default=0)
+def _cached_rows_bytes(graph: Graph) -> int:
+    """Keys and values that come from a GPU to a cache in main memory, in room of the embeddings.
+
+    Those that are views of a fused row come with all of it; those that are rotated or turned are
+    tensors of their own. Where the CPU attends, queries come too, and its results are there.
+    """
+    architecture, shape = graph.architecture, graph.shape
+    if graph.configuration.offload_kqv and not graph.has_cpu_layers:
+        return 0
+    row = architecture.widths.query if architecture.widths.is_fused else 0
+    k_row = row if is_unrotated(architecture, shape) else 0
+    v_row = 0 if is_quantized(shape.type_v) and is_turned(architecture, shape) else row
+    width = 0
+    for layer in architecture.distinct_layers:
+        stored = max(layer.k_width, k_row) + max(layer.v_width, v_row)
+        query = max(layer.n_heads * layer.k_head_dim, k_row)
+        result = layer.n_heads * layer.v_head_dim
+        if graph.attends_on_cpu:
+            stored = max(stored + query, query + result)
+        width = max(width, stored)
+    return shape.n_graph_tokens * width * FLOAT_BYTES
+
+
+def _split_rows_bytes(graph: Graph) -> int:
+    """Fused queries, keys and values of a layer in main memory whose biases are apart.
+
+    The CPU joins the biases, and so it adds them, rotates queries and turns them for the cache.
+    """
+    architecture, shape = graph.architecture, graph.shape
+    if not graph.has_cpu_layers or not splits_biases(graph.model.file):
+        return 0
+    n_queries = 1 + (architecture.name not in UNROTATED) + is_turned(architecture, shape)
+    layers = architecture.distinct_layers
+    widths = (n_queries * x.n_heads * x.k_head_dim + x.k_width + x.v_width for x in layers)
+    return shape.n_graph_tokens * max(widths, default=0) * FLOAT_BYTES
+
+
+def _attends_before_state(graph: Graph) -> bool:
+    """Whether a state in main memory follows a layer whose cache is there.
+
+    The scheduler then leaves the attention between both on the CPU: only its scores count.
+    """
+    architecture = graph.architecture
+    if graph.shape.flash_attention or architecture.is_moe:
+        return False
+    n_cpu = sum(len(graph.layers_on(d)) for d in graph.where.distinct_devices if d.kind == "cpu")
+    if not graph.configuration.offload_kqv:
+        n_cpu = architecture.n_layers
+    return any(i + 1 in architecture.states and i + 1 < n_cpu for i in architecture.layers)
+
+
+def _host_scans_bytes(graph: Graph) -> int:
+    """The scans that the CPU runs: of each layer in a pipeline, else of one at a time."""
+    architecture, shape = graph.architecture, graph.shape
+    rows = list(architecture.states.values())
+    if not rows:
+        return 0
+    nbytes = 0
+    if graph.scan is not None:
+        inputs = [graph.scan.input_bytes(row, shape) for row in rows]
+        nbytes = PIPELINE_COPIES * sum(inputs) if graph.is_pipelined else max(inputs)
+        nbytes += max(graph.scan.result_bytes(row, shape) for row in rows)
+    elif graph.has_cpu_layers:
+        widths = architecture.widths
+        width = max(widths.state_input, widths.gated_delta_net, widths.delta_net, widths.token_mix)
+        nbytes = shape.n_graph_tokens * width * FLOAT_BYTES
+    return nbytes
+
+
+def _visiting_attention_bytes(graph: Graph) -> int:
+    """What visits the CPU for attention: queries, and caches with the values that are views.
+
+    Of each layer in a pipeline. Caches in f32 come as the f16 copies that the graph makes of them;
+    queries that are part of a fused row come with all of it.
+    """
+    architecture, shape = graph.architecture, cast_shape(graph.shape)
+    n_tokens = shape.n_graph_tokens
+    fused = architecture.widths.query if is_unrotated(architecture, shape) else 0
+    layers = attending_layers(architecture)
+    kinds = dict(enumerate(dict.fromkeys(layers)))
+    caches = layers_kv_bytes(architecture, kinds, shape)
+    sizes = {}
+    for index, layer in kinds.items():
+        cache = caches[index]
+        if architecture.attends_in_batch:
+            cache = n_tokens * (layer.k_width + layer.v_width) * HALF_BYTES
+        elif architecture.is_latent and not layer.v_head_dim:
+            cache *= 2
+        query = max(layer.n_heads * layer.k_head_dim, fused)
+        sizes[layer] = cache + n_tokens * query * FLOAT_BYTES
+        if layer.indexer_k_width:
+            sizes[layer] += n_tokens * shape.n_cells * HALF_BYTES
+    if graph.is_pipelined:
+        return PIPELINE_COPIES * sum(sizes[layer] for layer in layers)
+    return max(sizes.values(), default=0)

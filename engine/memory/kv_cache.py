@@ -34,6 +34,8 @@ class CacheShape:
     swa_full: bool = False
     n_rollback: int = 0
     """Rows that each slot of a recurrent state keeps to take drafted tokens back."""
+    is_causal: bool = True
+    """Whether a token attends to those before it alone."""
 
     @property
     def n_streams(self) -> int:
@@ -48,8 +50,12 @@ class CacheShape:
 
     @property
     def n_graph_tokens(self) -> int:
-        """Tokens of the largest graph: a micro-batch, or the whole context where it is smaller."""
-        return min(self.n_ubatch, pad(self.n_ctx))
+        """Tokens of the largest graph: a micro-batch, or the whole context where it is smaller.
+
+        Of a model that is not causal the context counts after llama.cpp's padding.
+        """
+        n_ctx = pad(self.n_ctx) if self.is_causal else self.n_cells * self.n_streams
+        return min(self.n_ubatch, n_ctx)
 
     def n_window_cells(self, window: int, *, is_unshared: bool = False) -> int:
         """Cells of a sliding-window layer in one stream."""

@@ -22,6 +22,8 @@ from engine.model.architecture import Model, layer_counts
 from engine.model.gguf import GgufFile, HeaderKeys
 
 LEAST_TOKENS = 32
+LOOPED = frozenset({"hrm_text"})
+"""Architectures that run their layers several times, as Nanbeige may."""
 UNEVEN = frozenset({"afmoe", "exaone-moe", "llama4", "mellum"})
 """Architectures whose layers differ in their operations, as those of hybrids do."""
 EVEN = frozenset({"glm5-next"})
@@ -84,17 +86,24 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
 
 
 def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Placement) -> int:
-    """Give the room of the largest tensor that visits the first GPU; 0 where none does."""
+    """The room of the largest tensors that visit the first GPU at once; 0 where none does.
+
+    A block without a gate leaves a hole of its first matrix, which a second that is larger does not
+    fit; in a model that runs its layers in loops all stay.
+    """
     overrides, n_cpu_moe = configuration.tensor_overrides, configuration.n_cpu_moe
-    by_layer, moved = _largest_tensors(model.file, overrides, n_cpu_moe)
-    sizes = [by_layer[i] for i, device in enumerate(where.layer_devices) if device.kind == "cpu"]
+    by_layer, moved = _visiting_bytes(model.file, overrides, n_cpu_moe)
+    on_cpu = [by_layer[i] for i, device in enumerate(where.layer_devices) if device.kind == "cpu"]
     architecture = model.architecture
     is_uneven = architecture.name in UNEVEN or (
         architecture.states and architecture.name not in EVEN
     )
     if n_cpu_moe and is_uneven:
         moved = round(moved * UNEVEN_FACTOR)
-    return max([moved, *sizes])
+    if architecture.name in LOOPED or (model.file.integer("nanbeige.num_loops") or 1) > 1:
+        return sum(layer.total for layer in on_cpu)
+    is_gated = architecture.widths.is_gated
+    return max([moved, *(layer.largest if is_gated else layer.unfitting for layer in on_cpu)])
 
 
 @lru_cache(maxsize=512)
@@ -174,19 +183,36 @@ def _share(index: int, n_offloaded: int, bounds: tuple[float, ...]) -> int:
     return min(bisect_right(bounds, index / n_offloaded), len(bounds) - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class VisitingLayer:
+    """Bytes of a layer's tensors that visit a GPU."""
+
+    total: int
+    largest: int
+    unfitting: int
+    """Both matrices of a feed-forward block whose second is larger than the first."""
+
+
 @lru_cache(maxsize=64)
-def _largest_tensors(
+def _visiting_bytes(
     file: GgufFile, overrides: tuple[TensorOverride, ...], n_cpu_moe: int
-) -> tuple[tuple[int, ...], int]:
-    """Give the largest matrix of each layer, and the largest that overrides keep on the CPU."""
+) -> tuple[tuple[VisitingLayer, ...], int]:
+    """The tensors of each layer, and the largest that overrides keep on the CPU."""
     n_blocks, _ = layer_counts(HeaderKeys(file))
     rules = override_rules(overrides, n_cpu_moe)
-    by_layer, moved = [0] * n_blocks, 0
+    sizes: list[dict[str, int]] = [{} for _ in range(n_blocks)]
+    moved = 0
     for tensor in file.tensors:
         index = layer_of(tensor.name, n_blocks)
         device = overridden(tensor.name, rules)
         if device is not None:
             moved = max(moved, tensor.nbytes) if device.upper() == CPU else moved
         elif index is not None:
-            by_layer[index] = max(by_layer[index], tensor.nbytes)
-    return tuple(by_layer), moved
+            sizes[index][tensor.name.split(".", 2)[-1]] = tensor.nbytes
+    return tuple(map(_visiting_layer, sizes)), moved
+
+
+def _visiting_layer(sizes: dict[str, int]) -> VisitingLayer:
+    largest = max(sizes.values(), default=0)
+    up, down = sizes.get("ffn_up.weight", 0), sizes.get("ffn_down.weight", 0)
+    return VisitingLayer(sum(sizes.values()), largest, max(largest, up + down if up < down else 0))

@@ -71,7 +71,7 @@ def transposed_values_bytes(architecture: Architecture, shape: CacheShape) -> in
     """Give the copy of a layer's latent values: attention without kernels needs rows."""
     layers = architecture.distinct_layers
     v_dim = max(architecture.v_head_dims, default=0)
-    v_dim = max(v_dim, *(layer.v_width for layer in layers))
+    v_dim = max([v_dim, *(layer.v_width for layer in layers)])
     cells = max(map(shape.attended_cells, layers), default=0)
     return cells * shape.n_streams * kv_type(shape.type_v).row_bytes(v_dim)
 
@@ -130,7 +130,8 @@ def _compressed_bytes(architecture: Architecture, shape: CacheShape) -> int:
     DeepSeek V4 joins both in one tensor; without flash attention values are transposed too.
     """
     masks = 3 * shape.n_graph_tokens * _compressed_cells(architecture, shape) * HALF_BYTES
-    cells = max(map(shape.attended_cells, architecture.distinct_layers)) * shape.n_streams
+    cells = max(map(shape.attended_cells, architecture.distinct_layers), default=0)
+    cells *= shape.n_streams
     keys = cells * kv_type(shape.type_k).row_bytes(max(architecture.k_head_dims))
     if not shape.flash_attention:
         keys += transposed_values_bytes(architecture, shape)
@@ -138,4 +139,4 @@ def _compressed_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def _compressed_cells(architecture: Architecture, shape: CacheShape) -> int:
-    return max(map(shape.compressed_cells, architecture.distinct_layers))
+    return max(map(shape.compressed_cells, architecture.distinct_layers), default=0)

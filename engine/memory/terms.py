@@ -9,6 +9,9 @@ from engine.memory.hardware import Device
 from engine.memory.units import MIB
 
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
+Bounds = tuple[int, int]
+"""Bytes that an estimate may turn out to be: the least and the most."""
+
 GPU_OVERHEAD_BYTES = 300 * MIB
 """CUDA context and workspaces: 107 to 555 MiB were reported, growing with the card."""
 CPU_OVERHEAD_BYTES = {"kvchat": 100 * MIB, "llama-server": 90 * MIB}
@@ -78,6 +81,11 @@ class DeviceEstimate:
         return self.terms.get(kind, NOTHING)
 
 
+def within(nbytes: int, share: float) -> Bounds:
+    """Bounds as far below a number as above it, as a part of it."""
+    return round(nbytes * (1 - share)), round(nbytes * (1 + share))
+
+
 class Ledger:
     """Adds terms up by device; within `part`, everything counts as one kind."""
 
@@ -99,11 +107,11 @@ class Ledger:
         nbytes: int,
         source: Source,
         note: str = "",
-        spread: float = 0.0,
+        bounds: Bounds | None = None,
     ) -> None:
-        """Add a number; `spread` is how far an estimate may be off, as a part of it."""
+        """Add a number, with its bounds where it is an estimate."""
         kind = self._part or kind
-        low, high = round(nbytes * (1 - spread)), round(nbytes * (1 + spread))
+        low, high = bounds or (nbytes, nbytes)
         before = self._terms[device].get(kind)
         if before is not None:
             low += before.nbytes if before.low_bytes is None else before.low_bytes
@@ -124,14 +132,13 @@ class Ledger:
             CPU_OVERHEAD_BYTES[target],
             Source.ESTIMATED,
             "the process",
-            spread=0.6,
+            within(CPU_OVERHEAD_BYTES[target], 0.6),
         )
         for gpu in self.gpus:
             if self._terms[gpu]:
                 note = "its driver, grows with the card"
-                self.add(
-                    gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, spread=0.7
-                )
+                bounds = within(GPU_OVERHEAD_BYTES, 0.7)
+                self.add(gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:
         """Give what each device holds; main memory also has the parts of GPUs that share it."""

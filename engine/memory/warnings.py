@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from engine.configuration import Configuration
-from engine.memory.flash_attention import falls_off_flash_attention, without_cuda_kernel
+from engine.memory.cuda_kernels import falls_off_flash_attention, without_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layer_state_bytes
 from engine.memory.units import MIB, format_bytes

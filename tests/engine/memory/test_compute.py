@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from engine.memory.compute import (
     attention_bytes,
+    compute_bounds,
     compute_bytes,
     layers_bytes,
     logits_bytes,
     mask_bytes,
-    relative_spread,
 )
 from engine.memory.kv_cache import CacheShape
+from engine.memory.units import MIB
 from engine.model.architecture import Architecture
 from engine.model.catalog import find_entry
 
@@ -78,8 +79,21 @@ def test_a_decoder_holds_what_the_encoder_gives_for_the_context_of_the_header() 
     assert crossed > 4 * added, "keys, values and scores across are stored without a kernel"
 
 
-def test_a_small_graph_may_be_off_by_two_hidden_states() -> None:
-    llama = architecture("llama-3.1-8b")
-    states = 2 * 512 * 4096 * 4
-    assert relative_spread(llama, SHAPE, 4 * states) == 0.25
-    assert relative_spread(llama, SHAPE, 100 * states) == 0.15
+def test_a_buffer_may_be_off_by_three_hidden_states_and_more_where_less_is_known() -> None:
+    llama, holes = architecture("llama-3.1-8b"), 3 * 512 * 4096 * 4 + MIB
+    assert compute_bounds(llama, SHAPE, 1000 * MIB, "cpu") == (
+        900 * MIB - holes, 1100 * MIB + holes,
+    )  # fmt: skip
+    assert compute_bounds(llama, SHAPE, 4 * MIB, "cpu")[0] == 0
+    widths = [
+        high - low
+        for low, high in (
+            compute_bounds(architecture(name), SHAPE, 1000 * MIB, place)
+            for name, place in (
+                ("llama-3.1-8b", "gpu"), ("qwen3-30b-a3b", "gpu"), ("llama-3.1-8b", "visited gpu"),
+                ("qwen3-next-80b-a3b", "visited gpu"),
+            )
+        )
+    ]  # fmt: skip
+    assert widths == sorted(widths)
+    assert len(set(widths)) == 4

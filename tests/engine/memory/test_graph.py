@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, KVTypeName, TensorOverride
+from engine.configuration import Configuration, FlashAttention, KVTypeName, TensorOverride
 from engine.memory.compute import attention_bytes, layers_bytes, logits_bytes
+from engine.memory.cuda_kernels import Scan, cast_bytes, cuda_copy_bytes, has_cuda_kernel, scan_of
 from engine.memory.estimate import Estimate, estimate, shape_for
-from engine.memory.flash_attention import cast_bytes, cuda_copy_bytes, has_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.model.architecture import Layer, Model
+from engine.model.architecture import Layer, Model, StateRow
 from engine.model.catalog import find_entry
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
@@ -168,8 +168,9 @@ def test_a_gpu_with_the_output_layer_alone_needs_its_logits(llama: Model) -> Non
 def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
     (gpu, cpu) = planned("qwen3-30b-a3b", GPU).devices
     graph, weights = gpu.term(TermKind.COMPUTE), gpu.term(TermKind.WEIGHTS)
-    assert graph.low_bytes == round(0.75 * graph.nbytes)
-    assert graph.high_bytes == round(1.25 * graph.nbytes)
+    holes = 3 * 512 * 2048 * 4 + MIB
+    assert graph.low_bytes == round(0.8 * graph.nbytes) - holes
+    assert graph.high_bytes == round(1.2 * graph.nbytes) + holes
     assert (weights.low_bytes, weights.high_bytes) == (None, None)
     assert cpu.term(TermKind.OVERHEAD).low_bytes is not None
 
@@ -231,3 +232,86 @@ def test_masks_of_chosen_tokens_cross_to_every_layer_of_the_second_gpu() -> None
     found = planned("minimax-m3", GPU, SECOND, n_ctx=65536, tensor_split=(1.0, 1.0))
     for device, mib in {GPU: 1613, SECOND: 16140}.items():
         assert abs(compute(found, device) / MIB - mib) < 0.1 * mib, "llama.cpp's dry run"
+
+
+def test_a_gpu_has_the_masks_of_its_own_layers() -> None:
+    short, long = (
+        planned("gemma-3-12b", GPU, SECOND, n_ctx=n_ctx, tensor_split=(5.0, 44.0))
+        for n_ctx in (32768, 131072)
+    )
+    assert compute(long, GPU) == compute(short, GPU), "its five layers have windows"
+    assert compute(long, SECOND) - compute(short, SECOND) == 4 * 512 * 98304 * 2
+
+
+def test_layers_of_a_next_token_head_compute_nothing() -> None:
+    model = find_entry("glm-4.5-air").model()
+    assert model.architecture.n_blocks == model.architecture.n_layers + 1
+    found = planned("glm-4.5-air", GPU, SECOND, n_gpu_layers=48, tensor_split=(46.0, 2.0))
+    assert compute(found, SECOND) < 20 * MIB < compute(found, GPU)
+
+
+def test_each_sparse_layer_of_glm_has_a_copy_of_the_mask_from_the_start() -> None:
+    changes = {"n_ctx": 1048576, "type_k": "bf16", "type_v": "bf16", "tensor_split": (1.0, 1.0)}
+    found = planned("glm-5.3-flash", GPU, SECOND, **changes)
+    for device, mib in {GPU: 28376, SECOND: 24463}.items():
+        assert abs(compute(found, device) / MIB - mib) < 0.03 * mib, "llama.cpp's dry run"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "inner", "heads", "has_kernel"),
+    [
+        ("mamba2", 128, 4096, 64, True),
+        ("mamba2", 64, 4096, 64, False),
+        ("mamba2", 128, 4096, 512, False),
+        ("mamba", 16, 5120, 0, True),
+        ("mamba", 16, 5000, 0, False),
+        ("mamba", 32, 5120, 0, False),
+    ],
+)
+def test_cuda_scans_states_and_heads_of_some_sizes_alone(
+    name: str, state: int, inner: int, heads: int, has_kernel: bool
+) -> None:
+    model = find_entry("codestral-mamba-7b" if name == "mamba2" else "mamba-2.8b").model()
+    values = {"state_size": state, "inner_size": inner, "time_step_rank": heads}
+    file = replace(
+        model.file,
+        values={**model.file.values, **{f"{name}.ssm.{key}": n for key, n in values.items()}},
+    )
+    assert (scan_of(replace(model, file=file)) is None) == has_kernel
+
+
+def test_a_scan_of_the_cpu_takes_views_of_all_its_input_and_gives_states_back() -> None:
+    scan, row = Scan(n_inner=4096, n_input=3 * 4608), StateRow(4608 * 3, 4096 * 64)
+    shape = shape_for(find_entry("llama-3.1-8b").model().architecture, BASE, "kvchat", (GPU, CPU))
+    states = 4096 * 64 * 4
+    assert scan.input_bytes(row, shape) == 512 * 3 * 4608 * 4 + states
+    assert scan.result_bytes(row, shape) == 512 * 4096 * 4 + states
+
+
+def test_values_are_transposed_where_auto_ends_without_flash_attention(llama: Model) -> None:
+    odd = replace(llama.architecture, k_head_dims=(100,), v_head_dims=(100,), layers={
+        i: replace(layer, k_head_dim=100, v_head_dim=100)
+        for i, layer in llama.architecture.layers.items()
+    })  # fmt: skip
+    model = replace(llama, architecture=odd)
+
+    def on_gpu(flash: FlashAttention) -> int:
+        now = replace(BASE, n_ctx=32768, flash_attention=flash)
+        return compute(estimate(model, now, (GPU, CPU)), GPU)
+
+    assert on_gpu("auto") - on_gpu("off") == 32768 * 8 * 100 * 2
+
+
+def test_keys_and_values_come_to_a_cache_in_main_memory_with_all_of_a_fused_row() -> None:
+    model = find_entry("phi-3-mini-4k").model()
+    assert model.architecture.widths.is_fused
+    row, hidden, rows = 512 * 3 * 3072 * 4, 512 * 3072 * 4, 17 * model.architecture.n_vocab * 4
+    found = planned("phi-3-mini-4k", GPU, n_ctx=2048, offload_kqv=False)
+    keys = hidden
+    assert compute(found, CPU) == hidden + 512 * 2048 * 2 + keys + row + rows
+
+
+def test_learned_positions_cross_like_the_embeddings() -> None:
+    found = planned("gpt2", GPU, n_ctx=1024)
+    rows = 17 * find_entry("gpt2").model().architecture.n_vocab * 4
+    assert compute(found, CPU) == 3 * 512 * 768 * 4 + 512 * 1024 * 2 + rows

@@ -1,16 +1,18 @@
-"""Where llama.cpp can use flash attention, and the copies of a cache that it makes there.
+"""What CUDA has kernels for: flash attention, with the copies of a cache that it makes, and scans.
 
-With `auto` llama.cpp 0c1e57098 probes whether a layer's own device can do it
-(`src/llama-context.cpp`); what CUDA can do, and when it copies keys and values to f16, is read from
-`ggml-cuda/fattn.cu` and `fattn-common.cuh`.
+What it has none for runs on the CPU. With `auto` llama.cpp 0c1e57098 probes whether a layer's own
+device can do it (`src/llama-context.cpp`); what CUDA can do, and when it copies keys and values to
+f16, is read from `ggml-cuda/fattn.cu` and `fattn-common.cuh`, the shapes of scans from
+`ggml-cuda.cu` (`ggml_backend_cuda_device_supports_op`).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, KVTypeName
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized
-from engine.model.architecture import Architecture, Layer
+from engine.model.architecture import Architecture, Layer, Model, StateRow
 
 CUDA_HEADS = frozenset(
     {
@@ -27,6 +29,59 @@ UNSCANNED = frozenset({"plamo2"})
 """Architectures whose scans CUDA has no kernel for (states of 64 elements)."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
 HALF_BYTES = 2
+FLOAT_BYTES = 4
+GROUPED_SCANS = frozenset(
+    {"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe", "plamo2"}
+)
+"""Architectures with the scan of Mamba 2: one decay for each head."""
+SINGLE_SCANS = frozenset({"jamba", "mamba"})
+"""Architectures with the scan of Mamba 1: one decay for each element."""
+UNGROUPED_SCANS = frozenset({"plamo2"})
+"""Those of them that take tensors of their own instead of views of the convolved input."""
+GROUPED_STATES = (96, 128, 256)
+SINGLE_STATE = 16
+SCAN_HEADS, SCAN_CHANNELS = 16, 128
+"""What the heads of a scan of Mamba 2 and the channels of one of Mamba 1 are multiples of."""
+SCANNED_VIEWS = 3
+"""Views of the convolved input that a scan takes: each is copied whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan that CUDA has no kernel for: the CPU runs it."""
+
+    n_inner: int
+    """Elements of one token's result."""
+    n_input: int
+    """Elements of one token that it takes, views with all that lies between."""
+
+    def input_bytes(self, row: StateRow, shape: CacheShape) -> int:
+        """What is copied to the CPU: the input, and the states of all slots."""
+        return (shape.n_graph_tokens * self.n_input + shape.n_slots * row.n_state) * FLOAT_BYTES
+
+    def result_bytes(self, row: StateRow, shape: CacheShape) -> int:
+        """What comes back: the result, and the states of all slots."""
+        return (shape.n_graph_tokens * self.n_inner + shape.n_slots * row.n_state) * FLOAT_BYTES
+
+
+def scan_of(model: Model) -> Scan | None:
+    """The scan that the CPU runs for a model's recurrent layers; None where a GPU has a kernel."""
+    name = model.architecture.name
+    if name not in GROUPED_SCANS | SINGLE_SCANS or not model.architecture.states:
+        return None
+    state, inner, heads, groups = (
+        model.file.integer(f"{name}.ssm.{key}") or 0
+        for key in ("state_size", "inner_size", "time_step_rank", "group_count")
+    )
+    if name in SINGLE_SCANS:
+        has_kernel = state == SINGLE_STATE and not inner % SCAN_CHANNELS
+        return None if has_kernel else Scan(inner, 2 * inner)
+    head = inner // heads if heads else 0
+    if state in GROUPED_STATES and not head % SCAN_HEADS:
+        return None
+    if name in UNGROUPED_SCANS:
+        return Scan(inner, inner)
+    return Scan(inner, SCANNED_VIEWS * (inner + 2 * groups * state))
 
 
 def has_cuda_kernel(architecture: Architecture) -> bool:
@@ -36,8 +91,19 @@ def has_cuda_kernel(architecture: Architecture) -> bool:
 
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
     """Give the kinds of layers that CUDA has no flash-attention kernel for."""
-    layers = architecture.distinct_layers
+    layers = dict.fromkeys(attending_layers(architecture))
     return tuple(layer for layer in layers if not _has_kernel(architecture, layer))
+
+
+def attending_layers(architecture: Architecture) -> tuple[Layer, ...]:
+    """The layers that attend; where they keep no cache, as the widths tell."""
+    if not architecture.attends_in_batch:
+        return tuple(architecture.layers.values())
+    k_dim, v_dim = max(architecture.k_head_dims), max(architecture.v_head_dims)
+    widths = architecture.widths
+    width = widths.key_value or widths.query - architecture.n_heads * k_dim
+    n_kv_heads = width // (k_dim + v_dim) or architecture.n_heads
+    return (Layer(n_kv_heads, k_dim, v_dim, architecture.n_heads),) * architecture.n_layers
 
 
 def _has_kernel(architecture: Architecture, layer: Layer) -> bool:
@@ -61,7 +127,8 @@ def falls_off_flash_attention(
     architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
 ) -> bool:
     """Whether `auto` ends without flash attention: a GPU has no kernel for the model's heads."""
-    on_gpu = configuration.n_gpu_layers != 0 and any(device.kind == "gpu" for device in devices)
+    has_layers = configuration.n_gpu_layers not in (0, 1)  # the output layer is the first to go
+    on_gpu = has_layers and any(device.kind == "gpu" for device in devices)
     is_probed = configuration.flash_attention == "auto" and not is_quantized(configuration.type_v)
     types = (configuration.type_k, configuration.type_v)
     can_run = _can_run(architecture, types) and not strays(architecture, configuration)
@@ -79,11 +146,20 @@ def strays(architecture: Architecture, configuration: Configuration) -> bool:
 
 def leaves_gpus(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether flash attention is on although CUDA has no kernel: it runs on the CPU."""
+    if architecture.attends_in_batch:  # over no cache, whatever its type
+        return shape.flash_attention and not has_cuda_kernel(architecture)
     return shape.flash_attention and not _can_run(architecture, (shape.type_k, shape.type_v))
 
 
 def _can_run(architecture: Architecture, types: tuple[KVTypeName, KVTypeName]) -> bool:
     return not NO_CUDA_TYPES.intersection(types) and has_cuda_kernel(architecture)
+
+
+def cast_shape(shape: CacheShape) -> CacheShape:
+    """The cache as kernels read it: the graph casts f32 to f16 before."""
+    type_k: KVTypeName = "f16" if shape.type_k == "f32" else shape.type_k
+    type_v: KVTypeName = "f16" if shape.type_v == "f32" else shape.type_v
+    return replace(shape, type_k=type_k, type_v=type_v)
 
 
 def cast_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -106,7 +182,7 @@ def cuda_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
     pull request 23907).
     """
     copies_k, copies_v = (name not in ("f16", "f32") for name in (shape.type_k, shape.type_v))
-    if leaves_gpus(architecture, shape):
+    if leaves_gpus(architecture, shape) or architecture.attends_in_batch:
         return 0
     return _largest_copy(
         architecture, shape, lambda layer: copies_k * layer.k_width + copies_v * layer.v_width
