@@ -1,7 +1,7 @@
 """The full-screen application: the chat, and the screens that it leads to.
 
 Where things are: `app.chat` decides (no Textual), `app.render` turns values into lines,
-`app.widgets` paints lines, `app.screens` arranges widgets, `app.chat_keys` binds keys, `app.styles`
+`app.widgets` paints lines, `app.screens` arranges widgets, `app.bindings` binds keys, `app.styles`
 has colours and sizes, `app.startup` finds model, settings and files before the screen opens.
 """
 
@@ -10,34 +10,40 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
 from rich.segment import Segment
+from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.filter import LineFilter
+from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
 
 from app.chat.conversation import Conversation
-from app.commands import chat_commands
-from app.live_keys import every_binding_id, key_sections
+from app.chat.snapshot import NO_MODEL
+from app.commands import chat_commands, every_binding_id, key_commands, key_sections
 from app.render.charts import GraphSymbols
 from app.render.console import console
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
+from app.screens.dialogs import HelpScreen, Saving, report
+from app.screens.plan_session import PlanSession
 from app.startup import Services
 from app.themes import load_themes, theme_variable_defaults
-from app.threads import DaemonExecutor
+from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.validation import did_you_mean
 
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
+WELCOME = "welcome to kvchat: no model was found"
 LEAVE_EVERY_S = 0.05
 """How often is looked whether everything is saved when the user leaves."""
 
@@ -56,7 +62,7 @@ HARMLESS_LINES = HarmlessLines()
 
 
 class KvchatApp(App[None]):
-    """The terminal application around one controller."""
+    """The terminal application around one conversation."""
 
     TITLE = "kvchat"
     CSS_PATH: ClassVar[list[str | PurePath]] = [
@@ -97,6 +103,9 @@ class KvchatApp(App[None]):
         self._configuration = configuration
         self.symbols = symbols
         """Characters that every widget draws gauges with."""
+        self.chat = ChatScreen(controller, services)
+        self._left_plan: PlanSession | None = None
+        """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
         self.set_keymap(dict(services.keymap))
@@ -104,19 +113,18 @@ class KvchatApp(App[None]):
 
     def on_mount(self) -> None:
         asyncio.get_running_loop().set_default_executor(DaemonExecutor())
-        chat = ChatScreen(self.controller, self.services)
-        self.push_screen(chat)
-        self.call_after_refresh(self._begin, chat)
+        self.push_screen(self.chat)
+        self.call_after_refresh(self._begin)
 
-    def _begin(self, chat: ChatScreen) -> None:
+    def _begin(self) -> None:
         for notice in self._notices:
             self.notify(notice, severity="warning")
         if self._configuration is not None:
-            chat.load(self._configuration)
+            self.load(self._configuration)
         elif self._model is not None:
-            chat.open_model(self._model)
+            self.open_model(self._model)
         else:
-            chat.welcome()
+            self._add_model(WELCOME)
 
     def notify(
         self,
@@ -155,8 +163,6 @@ class KvchatApp(App[None]):
         self.controller.begin_close()
         self._leaving = self.set_interval(LEAVE_EVERY_S, self._leave_when_saved)
         if not self.controller.client.has_ended:
-            from app.screens.ask import Saving
-
             self.push_screen(Saving())
 
     def _leave_when_saved(self) -> None:
@@ -165,12 +171,138 @@ class KvchatApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys of the screen below, and the glossary; again to close it."""
-        from app.screens.help import HelpScreen
-
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
         self.push_screen(HelpScreen(key_sections(self, self.screen, self.services.keymap)))
+
+    # --- the model ---
+
+    def load(self, configuration: Configuration | None) -> None:
+        """Load a configuration; None stays with what is there."""
+        if configuration is not None:
+            self.controller.load(configuration)
+            self._estimate(configuration)
+
+    @work(thread=True, exclusive=True, group="estimate")
+    def _estimate(self, configuration: Configuration) -> None:
+        try:
+            planned = self.services.planned_bytes(configuration)
+        except EngineError:
+            # The load itself tells what is wrong with the file; the panel shows a dash.
+            planned = None
+        call_if_open(self.chat, self.controller.meters.set_planned, planned)
+
+    def open_model(self, path: Path | None) -> None:
+        """Load a model with the configuration that suits it; None stays with what is there."""
+        if path is not None:
+            self._configure(path)
+
+    @work(thread=True, exclusive=True, group="configure")
+    def _configure(self, path: Path) -> None:
+        try:
+            configuration = self.services.configure(path)
+        except EngineError as error:
+            call_if_open(self.chat, report, self, error)
+            return
+        call_if_open(self.chat, self.load, configuration)
+
+    def action_restart(self) -> None:
+        """Start the engine again."""
+        if self.controller.configuration is None:
+            self.notify(NO_MODEL)
+        else:
+            self.load(self.controller.configuration)
+
+    # --- other screens; each is imported with its first use, to start fast ---
+
+    def action_models(self) -> None:
+        """List the models."""
+        from app.screens.models import ModelsScreen
+
+        loaded = self.controller.configuration
+        screen = ModelsScreen(
+            self.services.scan,
+            self.services.folders,
+            loaded.model_path if loaded else None,
+            add=lambda: self._add_model("add a model" if loaded else WELCOME),
+        )
+        self.push_screen(screen, self.open_model)
+
+    def _add_model(self, title: str) -> None:
+        """Say where models were looked for, and install the starter if asked to."""
+        from app.screens.first_run import FirstRunScreen
+
+        def look() -> Path | None:
+            usable = [entry.path for entry in self.services.scan() if not entry.problem]
+            return usable[0] if usable else None
+
+        services = self.services
+        screen = FirstRunScreen(services.folders, services.install_starter, look, title=title)
+        self.push_screen(screen, self.open_model)
+
+    def action_planner(self) -> None:
+        """Plan the loaded model, or any other."""
+        from app.screens.planner import PlannerScreen
+
+        configuration, loaded = self.controller.configuration, self.controller.loaded
+        screen = PlannerScreen(
+            configuration.model_path if configuration else None,
+            configuration,
+            measured=loaded.buffers if loaded else (),
+            scan=self.services.scan,
+            presets_dir=self.services.presets_dir,
+            left=self._left_plan,
+        )
+
+        def closed(configuration: Configuration | None) -> None:
+            self._left_plan = screen.left() if configuration is None else None
+            self.load(configuration)
+
+        self.push_screen(screen, closed)
+
+    def action_presets(self) -> None:
+        """List the presets."""
+        from app.screens.presets import PresetsScreen
+
+        loaded = self.controller.loaded
+        screen = PresetsScreen(
+            self.services.presets_dir,
+            self.controller.configuration,
+            measured=loaded.buffers if loaded else (),
+        )
+
+        def chosen(configuration: Configuration | None) -> None:
+            if configuration is not None:
+                self.controller.history.use_preset(configuration.sampling, screen.system_prompt)
+                self.load(configuration)
+
+        self.push_screen(screen, chosen)
+
+    def action_compare(self) -> None:
+        """Compare two ways to answer what stands in the composer, or the last question."""
+        from app.compare.from_chat import obstacle
+        from app.screens.compare import CompareScreen
+
+        problem = obstacle(self.controller)
+        if problem is not None:
+            self.notify(problem)
+            return
+        screen = CompareScreen(
+            self.controller,
+            self.chat.composer.text,
+            presets_dir=self.services.presets_dir,
+            tint=self.chat.transcript.tint,
+        )
+        self.push_screen(screen)
+
+    def action_cache(self) -> None:
+        """Show what is kept of computed tokens."""
+        from app.screens.cache import CacheScreen
+
+        self.push_screen(CacheScreen(self.controller))
+
+    # --- theme, picture, palette ---
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.available_themes.get(self.theme))
@@ -192,7 +324,7 @@ class KvchatApp(App[None]):
         try:
             self.services.save_theme(name)
         except EngineError as error:
-            self.notify(str(error), title=error.title, severity="warning")
+            report(self, error)
 
     def save_picture(self) -> None:
         """Write the screen to an SVG file in the current folder."""
@@ -204,7 +336,15 @@ class KvchatApp(App[None]):
             self.notify(f"Saved {path}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield from chat_commands(self, screen)
+        yield from key_commands(self, screen, self.services.keymap)
+        if isinstance(screen, ChatScreen):
+            yield from chat_commands(screen)
+        for name in sorted(self.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
+            shown = escape(visible(name))
+            yield SystemCommand(f"theme: {shown}", "Use this theme", partial(self.use_theme, name))
+        picture = "Write the screen to an SVG file"
+        yield SystemCommand("screen: Save picture", picture, self.save_picture)
+        yield SystemCommand("app: Quit", "Save and leave", self.action_quit)
 
 
 def open_chat(

@@ -29,9 +29,9 @@ def _copy_too(app: App[object], text: str, what: str) -> None:
     copied = _by_program(text)
     size = f"{what + ', ' if what else ''}{len(text):,} characters"
     if not copied and (hint := _hint()):
-        app.notify(f"Copied {size}. {hint}", severity="warning", markup=False)
+        app.notify(f"Copied {size}. {hint}", severity="warning")
     else:
-        app.notify(f"Copied {size}.", timeout=2, markup=False)
+        app.notify(f"Copied {size}.", timeout=2)
 
 
 def _by_program(text: str) -> bool:

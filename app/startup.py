@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app import paths
+from app.bindings import Keymap, read_keymap
 from app.cache.cached_chats import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, load_settings, save_setting
-from app.keys import Keymap, read_keymap
 from app.opening import ModelRequest, choose_model, new_client, usual_model
 from app.render.transcript import TintMode
 from app.store.chats import ChatStore

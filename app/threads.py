@@ -1,11 +1,14 @@
-"""Threads that a program which ends does not wait for."""
+"""Threads of the screens: none keeps a program alive, none calls a screen that was closed."""
 
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from textual.screen import Screen
+from textual.worker import get_current_worker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,3 +52,30 @@ def _run(future: "Future[T]", call: Callable[[], T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def is_open(screen: Screen[Any]) -> bool:
+    """Whether a screen still has its widgets.
+
+    A screen that closes leaves the stack first, loses its widgets then, and is detached last
+    (Textual 8), so `is_attached` alone comes too late. An app that ends takes the widgets away
+    while its screens are on the stack.
+    """
+    return screen.is_attached and screen.app.is_running and screen in screen.app.screen_stack
+
+
+def call_if_open(
+    screen: Screen[Any], take: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Call `take` in the thread of the app, and wait for it; to be called in a worker's thread.
+
+    Nothing happens where the screen was closed or another worker took this one's place.
+    """
+    worker = get_current_worker()
+
+    def call() -> None:
+        if not worker.is_cancelled and is_open(screen):
+            take(*args, **kwargs)
+
+    if screen.is_attached:
+        screen.app.call_from_thread(call)

@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from app.screens.planner import PlannerScreen
-from app.widgets.panes import PlanReport
+from app.widgets.lines_view import LinesView
 from app.widgets.plan_table import PlanTable
 from engine.memory.units import GIB
 from tests.app.screens.plan_host import Host, SilentDryRun
@@ -58,7 +58,7 @@ async def _turn(
     screen: PlannerScreen, pilot: Pilot[None], key: str, times: dict[str, list[float]]
 ) -> None:
     await _until(lambda: screen.has_what_ifs or screen.plan is None)
-    before, report = screen.setup, screen.query_one("#plan-report", PlanReport)
+    before, report = screen.setup, screen.query_one("#plan-report", LinesView)
     table = screen.query_one(PlanTable)
     painted = 0.0
 

@@ -97,4 +97,4 @@ async def answered(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
     """Ask and wait for the whole reply."""
     await ask(pilot, screen, text)
     await wait_until(pilot, lambda: not screen.controller.is_replying)
-    await wait_until(pilot, lambda: not screen._pending)
+    await wait_until(pilot, lambda: not screen.has_unpainted_text)

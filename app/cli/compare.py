@@ -161,10 +161,10 @@ def _say_pair(comparison: "Comparison") -> None:
 
 
 def _show(comparison: "Comparison", *, shows_text: bool) -> None:
-    from app.render.compare import report
+    from app.render.compare import comparison_text
 
     for side, answer in zip(comparison.sides, comparison.shown, strict=True):
         if shows_text and answer is not None:
             say((f"{side.label}:", "bold"))
             print_text([answer.text.rstrip(), "\n"])
-    say(report(comparison))
+    say(comparison_text(comparison))

@@ -38,7 +38,7 @@ def question_line(question: str, request: GenerationRequest, width: int) -> Line
     return spread((Run(" compare  ", "strong"), Run(asked)), right, width)
 
 
-def report(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison) -> str:
     """Figures and verdict as plain text, for the clipboard and the command."""
     lines: list[str] = []
     for side, answer in zip(comparison.sides, comparison.shown, strict=True):

@@ -1,7 +1,8 @@
 """What the cache keeps: by chat or state by state, where it lies, and what happened to it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from app import format as fmt
-from app.cache.cached_chats import CachedChat, cached_chats, owner_of
+from app.cache.cached_chats import NOBODY, CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache_list import (
@@ -26,13 +27,13 @@ from app.render.cache_list import (
     title_line,
     title_of,
 )
-from app.render.lines import Line, Run, wrapped
-from app.screens.ask import AskYes
+from app.render.lines import Line, Run, clipped, wrapped
+from app.screens.dialogs import confirm, report
 from app.store.errors import StoreError
-from app.widgets.key_bar import KeyBar
-from app.widgets.panels import CachePanel, PlanTitle
-from app.widgets.panes import PlanReport
-from app.widgets.row_list import RowList
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines_view import LinesView
+from app.widgets.panels import Panel
+from app.widgets.select_list import Row, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 
 FRAME_S = 0.5
@@ -43,7 +44,7 @@ LEGEND = "H hot · W warm · C cold, small where a part"
 
 
 class CacheScreen(Screen[None]):
-    """Shows the kept states of the loaded model; keys pin, drop and verify them."""
+    """The kept states of the loaded model; keys pin, drop and verify them."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/cache.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
@@ -65,6 +66,10 @@ class CacheScreen(Screen[None]):
                 tooltip="Drop every state of the loaded model and settings"),
         Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
                 tooltip="Back to the chat"),
+        Binding("j", "app.simulate_key('down')", "Down", id="cache-down", show=False,
+                tooltip="The row below"),
+        Binding("k", "app.simulate_key('up')", "Up", id="cache-up", show=False,
+                tooltip="The row above"),
     ]  # fmt: skip
 
     def __init__(self, controller: Conversation) -> None:
@@ -85,13 +90,13 @@ class CacheScreen(Screen[None]):
         """Owners for which the chats were searched in vain."""
 
     def compose(self) -> ComposeResult:
-        yield PlanTitle(id="cache-title")
+        yield TitleBar(id="cache-title")
         with Horizontal(id="cache-main"):
-            yield RowList(id="kept", note=LEGEND)
+            yield SelectList(note=LEGEND, id="kept")
             with Vertical(id="cache-side"):
-                yield CachePanel(id="cache")
-                yield PlanReport(title="marked", id="cache-detail", pages=False)
-                yield PlanReport(title="log", id="cache-log", pages=False)
+                yield Panel("cache")
+                yield LinesView(title="marked", below="", id="cache-detail")
+                yield LinesView(title="log", below="", id="cache-log")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -109,21 +114,17 @@ class CacheScreen(Screen[None]):
         self._find_titles()
         entries = self._report.entries if self._report is not None else ()
         chats = cached_chats(entries)
-        marked = self._marked_name()
         self._rows = chats if self._is_by_chat else entries
-        names = [_name_of(row) for row in self._rows]
-        kept = self.query_one("#kept", RowList)
-        place = names.index(marked) if marked in names else kept.place
+        kept = self.query_one(SelectList)
         title = title_line(snapshot, len(chats), is_by_chat=self._is_by_chat)
-        self.query_one(PlanTitle).present(title)
+        self.query_one(TitleBar).present(partial(clipped, title))
         if self._rows:
-            kept.show_rows(len(self._rows), self._row, table_head, place)
+            kept.show_rows([self._row(row) for row in self._rows], head=table_head)
         else:
-            said = (Run(empty_text(snapshot), "muted"),)
-            kept.show_text(lambda width: wrapped(said, width))
-        self.query_one(CachePanel).present(snapshot)
+            kept.show_text(partial(wrapped, (Run(empty_text(snapshot), "muted"),)))
+        self.query_one(Panel).present(snapshot)
         notes = snapshot.cache_log
-        self.query_one("#cache-log", PlanReport).present(
+        self.query_one("#cache-log", LinesView).present(
             lambda width: log_lines(notes, width, self._owners, self._titles)
         )
         self._present_detail()
@@ -131,7 +132,7 @@ class CacheScreen(Screen[None]):
     def _present_detail(self) -> None:
         row, now = self._marked(), time.time()
 
-        detail = self.query_one("#cache-detail", PlanReport)
+        detail = self.query_one("#cache-detail", LinesView)
 
         def render(width: int) -> list[Line]:
             match row:
@@ -144,11 +145,11 @@ class CacheScreen(Screen[None]):
 
         detail.present(render)
 
-    def _row(self, place: int, width: int) -> Line:
-        row, now = self._rows[place], time.time()
+    def _row(self, row: CachedChat | CacheEntry) -> Row[str]:
+        titles, now = self._titles, time.time()
         if isinstance(row, CachedChat):
-            return chat_line(row, self._titles, width, now)
-        return state_line(row, self._titles, width, now)
+            return Row(row.owner, lambda width: chat_line(row, titles, width, now))
+        return Row(row.key, lambda width: state_line(row, titles, width, now))
 
     def _find_titles(self) -> None:
         """Read the titles of chats anew where an owner has none."""
@@ -161,21 +162,17 @@ class CacheScreen(Screen[None]):
         try:
             chats = self._controller.history.store.list_chats(MAX_TITLES, archived=None)
         except StoreError as error:
-            self.notify(str(error), title=error.title, severity="error", markup=False)
+            report(self, error)
             chats = []
         self._titles = {owner_of(chat.id): chat.title for chat in chats}
         self._unknown = frozenset(owners - self._titles.keys())
 
-    def on_row_list_marked(self) -> None:
+    def on_select_list_marked(self) -> None:
         self._present_detail()
 
     def _marked(self) -> CachedChat | CacheEntry | None:
-        place = self.query_one("#kept", RowList).place
-        return self._rows[place] if place < len(self._rows) else None
-
-    def _marked_name(self) -> str | None:
-        row = self._marked()
-        return None if row is None else _name_of(row)
+        index = self.query_one(SelectList).index
+        return self._rows[index] if index < len(self._rows) else None
 
     # --- what is done ---
 
@@ -188,14 +185,11 @@ class CacheScreen(Screen[None]):
         row = self._marked()
         self._is_by_chat = not self._is_by_chat
         self._present(self._controller.snapshot())
-        wanted: str | None = None
+        kept = self.query_one(SelectList)
         if isinstance(row, CachedChat):
-            wanted = row.entries[0].key
+            kept.mark(row.entries[0].key)
         elif row is not None:
-            wanted = row.owners[0] if row.owners else ""
-        names = [_name_of(each) for each in self._rows]
-        if wanted in names:
-            self.query_one("#kept", RowList).mark(names.index(wanted))
+            kept.mark(row.owners[0] if row.owners else NOBODY)
 
     def action_pin(self) -> None:
         """Pin what is marked; unpin it where all of it is pinned."""
@@ -218,7 +212,7 @@ class CacheScreen(Screen[None]):
         if question is None:
             self._drop(states)
         else:
-            self._ask(question, lambda: self._drop(states))
+            confirm(self, question, lambda: self._drop(states))
 
     def _drop(self, states: Sequence[CacheEntry]) -> None:
         for state in states:
@@ -236,18 +230,12 @@ class CacheScreen(Screen[None]):
         if not self._rows:
             self.notify(NOTHING_KEPT)
         else:
-            self._ask(
+            confirm(
+                self,
                 "Drop every kept state of this model and these settings, pinned ones too? "
                 "The next reply of each chat computes its prompt anew.",
                 lambda: self._controller.manage_cache("clear"),
             )
-
-    def _ask(self, question: str, do: Callable[[], None]) -> None:
-        def answered(is_sure: bool | None) -> None:
-            if is_sure:
-                do()
-
-        self.app.push_screen(AskYes(question), answered)
 
     def _marked_states(self) -> Sequence[CacheEntry]:
         """The states of the marked row; says why where there are none."""
@@ -264,10 +252,6 @@ class CacheScreen(Screen[None]):
             self.notify("No engine runs whose cache could be changed: load a model first.")
             return False
         return True
-
-
-def _name_of(row: CachedChat | CacheEntry) -> str:
-    return row.owner if isinstance(row, CachedChat) else row.key
 
 
 def _drop_question(

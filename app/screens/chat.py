@@ -1,33 +1,43 @@
 """The chat: transcript and composer, and the cockpit beside them.
 
-One timer drives everything: it polls the controller, appends text at a reader's pace and lets the
-panels sample the counters. Actions are in `chat_actions`, what they mean is in `app.chat`.
+One timer drives everything: it polls the conversation, appends text at a reader's pace and lets the
+panels sample the counters.
 """
 
+from functools import partial
+from typing import ClassVar, Literal
+
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import Screen
 from textual.widgets import Static
 
+from app.bindings import CHAT_KEYS
+from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
+from app.chat.entries import Speaker
 from app.chat.reply import TokenSpan
 from app.chat.snapshot import Phase
 from app.chat.update import ChatUpdate
+from app.clipboard import copy
+from app.render.markdown.document import code_blocks
+from app.render.reply_stats import reply_stats_text
+from app.render.status import status_line
+from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.chat_actions import ChatActions
+from app.screens.asking import READ_ONLY, Asking, Drafts, message_of, shown_chat_id
+from app.screens.dialogs import report
 from app.screens.pacing import Pacer
+from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
+from app.store.errors import StoreError
+from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
-from app.widgets.key_bar import KeyBar
-from app.widgets.panels import (
-    CachePanel,
-    MemoryPanel,
-    Panel,
-    SpeculationPanel,
-    StatusBar,
-    ThroughputPanel,
-)
-from app.widgets.tab_strip import TabStrip
+from app.widgets.panels import PANELS, Panel
 from app.widgets.transcript import Transcript
+from engine.configuration import ControllerName, PredictorName
+from engine.errors import EngineError
 
 FRAME_S = 0.08
 TEXT_S = 0.16
@@ -51,35 +61,54 @@ WIDTHS = [(0, "-tiny"), (MIN_SIZE[0], "-narrow"), (100, "-wide"), (160, "-huge")
 HEIGHTS = [(0, "-flat"), (MIN_SIZE[1], "-low"), (32, "-tall")]
 
 
-class ChatScreen(ChatActions):
+class ChatScreen(Screen[None]):
     """The main screen."""
 
     AUTO_FOCUS = "#composer"
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
+    BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
     def __init__(self, controller: Conversation, services: Services) -> None:
-        super().__init__(controller, services)
-        self._pending = ""
-        self._pending_spans: list[TokenSpan] = []
+        super().__init__()
+        self.controller = controller
+        self.services = services
+        self.transcript = Transcript(id="transcript")
+        self.composer = Composer(id="composer")
+        self.context = ContextFull(controller)
+        self.speculation = SpeculationSwitch(controller, services.save_speculation)
+        self.drafts = Drafts(self.composer, controller)
+        self.asking = Asking(
+            self,
+            controller,
+            self.drafts,
+            self.context,
+            offer_room=self.offer_room,
+            asked=self.transcript.action_follow,
+        )
+        self._is_choosing = False
+        """The user is asked what goes from a full context: nothing else is asked meanwhile."""
+        self._unpainted = ""
+        """Text of the reply that is to be painted with the next frame that is due."""
+        self._unpainted_spans: list[TokenSpan] = []
         self._jump: tuple[int, str] | None = None
         """A message to scroll to, and a text in it, once the chat is shown."""
+        self._copied_code: tuple[int, int] | None = None
+        """The message whose code was copied last, and which block from its end."""
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
         self._memory_pacer = Pacer(MEMORY_S)
 
     def compose(self) -> ComposeResult:
-        yield StatusBar(id="status")
-        yield TabStrip(TABS, id="tabs")
+        yield TitleBar(id="status")
+        yield TabStrip(TABS, "F9 next", id="tabs")
         with Horizontal(id="main"):
             with Vertical(id="chat-column"):
-                yield Transcript(id="transcript")
-                yield Composer(id="composer")
+                yield self.transcript
+                yield self.composer
             with VerticalScroll(id="cockpit", can_focus=False):
-                yield SpeculationPanel(id="speculation")
-                yield ThroughputPanel(id="throughput")
-                yield CachePanel(id="cache")
-                yield MemoryPanel(id="memory")
+                for name in PANELS:
+                    yield Panel(name)
         yield Static(
             f"kvchat needs {MIN_SIZE[0]} columns and {MIN_SIZE[1]} rows: make the window larger",
             id="too-small",
@@ -88,69 +117,18 @@ class ChatScreen(ChatActions):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self.recall_drafts()
+        try:
+            self.drafts.recall()
+        except StoreError as error:
+            report(self, error)
+        self.asking.describe()
         self.composer.focus()
         self.transcript.set_tint(self.services.tint)
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
 
-    # --- one frame ---
-
-    def _tick(self) -> None:
-        self.take(self.controller.poll())
-        self.ask_what_waits()
-        had_text = bool(self._pending) and self._text_pacer.is_due()
-        if had_text:
-            with self._text_pacer.work():
-                self.transcript.append(self._pending, self._pending_spans)
-                self._pending, self._pending_spans = "", []
-        if self._memory_pacer.is_due():
-            self._read_memory()
-        # Together with text, so that both are painted in one frame.
-        is_beside_text = had_text or not self._pending
-        if self._panel_pacer.is_due() and is_beside_text:
-            self._panel_pacer.interval_s = (
-                PANEL_S if self.controller.client.is_busy else IDLE_PANEL_S
-            )
-            with self._panel_pacer.work():
-                self.present()
-
-    def _read_memory(self) -> None:
-        self.save_drafts()
-        with self._memory_pacer.work():
-            self.controller.meters.set_process_bytes(self.controller.client.process_memory_bytes())
-
-    def take(self, change: ChatUpdate) -> None:
-        """Show what a poll changed."""
-        if change.is_rebuilt:
-            self._pending, self._pending_spans = "", []
-            self.transcript.is_read_only = self.controller.history.is_read_only
-            self.transcript.show(self.controller.entries())
-            self.follow_chat()
-            self._present_chat()
-            self.present()
-        if self._jump is not None:
-            self.transcript.jump_to(*self._jump)
-            self._jump = None
-        self._pending += change.text
-        self._pending_spans += change.spans
-        can_see = self.is_current and self.transcript.is_following
-        for notice in change.notices:
-            if notice.is_in_transcript and can_see:
-                continue
-            self.notify(notice.message, title=notice.title, severity=notice.severity, markup=False)
-        if change.draft is not None:
-            self.give_back(change.draft)
-        if change.context_full is not None:
-            self.give_back_waiting()
-            self.offer_room(change.context_full)
-        if change.loaded is not None:
-            self._read_memory()
-            self.measure_text()
-            self.present()
-
     def on_unmount(self) -> None:
-        self.save_drafts()
+        self.drafts.save()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._keep_focus)
@@ -160,37 +138,360 @@ class ChatScreen(ChatActions):
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
-    def jump_to(self, message_id: int, found: str) -> None:
-        self._jump = (message_id, found)
+    # --- one frame ---
+
+    @property
+    def has_unpainted_text(self) -> bool:
+        """Whether text of the reply waits for the next frame."""
+        return bool(self._unpainted)
+
+    def _tick(self) -> None:
+        self.take(self.controller.poll())
+        if not self._is_choosing:
+            self.asking.ask_next()
+        had_text = self.has_unpainted_text and self._text_pacer.is_due()
+        if had_text:
+            with self._text_pacer.work():
+                self.transcript.append(self._unpainted, self._unpainted_spans)
+                self._unpainted, self._unpainted_spans = "", []
+        if self._memory_pacer.is_due():
+            self._read_memory()
+        # Together with text, so that both are painted in one frame.
+        is_beside_text = had_text or not self._unpainted
+        if self._panel_pacer.is_due() and is_beside_text:
+            self._panel_pacer.interval_s = (
+                PANEL_S if self.controller.client.is_busy else IDLE_PANEL_S
+            )
+            with self._panel_pacer.work():
+                self.present()
+
+    def _read_memory(self) -> None:
+        self.drafts.save()
+        with self._memory_pacer.work():
+            self.controller.meters.set_process_bytes(self.controller.client.process_memory_bytes())
+
+    def take(self, update: ChatUpdate) -> None:
+        """Show what a poll changed."""
+        if update.is_rebuilt:
+            self._rebuild()
+        if self._jump is not None:
+            self.transcript.jump_to(*self._jump)
+            self._jump = None
+        self._unpainted += update.text
+        self._unpainted_spans += update.spans
+        can_see = self.is_current and self.transcript.is_following
+        for notice in update.notices:
+            if not (notice.is_in_transcript and can_see):
+                self.notify(notice.message, title=notice.title, severity=notice.severity)
+        if update.draft is not None:
+            self.asking.take_back(update.draft)
+        if update.context_full is not None:
+            self.asking.take_back_waiting()
+            self.offer_room(update.context_full)
+        if update.loaded is not None:
+            self._read_memory()
+            self.on_text_area_changed()
+            self.present()
+
+    def _rebuild(self) -> None:
+        """Show the entries, the title and the draft of the shown chat anew."""
+        self._unpainted, self._unpainted_spans = "", []
+        history = self.controller.history
+        self.transcript.is_read_only = history.is_read_only
+        self.transcript.show(self.controller.entries())
+        self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
+        self._follow_chat()
+        self.composer.set_class(history.is_read_only, "-read-only")
+        self.composer.read_only = history.is_read_only
+        self.composer.placeholder = (
+            "Read-only: another kvchat writes this chat" if history.is_read_only else PLACEHOLDER
+        )
+        self.present()
+
+    def _follow_chat(self) -> None:
+        self.drafts.follow_chat()
+        self.asking.describe()
 
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
         snapshot = self.controller.snapshot()
         self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
-        self.query_one(StatusBar).present(snapshot)
+        self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
         for panel in self.query(Panel):
             panel.present(snapshot)
 
-    def _present_chat(self) -> None:
-        history = self.controller.history
-        self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
-        composer = self.composer
-        composer.set_class(history.is_read_only, "-read-only")
-        composer.read_only = history.is_read_only
-        composer.placeholder = (
-            "Read-only: another kvchat writes this chat" if history.is_read_only else PLACEHOLDER
+    def on_text_area_changed(self) -> None:
+        """Keep what is written, and say how long a long text is."""
+        self.drafts.measure()
+        self.asking.describe()
+
+    # --- asking ---
+
+    def action_send(self) -> None:
+        """Ask what is written; with nothing written, go on with a reply that was cut."""
+        self.transcript.selected = None  # what is asked next is of the end of the chat
+        self.asking.send()
+
+    def action_continue_reply(self) -> None:
+        """Go on with the last reply where it was cut."""
+        self.asking.continue_reply()
+
+    def action_regenerate(self) -> None:
+        """Answer once more."""
+        self.asking.regenerate(self.transcript.selected)
+
+    def action_edit(self) -> None:
+        """Take the selected question, or the last, into the composer."""
+        message = message_of(self.controller, Speaker.USER, self.transcript.selected)
+        self.asking.edit(message)
+        if message is not None:
+            self.composer.focus()
+
+    def action_stop(self) -> None:
+        """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
+        if self.asking.stop(is_composer_focused=self.composer.has_focus):
+            self.composer.focus()
+
+    def action_variant(self, step: int) -> None:
+        """Show another variant of the selected message, or of the last reply."""
+        selected = self.transcript.selected
+        if selected is None:
+            last = self.controller.history.last(Speaker.MODEL)
+            selected = last.id if last else None
+        if selected is None:
+            return
+        try:
+            if not self.controller.switch_variant(selected, step):
+                self.notify("There is no further variant.")
+        except StoreError as error:
+            report(self, error)
+
+    # --- a full context ---
+
+    def offer_room(self, why: str) -> None:
+        """Let the user choose what to do where the context is full.
+
+        Args:
+            why: What is full, in words.
+        """
+        from app.screens.context_full import ContextFullScreen
+
+        if not self.is_current:
+            # Another screen is in front: the hint behind the reply leads here later.
+            self.notify(why, title="The context is full", severity="warning")
+            return
+        self._is_choosing = True
+        self.app.push_screen(ContextFullScreen(why, self.context.options()), self._make_room)
+
+    def _make_room(self, choice: Literal["shift", "summarise", "branch", "stop"] | None) -> None:
+        self._is_choosing = False
+        try:
+            match choice:
+                case "shift":
+                    self.context.shift()
+                case "summarise":
+                    self.context.summarise()
+                case "branch":
+                    self.context.branch_off()
+                case _:
+                    self.controller.replies.take_back_refused()
+        except EngineError as error:
+            report(self, error)
+
+    def action_see_all(self) -> None:
+        """Let the model see the whole chat again."""
+        try:
+            if not self.context.see_all():
+                self.notify("The model sees the whole chat.")
+        except StoreError as error:
+            report(self, error)
+
+    # --- chats ---
+
+    def action_new_chat(self) -> None:
+        """Begin a new chat."""
+        self.controller.new_chat()
+        self._follow_chat()
+        self.composer.focus()
+
+    def action_chats(self) -> None:
+        """List the chats."""
+        self._list_chats()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        self._list_chats(is_searching=True)
+
+    def _list_chats(self, *, is_searching: bool = False) -> None:
+        from app.screens.chats import ChatsScreen, Opening
+
+        shown = shown_chat_id(self.controller)
+
+        def opened(opening: Opening | None) -> None:
+            if opening is not None and opening.chat_id != shown:
+                self.open_chat(opening.chat_id)
+            elif shown is not None and not self._is_still_there():
+                self.controller.new_chat()
+            if opening is not None and opening.message_id is not None:
+                self._go_to_message(opening.message_id, opening.found)
+
+        screen = ChatsScreen(
+            self.controller,
+            is_searching=is_searching,
+            forget_kept=self.services.forget_kept,
         )
+        self.app.push_screen(screen, opened)
 
-    # --- other screens ---
+    def _is_still_there(self) -> bool:
+        """Read the shown chat again after the list may have changed it; False if it is gone."""
+        try:
+            self.controller.refresh()
+        except StoreError:
+            return False
+        return True
 
-    def action_cache(self) -> None:
-        """Show what is kept of computed tokens."""
-        from app.screens.cache import CacheScreen
+    def open_chat(self, chat_id: int) -> None:
+        """Show a stored chat."""
+        try:
+            self.controller.open_chat(chat_id)
+        except StoreError as error:
+            report(self, error)
+        else:
+            if self.controller.history.is_read_only:
+                self.notify(READ_ONLY, title="Read-only")
+        self._follow_chat()
+        self.transcript.action_follow()
+        self.composer.focus()
 
-        self.app.push_screen(CacheScreen(self.controller))
+    def _go_to_message(self, message_id: int, found: str) -> None:
+        """Show a message of the shown chat, on whichever branch it is.
+
+        Args:
+            message_id: The message.
+            found: A text in it, whose first line is scrolled to.
+        """
+        try:
+            is_there = self.controller.show_message(message_id)
+        except StoreError as error:
+            report(self, error)
+            return
+        if is_there:
+            self._jump = (message_id, found)
+        else:
+            self.notify("It is on another branch, and this chat is being written: try it later.")
+
+    def action_chat_settings(self) -> None:
+        """Ask for system prompt and sampling, and how drafts are verified."""
+        from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
+
+        history = self.controller.history
+        if history.is_read_only:
+            self.notify(READ_ONLY)
+            return
+
+        def changed(settings: ChatSettings | None) -> None:
+            if settings is None:
+                return
+            try:
+                history.change_settings(
+                    system_prompt=settings.system_prompt, sampling=settings.sampling
+                )
+            except StoreError as error:
+                report(self, error)
+            if settings.speculation != now.speculation:
+                self.controller.set_speculation(settings.speculation)
+
+        now = ChatSettings(history.system_prompt, history.sampling, self.controller.speculation)
+        self.app.push_screen(ChatSettingsScreen(now), changed)
+
+    # --- speculation ---
+
+    def action_next_predictor(self) -> None:
+        """Switch to the next predictor that is there."""
+        name = self.speculation.next_predictor()
+        if name is None:
+            self.notify("No model is loaded.")
+        else:
+            self.set_speculation(predictor=name)
+
+    def action_next_controller(self) -> None:
+        """Switch to the next rule of the draft length."""
+        self.set_speculation(controller=self.speculation.next_controller())
+
+    def action_draft_length(self, step: int) -> None:
+        """Make drafts longer or shorter."""
+        self.set_speculation(n_draft=self.speculation.n_draft(step))
+
+    def set_speculation(
+        self,
+        *,
+        predictor: PredictorName | None = None,
+        controller: ControllerName | None = None,
+        n_draft: int | None = None,
+    ) -> None:
+        """Change what is not None, remember it, and say what is on now."""
+        switch = self.speculation
+        text = switch.change(predictor=predictor, controller=controller, n_draft=n_draft)
+        try:
+            switch.remember(predictor=predictor, controller=controller, n_draft=n_draft)
+        except EngineError as error:
+            report(self, error)
+        self.notify(text, title="Speculation", timeout=2)
+
+    # --- messages ---
+
+    def action_copy_message(self) -> None:
+        """Copy the selected message, or the last reply."""
+        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
+        if message is None:
+            self.notify("There is no reply to copy yet.")
+        else:
+            copy(self.app, message.content)
+
+    def action_copy_code(self) -> None:
+        """Copy the last code block of a reply; the one before when pressed again."""
+        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
+        blocks = code_blocks(message.content) if message else []
+        if message is None or not blocks:
+            self.notify("There is no code block in this reply.")
+            return
+        back = 0
+        if self._copied_code is not None and self._copied_code[0] == message.id:
+            back = (self._copied_code[1] + 1) % len(blocks)
+        self._copied_code = (message.id, back)
+        copy(self.app, blocks[-1 - back], f"code block {len(blocks) - back} of {len(blocks)}")
+
+    def action_statistics(self) -> None:
+        """Show what was counted and timed of the selected reply, or the last one; or hide it."""
+        message = message_of(self.controller, Speaker.MODEL, self.transcript.selected)
+        text = reply_stats_text(message) if message else None
+        if message is None or text is None:
+            self.notify("Nothing was measured of this reply.")
+        else:
+            self.controller.toggle_note(message.id, text)
+
+    def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
+        self.transcript.selected = message.key
+
+    def action_next_tint(self) -> None:
+        """Colour tokens in the next way, and remember it."""
+        self.set_tint(TINT_MODES[(TINT_MODES.index(self.transcript.tint) + 1) % len(TINT_MODES)])
+
+    def set_tint(self, mode: TintMode) -> None:
+        """Colour tokens in this way, and remember it."""
+        self.transcript.set_tint(mode)
+        try:
+            self.services.save_tint(mode)
+        except EngineError as error:
+            report(self, error)
+        self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
 
     # --- tabs of a narrow screen ---
 
+    def action_next_tab(self) -> None:
+        """Go to the next tab of a narrow screen."""
+        self.query_one(TabStrip).next()
+
     def on_tab_strip_chosen(self, message: TabStrip.Chosen) -> None:
-        for place, name in enumerate(TABS):
-            self.set_class(place == message.place, f"-tab-{name}")
+        for index, name in enumerate(TABS):
+            self.set_class(index == message.index, f"-tab-{name}")

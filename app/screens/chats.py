@@ -1,32 +1,36 @@
 """The list of chats: search, open, rename, archive, export, delete."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.timer import Timer
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from app.cache.cached_chats import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
+from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
+from app.render.lines import Run
 from app.sanitize import visible
-from app.screens.ask import AskLine, AskYes
-from app.screens.chat_export import ChatExport
-from app.screens.chat_rows import ChatRow, chat_row, detail, hit_row
-from app.screens.hand_back import hand_back
+from app.screens.dialogs import ask_line, confirm, report
+from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatChanges, ChatSize
 from app.store.search import SearchHit
+from app.threads import call_if_open
+from app.widgets.bars import KeyBar
 from app.widgets.composer import SearchBox
-from app.widgets.key_bar import KeyBar
+from app.widgets.ink import InkLines
+from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 
 SEARCH_AFTER_S = 0.12
@@ -36,6 +40,8 @@ PREFETCH_AFTER_S = 0.3
 PAGE = 500
 """Chats that are listed at once; more come when the last one is reached."""
 MAX_HITS = 100
+MAX_FILE_NAME = 40
+"""Characters of a title that its file is called by."""
 LEGEND = "enter opens · h w c: the cache keeps it hot, warm, cold"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
@@ -43,7 +49,7 @@ HEIGHTS = [(0, "-low"), (28, "-tall")]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What to show."""
+    """A chat to show, and where in it."""
 
     chat_id: int
     message_id: int | None = None
@@ -53,7 +59,7 @@ class Opening:
 
 
 class ChatsScreen(ModalScreen[Opening | None]):
-    """Gives what to open, None to stay."""
+    """The chats, or what a search finds in them; the result is what to open."""
 
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
@@ -75,8 +81,10 @@ class ChatsScreen(ModalScreen[Opening | None]):
                 tooltip="Delete the chat and what the cache keeps for it alone"),
         Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
                 tooltip="Delete the chat and what the cache keeps for it alone"),
-        Binding("j", "move(1)", "Down", id="chats-down", show=False, tooltip="Next chat"),
-        Binding("k", "move(-1)", "Up", id="chats-up", show=False, tooltip="Chat above"),
+        Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
+                tooltip="Next chat"),
+        Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
+                tooltip="Chat above"),
     ]  # fmt: skip
 
     def __init__(
@@ -112,8 +120,8 @@ class ChatsScreen(ModalScreen[Opening | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -list"):
             yield SearchBox(placeholder="search all chats  (/)", id="chats-box", compact=True)
-            yield OptionList(id="chats")
-            yield Static("", id="chats-detail", markup=False)
+            yield SelectList(click_picks=True, id="chats")
+            yield InkLines(id="chats-detail")
             yield KeyBar(id="chats-keys")
 
     def on_mount(self) -> None:
@@ -126,44 +134,34 @@ class ChatsScreen(ModalScreen[Opening | None]):
     # --- what it shows ---
 
     @property
-    def _list(self) -> OptionList:
-        return self.query_one("#chats", OptionList)
+    def _list(self) -> SelectList:
+        return self.query_one(SelectList)
 
-    def _fill(self, highlighted_id: int | None) -> None:
+    def _fill(self, marked: int | None) -> None:
         """Read the chats again and show them, or what was found."""
         try:
             self._chats = self._store.list_chats(self._limit, archived=self._is_archive)
             self._n_chats = self._store.count_chats(archived=self._is_archive)
         except StoreError as error:
-            self._report(error)
-        self._paint(highlighted_id)
+            report(self, error)
+        self._paint(marked)
         self._list.focus()
 
-    def _paint(self, highlighted_id: int | None = None) -> None:
-        """Show the rows at the width that there is."""
-        options = self._list
-        if not options.size.width:
-            return  # painted as soon as there is a width
-        width = max(options.size.width - 2, 20)
+    def _paint(self, marked: int | None = None) -> None:
+        """Show the rows; the mark stays where it is, or goes to a chat."""
         now = datetime.now()
-        place = options.highlighted or 0
         if self._hits is not None:
-            ids = [hit.chat_id for hit in self._hits]
-            rows = [Option(hit_row(hit, width, now)) for hit in self._hits]
+            self._list.show_rows([_found_row(hit, now) for hit in self._hits])
         else:
-            ids = [chat.id for chat in self._chats]
             kept = self._kept()
-            rows = [Option(chat_row(self._row(c, kept), width, now)) for c in self._chats]
-        options.set_options(rows)
-        if highlighted_id in ids:
-            place = ids.index(highlighted_id)
-        options.highlighted = min(place, len(ids) - 1) if ids else None
+            rows = [Row(c.id, partial(chat_row, self._row(c, kept), now)) for c in self._chats]
+            self._list.show_rows(rows, marked)
+        is_empty = self._list.marked_key is None
         dialog = self.query_one(".dialog")
         dialog.border_title = self._title()
         opens = LEGEND if self._hits is None else "enter opens"
-        dialog.border_subtitle = opens if ids else ""
-        if not ids:
-            self.query_one("#chats-detail", Static).update(self._nothing())
+        dialog.border_subtitle = "" if is_empty else opens
+        self._show_marked()
 
     def _kept(self) -> dict[str, CachedChat]:
         report = self._controller.snapshot().tiers
@@ -193,33 +191,38 @@ class ChatsScreen(ModalScreen[Opening | None]):
             return "No chat holds that."
         return "The archive is empty." if self._is_archive else "There are no chats yet."
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._paint)
-
     @work(thread=True, exclusive=True, group="sizes")
     def _read_sizes(self) -> None:
         try:
             sizes = self._store.sizes()
         except StoreError as error:
-            hand_back(self, self._report, error)
+            call_if_open(self, report, self, error)
             return
-        hand_back(self, self._take_sizes, sizes)
+        call_if_open(self, self._take_sizes, sizes)
 
     def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
         self._sizes = sizes
         self._paint()
 
-    def on_option_list_option_highlighted(self) -> None:
-        chat = self._highlighted()
-        if chat is None:
-            return
-        if self._hits is None and chat is self._chats[-1] and len(self._chats) < self._n_chats:
+    def on_select_list_marked(self, message: SelectList.Marked) -> None:
+        is_last = self._hits is None and message.index == len(self._chats) - 1
+        if is_last and len(self._chats) < self._n_chats:
             self._limit += PAGE
-            self._fill(chat.id)
-        kept = self._kept()
-        self.query_one("#chats-detail", Static).update(detail(self._row(chat, kept)))
+            self._fill(self._chats[-1].id)
+        else:
+            self._show_marked()
+
+    def _show_marked(self) -> None:
+        """Say what is known of the marked chat, and let the cache bring it into memory."""
         if self._prefetch_timer is not None:
             self._prefetch_timer.stop()
+        chat = self._marked()
+        detail = self.query_one("#chats-detail", InkLines)
+        if chat is None:
+            detail.show([(Run(self._nothing(), "muted"),)])
+            return
+        row = self._row(chat, self._kept())
+        detail.show([chat_facts(row), kept_text(row)])
         self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
 
     def _prefetch(self, chat_id: int) -> None:
@@ -252,7 +255,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         self._search_timer = self.set_timer(SEARCH_AFTER_S, self._search_now)
 
     def on_input_submitted(self) -> None:
-        self._open(self._list.highlighted)
+        self._open(self._list.index)
 
     def _search_now(self) -> None:
         text = self.query_one(SearchBox).value
@@ -267,28 +270,28 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             hits = self._store.search(text, MAX_HITS)
         except StoreError as error:
-            hand_back(self, self._report, error)
+            call_if_open(self, report, self, error)
             return
-        hand_back(self, self._take_hits, text, hits)
+        call_if_open(self, self._take_hits, text, hits)
 
     def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
         if self.query_one(SearchBox).value == text:
             self._hits = hits
             self._paint()
-            self._list.highlighted = 0 if hits else None
+            self._list.action_go(0)
 
     # --- opening ---
 
-    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
-        self._open(message.option_index)
+    def on_select_list_picked(self, message: SelectList.Picked) -> None:
+        self._open(message.index)
 
-    def _open(self, place: int | None) -> None:
-        if place is None:
+    def _open(self, index: int) -> None:
+        if self._list.marked_key is None:
             return
         if self._hits is None:
-            self.dismiss(Opening(self._chats[place].id))
+            self.dismiss(Opening(self._chats[index].id))
             return
-        hit = self._hits[place]
+        hit = self._hits[index]
         start, end = hit.marked[0] if hit.marked else (0, 0)
         self.dismiss(Opening(hit.chat_id, hit.message_id, hit.snippet[start:end]))
 
@@ -303,35 +306,23 @@ class ChatsScreen(ModalScreen[Opening | None]):
         else:
             self.dismiss(None)
 
-    def action_move(self, step: int) -> None:
-        """Go down or up."""
-        if step > 0:
-            self._list.action_cursor_down()
-        else:
-            self._list.action_cursor_up()
-
     # --- changing chats ---
 
     def action_rename(self) -> None:
         """Ask for another title."""
-        chat = self._highlighted()
-        if chat is None:
-            return
+        chat = self._marked()
+        if chat is not None:
+            ask_line(self, "Title of the chat", chat.title, partial(self._rename, chat.id))
 
-        def rename(title: str | None) -> None:
-            if title:
-                self._write(
-                    lambda: self._store.update_chat(
-                        chat.id, ChatChanges(title=title, title_locked=True)
-                    )
-                )
-                self._fill(chat.id)
-
-        self.app.push_screen(AskLine("Title of the chat", chat.title), rename)
+    def _rename(self, chat_id: int, title: str) -> None:
+        self._write(
+            lambda: self._store.update_chat(chat_id, ChatChanges(title=title, title_locked=True))
+        )
+        self._fill(chat_id)
 
     def action_archive(self) -> None:
         """Put the chat into the archive, or take it out."""
-        chat = self._highlighted()
+        chat = self._marked()
         if chat is not None:
             is_archived = chat.archived_at is not None
             self._write(lambda: self._store.set_archived(chat.id, archived=not is_archived))
@@ -347,31 +338,40 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def action_export(self) -> None:
         """Ask for a file, then write the chat to it."""
-        chat = self._highlighted()
+        chat = self._marked()
         if chat is not None:
-            ChatExport(self, self._store, chat).ask()
+            question = (
+                "Write the chat to this file. Its ending says how: .md is the shown branch to "
+                "read, .jsonl is everything and can be imported"
+            )
+            ask_line(self, question, file_name(chat.title), partial(self._export, chat.id))
+
+    def _export(self, chat_id: int, name: str) -> None:
+        path = Path(name).expanduser()
+        write = partial(write_chat, self.app, self._store, chat_id, path)
+        # Of the application, so that it goes on when the list is closed.
+        begin = partial(self.app.run_worker, write, thread=True, group="export")
+        if path.exists():
+            confirm(self, f"{path} exists. Replace it?", begin)
+        else:
+            begin()
 
     def action_delete(self) -> None:
         """Ask, then delete."""
-        chat = self._highlighted()
+        chat = self._marked()
         if chat is None:
             return
         if chat.id == self._controller.replying_chat_id:
             self.notify("A reply is being written in this chat: stop it first.")
             return
-
-        def delete(is_sure: bool | None) -> None:
-            if is_sure:
-                self._delete(chat)
-
         question = f"Delete “{visible(chat.title)}”, its messages and what is kept of them?"
-        self.app.push_screen(AskYes(question), delete)
+        confirm(self, question, lambda: self._delete(chat))
 
     def _delete(self, chat: Chat) -> None:
         try:
             self._controller.delete_chat(chat.id)
         except StoreError as error:
-            self._report(error)
+            report(self, error)
             return
         self._forget(owner_of(chat.id))
         self._search_again()
@@ -383,7 +383,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             self._forget_kept(owner)
         except EngineError as error:
-            self._report(error)  # a notice may come from a thread, and outlives this screen
+            report(self, error)  # a notice may come from a thread, and outlives this screen
 
     # --- helpers ---
 
@@ -395,19 +395,42 @@ class ChatsScreen(ModalScreen[Opening | None]):
         try:
             change()
         except StoreError as error:
-            self._report(error)
+            report(self, error)
 
-    def _report(self, error: EngineError) -> None:
-        self.notify(str(error), title=error.title, severity="error", markup=False)
-
-    def _highlighted(self) -> Chat | None:
-        place = self._list.highlighted
-        if place is None:
+    def _marked(self) -> Chat | None:
+        index = self._list.index
+        if self._list.marked_key is None:
             return None
         if self._hits is None:
-            return self._chats[place]
+            return self._chats[index]
         try:
-            return self._store.chat(self._hits[place].chat_id)
+            return self._store.chat(self._hits[index].chat_id)
         except StoreError:
             # Another kvchat deleted it since it was found.
             return None
+
+
+def _found_row(hit: SearchHit, now: datetime) -> Row[SearchHit]:
+    below = None if hit.message_id is None else partial(snippet_row, hit)
+    return Row(hit, partial(hit_row, hit, now), below)
+
+
+def file_name(title: str) -> str:
+    """The name of a file for a chat: its title, as far as a file may be called so."""
+    words = re.sub(r"[^\w.-]+", "-", title).strip("-.")[:MAX_FILE_NAME].rstrip("-.")
+    return f"{words or 'chat'}.md"
+
+
+def write_chat(app: App[object], store: ChatStore, chat_id: int, path: Path) -> None:
+    """Write a chat to a file and say what came of it; a thread's work, as a chat may be long."""
+    from app.history_files.files import format_of, text_of, write_history
+
+    form = format_of(path)
+    try:
+        tree = store.tree(chat_id)
+        pieces = text_of([tree], form, all_branches=form == "jsonl")
+        write_history(path, pieces, replace=True)
+    except EngineError as error:
+        report(app, error)
+    else:
+        app.notify(f"Written: {path}")

@@ -1,6 +1,8 @@
 """Compare: one prompt answered by two ways of drafting, side by side, with a verdict."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -11,18 +13,20 @@ from textual.screen import Screen
 
 from app.chat.conversation import Conversation
 from app.clipboard import copy
-from app.compare.comparison import Comparison
+from app.compare.comparison import Answer, Comparison
 from app.compare.from_chat import MAX_TOKENS, obstacle, prompt_of, request_of
-from app.compare.side import Side, plain_side, side_choices, speculative_side
+from app.compare.side import Side, SideChoice, plain_side, side_choices, speculative_side
 from app.format import counted
-from app.render.compare import figure_lines, question_line, report, verdict_lines
-from app.render.lines import indented
-from app.render.transcript import TINT_MODES, TintMode
+from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
+from app.render.lines import Line, Run, clipped, indented, wrapped
+from app.render.transcript import TINT_MODES, TintedText, TintMode
+from app.screens.dialogs import PickScreen, report
 from app.store.errors import StoreError
+from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines
-from app.widgets.key_bar import KeyBar
-from app.widgets.panes import AnswerPane
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import Row
 from engine.configuration import ControllerName, PredictorName
 from engine.requests import GenerationRequest
 
@@ -103,16 +107,17 @@ class CompareScreen(Screen[None]):
         self._tint: TintMode = tint if tint != "off" else "source"
         settings = controller.speculation
         self.sides = (plain_side(settings), speculative_side(settings))
+        self._answers = (AnswerText(), AnswerText())
         self.comparison = self._new_comparison()
 
     def compose(self) -> ComposeResult:
         yield InkLines(id="compare-question")
         yield Composer(id="compare-prompt")
         with Container(id="compare-sides"):
-            for place in range(2):
+            for index in range(2):
                 with Vertical(classes="compare-side"):
-                    yield AnswerPane(id=f"answer-{place}")
-                    yield InkLines(id=f"figures-{place}").add_class("compare-figures")
+                    yield LinesView(below=None, follows=True, can_focus=True, id=f"answer-{index}")
+                    yield InkLines(id=f"figures-{index}").add_class("compare-figures")
         yield InkLines(id="compare-verdict")
         yield KeyBar(id="keys")
 
@@ -151,7 +156,7 @@ class CompareScreen(Screen[None]):
         try:
             request = request_of(self._controller, "" if is_repeated else text, max_tokens=limit)
         except StoreError as error:
-            self.notify(str(error), title=error.title, severity="error")
+            report(self, error)
             return False
         if request is None:
             self.notify(NO_PROMPT)
@@ -168,18 +173,21 @@ class CompareScreen(Screen[None]):
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
         pair = f"2 replies of {counted(self._request.max_tokens or 0, 'token')} at most"
         self.prompt.border_subtitle = f"enter: {pair} · tab, then + or - changes that"
-        for place, side in enumerate(self.sides):
-            answer = self.comparison.shown[place]
-            pane = self.query_one(f"#answer-{place}", AnswerPane)
-            pane.tint = self._tint
-            pane.present(answer)
-            running = self.comparison.running_side == place
-            pane.set_frame(title=side.label, hint="answers now" if running else "")
-            figures = self.query_one(f"#figures-{place}", InkLines)
-            figures.show(indented(figure_lines(answer, figures.size.width - 4), 2))
+        for index, side in enumerate(self.sides):
+            self._show_side(index, side)
         verdict = self.query_one("#compare-verdict", InkLines)
         if verdict.size.width:
             verdict.show(verdict_lines(self.comparison, verdict.size.width))
+
+    def _show_side(self, index: int, side: Side) -> None:
+        answer, text = self.comparison.shown[index], self._answers[index]
+        view = self.query_one(f"#answer-{index}", LinesView)
+        if text.take(answer, self._tint):
+            view.present(text.lines)
+        running = self.comparison.running_side == index
+        view.set_frame(title=side.label, hint="answers now" if running else "")
+        figures = self.query_one(f"#figures-{index}", InkLines)
+        figures.show(indented(figure_lines(answer, figures.size.width - 4), 2))
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_now)
@@ -217,8 +225,6 @@ class CompareScreen(Screen[None]):
 
     def action_choose(self) -> None:
         """Choose how the side in focus drafts."""
-        from app.screens.compare_sides import SidesScreen
-
         loaded = self._controller.loaded
         if loaded is None or self._is_busy():
             return
@@ -229,22 +235,22 @@ class CompareScreen(Screen[None]):
                 self._change(side)
 
         found = side_choices(loaded.predictors, self._controller.speculation, self._presets_dir)
-        self.app.push_screen(SidesScreen(found, now), chosen)
+        self.app.push_screen(side_list(found, now), chosen)
 
     def action_predictor(self) -> None:
         """Another source of drafts for the side in focus."""
         loaded = self._controller.loaded
         names = [PredictorName(name) for name in loaded.predictors] if loaded else []
         now = self._focused_side.settings.predictor
-        place = names.index(now) + 1 if now in names else 0
+        index = names.index(now) + 1 if now in names else 0
         if names:
-            self._change(self._focused_side.with_predictor(names[place % len(names)]))
+            self._change(self._focused_side.with_predictor(names[index % len(names)]))
 
     def action_controller(self) -> None:
         """Another rule for the side in focus."""
         names = list(ControllerName)
-        place = names.index(self._focused_side.settings.controller) + 1
-        self._change(self._focused_side.with_controller(names[place % len(names)]))
+        index = names.index(self._focused_side.settings.controller) + 1
+        self._change(self._focused_side.with_controller(names[index % len(names)]))
 
     def action_length(self, step: int) -> None:
         """Longer or shorter drafts for the side in focus."""
@@ -270,19 +276,19 @@ class CompareScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copy figures and verdict as text."""
-        copy(self.app, report(self.comparison))
+        copy(self.app, comparison_text(self.comparison))
 
     @property
-    def _focused_place(self) -> int:
+    def _focused_index(self) -> int:
         return 0 if self.query_one("#answer-0").has_focus else 1
 
     @property
     def _focused_side(self) -> Side:
-        return self.sides[self._focused_place]
+        return self.sides[self._focused_index]
 
     def _change(self, side: Side) -> None:
         sides = list(self.sides)
-        sides[self._focused_place] = side
+        sides[self._focused_index] = side
         self._begin_anew((sides[0], sides[1]))
 
     def _begin_anew(self, sides: tuple[Side, Side] | None = None) -> None:
@@ -302,3 +308,53 @@ class CompareScreen(Screen[None]):
         return Comparison(
             controller.client, self._request, self.sides, restore=controller.speculation
         )
+
+
+class AnswerText:
+    """The text of one side's answer, of which only what is new is laid out."""
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._text = TintedText("source")
+
+    def take(self, answer: Answer | None, tint: TintMode) -> bool:
+        """Hold an answer as it is now; False where nothing is new."""
+        is_other = answer is not self._answer or tint != self._text.mode
+        if is_other:
+            self._answer, self._text = answer, TintedText(tint)
+        new = () if answer is None else answer.spans[len(self._text.spans) :]
+        self._text.append(new)
+        return is_other or bool(new)
+
+    def lines(self, width: int) -> list[Line]:
+        """The text and what its colours mean."""
+        lines = self._text.lines(width) if self._answer is not None else []
+        legend = self._text.legend
+        return [*lines, (), *wrapped(legend, width)] if legend else lines
+
+
+def side_list(choices: Sequence[SideChoice], now: Side) -> PickScreen[Side]:
+    """The ways in which a side may draft.
+
+    Args:
+        choices: What there is to choose from.
+        now: What the side is now.
+    """
+    return PickScreen(
+        "this side answers with",
+        [
+            Row(
+                choice.side,
+                partial(clipped, _choice_line(choice)),
+                words=f"{choice.side.label} {choice.origin}".lower(),
+            )
+            for choice in choices
+        ],
+        note="of a preset only how it drafts; the model stays as it is loaded",
+        mark=now,
+    )
+
+
+def _choice_line(choice: SideChoice) -> Line:
+    origin = f"preset {choice.origin}" if choice.origin else ""
+    return (Run(f"{choice.side.label:<24}", "strong"), Run(origin, "muted"))

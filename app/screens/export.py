@@ -1,4 +1,4 @@
-"""What leaves for other programs: looked at, copied, saved, installed."""
+"""A plan in the formats of other programs: to look at, to copy, to save, to install."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +15,10 @@ from app.clipboard import copy
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
-from app.screens.ask import AskLine, AskYes
-from app.widgets.key_bar import KeyBar
-from app.widgets.panels import PlanTitle
-from app.widgets.panes import PlanReport
-from app.widgets.plan_list import PlanList
+from app.screens.dialogs import ask_line, confirm, report
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
@@ -32,7 +31,7 @@ HEIGHTS = [(0, "-low"), (36, "-tall")]
 
 
 class ExportScreen(ModalScreen[None]):
-    """Shows a plan in the words of each program."""
+    """The formats, and the text of the marked one."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/export.tcss"]
     VERTICAL_BREAKPOINTS = HEIGHTS
@@ -45,8 +44,10 @@ class ExportScreen(ModalScreen[None]):
                 tooltip="Put it where the program looks for it"),
         Binding("f", "flags", "Flags", id="export-flags",
                 tooltip="Flags of today's llama-server, of one before May 2026, of ik_llama.cpp"),
-        Binding("j", "move(1)", "Down", id="export-next", show=False, tooltip="Next format"),
-        Binding("k", "move(-1)", "Up", id="export-previous", show=False, tooltip="Format above"),
+        Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
+                tooltip="Next format"),
+        Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
+                tooltip="Format above"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="export-up",
                 priority=True, tooltip="Scroll the text up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="export-down",
@@ -65,20 +66,20 @@ class ExportScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide", id="export"):
             yield Static("export", classes="title", markup=False)
-            yield PlanTitle(id="export-place")
+            yield TitleBar(id="export-place")
             with Horizontal(id="export-main"):
-                yield PlanList(id="export-formats")
-                yield PlanReport(id="export-lines")
+                yield SelectList(id="export-formats")
+                yield LinesView(id="export-lines")
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        formats = self.query_one(PlanList)
-        formats.show_rows([partial(clipped, (Run(name),)) for name in FORMATS])
+        formats = self.query_one(SelectList)
+        formats.show_rows([Row(name, partial(clipped, (Run(name),))) for name in FORMATS])
         formats.focus()
         self._show()
 
-    def on_plan_list_marked(self, message: PlanList.Marked) -> None:
-        self._format = list(FORMATS.values())[message.place]
+    def on_select_list_marked(self, message: SelectList.Marked) -> None:
+        self._format = list(FORMATS.values())[message.index]
         self._show()
 
     def check_action(
@@ -96,14 +97,9 @@ class ExportScreen(ModalScreen[None]):
             case _:
                 return True
 
-    def action_move(self, step: int) -> None:
-        """Go to another format."""
-        self.query_one(PlanList).action_move(step)
-
     def action_scroll_report(self, pages: int) -> None:
         """Scroll by pages."""
-        report = self.query_one("#export-lines", PlanReport)
-        report.scroll_relative(y=pages * (report.size.height - 1), animate=False)
+        self.query_one(LinesView).page(pages)
 
     def action_flags(self) -> None:
         """Take the next family of llama-server."""
@@ -121,7 +117,7 @@ class ExportScreen(ModalScreen[None]):
         if self._given() is None:
             return
         name = self._format.file_name(self._request)
-        self.app.push_screen(AskLine("Write it to", str(Path.cwd() / name)), self._save)
+        ask_line(self, "Write it to", str(Path.cwd() / name), self._save)
 
     def action_install(self) -> None:
         """Put it where the program looks for it; what is there is joined or asked about."""
@@ -147,10 +143,10 @@ class ExportScreen(ModalScreen[None]):
     def _show(self) -> None:
         self._exported = self._rendered()
         self.refresh_bindings()
-        report = self.query_one("#export-lines", PlanReport)
-        report.scroll_home(animate=False)
-        report.present(self._lines)
-        self.query_one(PlanTitle).present(self._place())
+        text = self.query_one(LinesView)
+        text.scroll_home(animate=False)
+        text.present(self._lines)
+        self.query_one(TitleBar).present(partial(clipped, self._target()))
         title = f"export to {self._format.title}"
         if len(self._format.flag_sets) > 1:
             title += f" · {self._request.flag_set.title} flags"
@@ -162,24 +158,22 @@ class ExportScreen(ModalScreen[None]):
             return refusal_lines(found.title, str(found), width)
         return export_lines(self._format, self._request, found, width)
 
-    def _place(self) -> Line:
+    def _target(self) -> Line:
         found = self._exported
         if isinstance(found, ExportError):
             return EMPTY
         return place_line(self._format, self._request, found)
 
     def _given(self) -> Exported | None:
-        """Give the text, or say why there is none."""
+        """The text; where there is none, the user is told why."""
         if isinstance(self._exported, Exported):
             return self._exported
-        self.notify(str(self._exported), severity="error", markup=False)
+        self.notify(str(self._exported), severity="error")
         return None
 
     # --- writing ---
 
-    def _save(self, name: str | None) -> None:
-        if not name:
-            return
+    def _save(self, name: str) -> None:
         path = Path(name).expanduser()
         if path.exists():
             self._ask_over(path, lambda: self._write(path))
@@ -187,11 +181,7 @@ class ExportScreen(ModalScreen[None]):
             self._write(path)
 
     def _ask_over(self, path: Path, then: Callable[[], None]) -> None:
-        def decide(is_sure: bool | None) -> None:
-            if is_sure:
-                then()
-
-        self.app.push_screen(AskYes(f"{path} is there already: write over it?"), decide)
+        confirm(self, f"{path} is there already: write over it?", then)
 
     def _write(self, path: Path) -> None:
         found = self._given()
@@ -200,15 +190,15 @@ class ExportScreen(ModalScreen[None]):
         try:
             written = write(found, path, replace_existing=True)
         except EngineError as error:
-            self.notify(str(error), severity="error", markup=False)
+            report(self, error)
         else:
-            self.notify(f"Saved {', '.join(map(str, written))}", markup=False)
+            self.notify(f"Saved {', '.join(map(str, written))}")
 
     def _install(self, found: Exported) -> None:
         try:
             path, backup = install(found, self._format, replace_existing=True)
         except EngineError as error:
-            self.notify(str(error), severity="error", markup=False)
+            report(self, error)
             return
         kept = f"; what was there is kept as {backup.name}" if backup else ""
-        self.notify(f"Installed {path}{kept}", markup=False)
+        self.notify(f"Installed {path}{kept}")

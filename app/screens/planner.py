@@ -1,58 +1,103 @@
 """The planner: knobs on the left, on the right what they cost."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.timer import Timer
 
-from app.render.charts import GraphSymbols
+from app import paths
 from app.render.lines import EMPTY, Line, Run
-from app.render.plan import (
-    command_lines,
-    heading_line,
-    plan_lines,
-    refusal_lines,
-    warning_section,
-)
-from app.render.plan_changes import advice_line, comparison_lines, effect_lines
-from app.render.plan_lists import goal_lines
-from app.screens.hand_back import hand_back, is_open
-from app.screens.plan_actions import PlanActions
-from app.screens.plan_choices import LeftPlan
-from app.widgets.key_bar import KeyBar
-from app.widgets.panels import PlanTitle
-from app.widgets.panes import PlanReport
+from app.render.plan import refusal_lines
+from app.screens.dialogs import ask_line, confirm, report
+from app.screens.plan_session import PlanSession, file_of, preset_of_setup
+from app.threads import call_if_open, is_open
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines_view import LinesView
 from app.widgets.plan_knobs import PlanKnobs
 from app.widgets.plan_table import PlanTable
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
-from engine.memory.terms import TermKind
-from engine.model.library import ModelEntry
-from engine.planning.comparison import compare
-from engine.planning.knobs import with_matched_types
-from engine.planning.measured import can_measure, loaded_bytes, measured_plan
-from engine.planning.planner import Plan, Setup
+from engine.memory.fit import with_n_ctx
+from engine.model.identity import ModelKind
+from engine.model.library import ModelEntry, scan
+from engine.planning.fit import FoundSetup, search_setup
+from engine.planning.goals import Goal
+from engine.planning.knob import Chooser
+from engine.planning.knobs import with_adapter, with_draft, with_machine, with_projector
+from engine.planning.machine import PlannedMachine, with_gpus
+from engine.planning.measured import can_measure, measured_plan
+from engine.planning.models import fit_context
+from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.table import cost_table
-from engine.planning.what_if import arrows, effects, ranked
+from engine.planning.what_if import arrows
+from engine.presets.library import list_presets, save_preset
+from engine.presets.preset import Preset
 
 MEASURE_AFTER_S = 0.4
 """The dry run waits until the knobs rest."""
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
+NO_MODEL = "No model is planned yet: m chooses one."
 COMPARING = "A kept · B the knobs · w swaps · c ends"
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
+FILE_NAMES = {"draft": "draft model", "projector": "projector", "adapter": "LoRA adapter"}
+FILE_KINDS = {"projector": ModelKind.PROJECTOR, "adapter": ModelKind.ADAPTER}
+WITH_FILE: dict[str, Callable[[Setup, Path], Setup]] = {
+    "draft": with_draft,
+    "projector": with_projector,
+    "adapter": with_adapter,
+}
 
-class PlannerScreen(PlanActions):
-    """Gives the configuration to load, None to stay with what is there."""
+
+class PlannerScreen(Screen[Configuration | None]):
+    """Plans a model; the result is the configuration to load, None to stay with what is there."""
 
     CSS_PATH = "../styles/planner.tcss"
     HORIZONTAL_BREAKPOINTS = WIDTHS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "load", "Load", id="planner-load",
+                tooltip="Load the model with these values"),
+        Binding("l", "load", "Load", id="planner-load-too", show=False,
+                tooltip="Load the model with these values"),
+        Binding("tab", "app.focus_next", "Table", id="planner-table",
+                tooltip="Go to the table, and back to the knobs"),
+        Binding("g", "search", "Goal", id="planner-goal",
+                tooltip="Search: largest context, finest cache, fastest, balanced"),
+        Binding("c", "compare", "Compare", id="planner-compare",
+                tooltip="Keep this plan as A and compare what the knobs say; again ends it"),
+        Binding("w", "swap", "Swap", id="planner-swap", show=False,
+                tooltip="While comparing: go back to plan A, and keep this one as A"),
+        Binding("m", "choose_model", "Model", id="planner-model",
+                tooltip="Plan another model, of this machine or of the catalogue"),
+        Binding("d", "choose_card", "GPUs", id="planner-cards",
+                tooltip="Plan for other GPUs: a list of cards"),
+        Binding("x", "export", "Export", id="planner-export",
+                tooltip="Look at the plan in the formats of other programs, copy and save it"),
+        Binding("s", "save", "Save", id="planner-save", tooltip="Save as a preset"),
+        Binding("escape", "leave", "Back", id="planner-back", tooltip="Back, nothing is loaded"),
+        Binding("f", "fit", "Fit", id="planner-fit",
+                tooltip="Take the largest context that fits"),
+        Binding("a", "apply", "Apply", id="planner-apply",
+                tooltip="Take one of the changes under what if; the first makes it fit"),
+        Binding("u", "undo", "Undo", id="planner-undo", tooltip="Take the last change back"),
+        Binding("r", "begin_again", "Anew", id="planner-begin",
+                tooltip="Begin again from the model that is loaded"),
+        Binding("pageup", "scroll_report(-1)", "Page up", id="planner-page-up", show=False,
+                tooltip="Scroll the plan up"),
+        Binding("pagedown", "scroll_report(1)", "Page down", id="planner-page-down", show=False,
+                tooltip="Scroll the plan down"),
+    ]  # fmt: skip
 
     def __init__(
         self,
@@ -63,7 +108,7 @@ class PlannerScreen(PlanActions):
         scan: Callable[[], Sequence[ModelEntry]] | None = None,
         presets_dir: Path | None = None,
         dry_run: DryRun | None = None,
-        left: LeftPlan | None = None,
+        left: PlanSession | None = None,
     ) -> None:
         """Plan a model.
 
@@ -76,59 +121,142 @@ class PlannerScreen(PlanActions):
             dry_run: Measures in the background; None starts llama.cpp's own.
             left: What was planned when the planner was left before; it is shown again.
         """
-        super().__init__(measured=measured, scan=scan, presets_dir=presets_dir)
+        super().__init__()
+        self.session = PlanSession(configuration, measured)
         self._model_path = model_path
-        self.loaded = configuration
-        is_same = left is not None and _file_of(left.loaded) == _file_of(configuration)
+        self._scan = scan or _scan
+        self._presets_dir = presets_dir or paths.presets_dir()
+        is_same = left is not None and file_of(left.loaded) == file_of(configuration)
         self._left = left if is_same else None
         self._dry_run = dry_run or DryRun()
         self._measure_timer: Timer | None = None
-        self._note = ""
-        """Why the dry run gave no numbers."""
         self._idle_timer: Timer | None = None
-        self.has_what_ifs = False
-        """Whether the changes worth a thought are known for the plan that is shown."""
 
     def compose(self) -> ComposeResult:
-        yield PlanTitle(id="plan-title")
+        yield TitleBar(id="plan-title")
         with Horizontal(id="planner"):
             yield PlanKnobs(id="plan-knobs")
             with Vertical(id="plan-middle"):
-                yield PlanReport(title="memory", id="plan-report")
+                yield LinesView(title="memory", id="plan-report")
                 yield PlanTable(id="plan-table")
-            yield PlanReport(title="what to know", id="plan-side")
+            yield LinesView(title="what to know", id="plan-side")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self.query_one(PlanKnobs).focus()
-        if self._left is None:
-            self.begin()
+        self._knobs.focus()
+        left = self._left
+        if left is None or left.setup is None:
+            self._begin()
         else:
-            self.come_back(self._left)
+            self.session.resume(left)
+            self._knobs.action_choose_end(left.knob)
+            self._open_setup(left.setup, left.kept)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Plan what is loaded, or let a model be chosen."""
-        path, loaded = self._model_path, self.loaded
+        path, loaded = self._model_path, self.session.loaded
         if loaded is not None and path in (None, loaded.model_path):
-            self.open_loaded(loaded)
+            self._open_setup(*self.session.start_of_loaded(loaded))
         elif path is not None:
             self.open_model(str(path))
         else:
-            self.present_message("No model is planned yet: m chooses one.")
+            text = (Run(NO_MODEL, "muted"),)
+            self._report.present(lambda _: [text])
             self.action_choose_model()
 
     def on_unmount(self) -> None:
         self._dry_run.close()
 
-    # --- knobs ---
+    # --- what is planned ---
+
+    @property
+    def setup(self) -> Setup | None:
+        """What is planned; None before a model is chosen."""
+        return self.session.setup
+
+    @property
+    def plan(self) -> Plan | None:
+        """What is shown; None where llama.cpp refuses the setup."""
+        return self.session.plan
+
+    @property
+    def planner(self) -> Planner:
+        """Knows the headers that were read, and the estimates made so far."""
+        return self.session.planner
+
+    @property
+    def has_what_ifs(self) -> bool:
+        """Whether the changes worth a thought are known for the plan that is shown."""
+        return self.session.has_what_ifs
+
+    def left(self) -> PlanSession | None:
+        """What is planned, to come back to; None where nothing is."""
+        self.session.knob = self._knobs.index
+        return self.session if self.setup is not None else None
+
+    def open_model(self, name: str | Path | None) -> None:
+        """Plan a model as it suits the machine; None keeps the one that is there.
+
+        Args:
+            name: A path, or a name of the library, of the catalogue or of a remote file.
+        """
+        if name is not None:
+            self._read(lambda: self.session.start_of_model(str(name)), frozenset())
+
+    def _open_setup(self, setup: Setup, kept: frozenset[str] | None = None) -> None:
+        """Plan a setup whose models may not have been read yet; with None, what is kept stays."""
+        self._read(lambda: setup, kept)
+
+    @work(thread=True, exclusive=True, group="read")
+    def _read(self, make: Callable[[], Setup], kept: frozenset[str] | None) -> None:
+        """Read headers and ask for devices away from the screen."""
+        try:
+            setup = make()
+            self.planner.estimator(setup)
+        except EngineError as error:
+            call_if_open(self, report, self, error)
+            return
+        call_if_open(self, self._take_read, setup, kept)
+
+    def _take_read(self, setup: Setup, kept: frozenset[str] | None) -> None:
+        if kept is not None:
+            self.session.kept = kept
+        self.change(setup)
+
+    def turn(self, setup: Setup) -> None:
+        """Plan what the user made of the setup; what follows the machine goes along with it."""
+        if self.setup is None:
+            return
+        turned = self.session.turned(setup)
+        if self.session.has_headers_of(turned):
+            self.change(turned)
+        else:
+            self._open_setup(turned)
+
+    def change(self, setup: Setup) -> None:
+        """Plan another setup and show it; the headers of its files are known."""
+        facts = self.session.enter(setup)
+        if self.setup is not None:
+            self._knobs.present(self.setup, facts)
+        try:
+            plan = self.session.make_plan()
+        except EngineError as error:
+            self._present_refusal(error)
+            return
+        self.show_again()
+        if plan is not None:
+            self._when_idle(plan, self._what_ifs)
+            self._measure_later(plan)
+
+    # --- knobs and table ---
 
     def on_plan_knobs_turned(self, message: PlanKnobs.Turned) -> None:
         setup = self.setup
-        if setup is None or self.last_plan is None:
+        if setup is None or self.session.last_plan is None:
             return
         chooser = message.knob.chooser
         if chooser is not None and chooser != "device" and message.step > 0:
-            self.choose_file(chooser)
+            self._choose_file(chooser, setup)
             return
         turned = message.knob.step(setup, self.planner.facts_of(setup), message.step)
         if turned != setup:
@@ -141,53 +269,25 @@ class PlannerScreen(PlanActions):
         try:
             setup = read(self.setup, message.text)
         except EngineError as error:
-            facts = self.planner.facts_of(self.setup)
-            self.query_one(PlanKnobs).present(self.setup, facts, str(error))
+            self._knobs.present(self.setup, self.planner.facts_of(self.setup), str(error))
             return
         self.turn(setup)
 
     def on_plan_knobs_focused(self) -> None:
         if self.plan is not None:
             # The changes worth a thought may not have been reached yet.
-            self._idle(self.plan, self._arrows_only if self.has_what_ifs else self._what_ifs)
+            self._when_idle(self.plan, self._arrows if self.has_what_ifs else self._what_ifs)
 
     def on_plan_table_chosen(self, message: PlanTable.Chosen) -> None:
         self.turn(message.setup)
 
-    # --- planning ---
-
-    def change(self, setup: Setup) -> None:
-        """Plan another setup and show it; the headers of its files are known."""
-        facts = self.planner.facts_of(setup)
-        setup = with_matched_types(setup, facts)
-        if self.setup not in (None, setup):
-            self.past.append(self.setup)
-        self.setup, self._note = setup, ""
-        self.query_one(PlanKnobs).present(setup, facts)
-        try:
-            plan = self.planner.plan(setup)
-        except EngineError as error:
-            self.plan = None
-            self._present_refusal(error)
-            return
-        self.effects, self.has_what_ifs = (), False
-        self._take(plan)
-        self._idle(plan, self._what_ifs)
-        if can_measure(plan):
-            self._measure_later(plan)
-
-    def _take(self, plan: Plan) -> None:
-        self.plan = self.last_plan = plan
-        self._present(plan)
-        self.call_after_refresh(self._present_table, plan)
-
     # --- what waits until the plan is painted ---
 
-    def _idle(self, plan: Plan, work: Callable[[Plan], Iterator[None]]) -> None:
+    def _when_idle(self, plan: Plan, work: Callable[[], Iterator[None]]) -> None:
         """Work a little at a time, and stop where the plan is another one."""
         if self._idle_timer is not None:
             self._idle_timer.stop()
-        steps = work(plan)
+        steps = work()
 
         def step() -> None:
             if not is_open(self) or self.setup is not plan.setup or next(steps, self) is self:
@@ -196,29 +296,24 @@ class PlannerScreen(PlanActions):
 
         self._idle_timer = self.set_timer(IDLE_AFTER_S, step)
 
-    def _arrows_only(self, plan: Plan) -> Iterator[None]:
-        # The numbers of the formula on both sides: a dry run measured the plan alone.
-        plan = self.planner.plan(plan.setup)
-        knobs = self.query_one(PlanKnobs)
-        facts = self.planner.facts_of(plan.setup)
-        knobs.present_arrows(arrows(knobs.knob, plan, self.planner, facts))
+    def _arrows(self) -> Iterator[None]:
+        if self.setup is not None:
+            # The numbers of the formula on both sides: a dry run measured the plan alone.
+            plan = self.planner.plan(self.setup)
+            facts = self.planner.facts_of(self.setup)
+            self._knobs.present_arrows(arrows(self._knobs.knob, plan, self.planner, facts))
         yield
 
-    def _what_ifs(self, plan: Plan) -> Iterator[None]:
-        yield from self._arrows_only(plan)
-        plan = self.planner.plan(plan.setup)
-        found = []
-        for effect in effects(plan, self.planner, self.planner.facts_of(plan.setup)):
-            if effect is not None:
-                found.append(effect)
-            yield
-        self.effects, self.has_what_ifs = ranked(found, plan), True
+    def _what_ifs(self) -> Iterator[None]:
+        yield from self._arrows()
+        yield from self.session.what_ifs()
         self.show_again()
 
     def _measure_later(self, plan: Plan) -> None:
         if self._measure_timer is not None:
             self._measure_timer.stop()
-        self._measure_timer = self.set_timer(MEASURE_AFTER_S, lambda: self._measure(plan))
+        if can_measure(plan):
+            self._measure_timer = self.set_timer(MEASURE_AFTER_S, lambda: self._measure(plan))
 
     @work(thread=True, exclusive=True, group="measure")
     def _measure(self, plan: Plan) -> None:
@@ -227,15 +322,24 @@ class PlannerScreen(PlanActions):
             measured = measured_plan(plan, self._dry_run)
         except EngineError as error:
             note = str(error)
-        hand_back(self, self._take_measured, plan, measured, note)
+        call_if_open(self, self._take_measured, plan, measured, note)
 
     def _take_measured(self, plan: Plan, measured: Plan, note: str) -> None:
         # The knobs may have been turned while llama.cpp was asked.
         if self.plan is plan:
-            self._note = note
-            self._take(measured)
+            self.session.note = note
+            self.session.plan = self.session.last_plan = measured
+            self.show_again()
 
     # --- showing ---
+
+    @property
+    def _knobs(self) -> PlanKnobs:
+        return self.query_one(PlanKnobs)
+
+    @property
+    def _report(self) -> LinesView:
+        return self.query_one("#plan-report", LinesView)
 
     def on_resize(self) -> None:
         if self.setup is not None:
@@ -243,27 +347,23 @@ class PlannerScreen(PlanActions):
 
     def show_again(self) -> None:
         """Paint the plan anew."""
-        if self.plan is not None:
-            self._take(self.plan)
-
-    def _present(self, plan: Plan) -> None:
-        width = self.size.width
-        title = heading_line(plan, width - 2, self._origin(plan.setup))
-        self.query_one(PlanTitle).present((Run(" "), *title))
+        plan = self.plan
+        if plan is None:
+            return
+        session, middle = self.session, self._report
+        self.query_one(TitleBar).present(partial(session.heading, plan))
         is_split = self.has_class("-huge")
-        report = self.query_one("#plan-report", PlanReport)
-        report.set_frame(title="memory" if self.pinned is None else COMPARING)
-        symbols = report.symbols
-        report.present(lambda width: self._memory(plan, width, symbols, has_rest=not is_split))
-        if is_split:
-            self.query_one("#plan-side", PlanReport).present(lambda width: self._rest(plan, width))
+        middle.set_frame(title="memory" if session.pinned is None else COMPARING)
 
-    def _origin(self, setup: Setup) -> str:
-        """Say where a setup comes from, while nobody has changed it."""
-        if setup.configuration == self.loaded and setup.machine.is_here:
-            return "as loaded"
-        is_left = self._left is not None and setup == self._left.setup
-        return "as left" if is_left else ""
+        def memory(width: int) -> list[Line]:
+            lines = session.memory_lines(plan, width, middle.symbols)
+            return lines if is_split else [*lines, EMPTY, *session.side_lines(plan, width)]
+
+        middle.present(memory)
+        if is_split:
+            side = self.query_one("#plan-side", LinesView)
+            side.present(partial(session.side_lines, plan))
+        self.call_after_refresh(self._present_table, plan)
 
     def _present_table(self, plan: Plan) -> None:
         if self.plan is not plan:
@@ -274,56 +374,226 @@ class PlannerScreen(PlanActions):
         )
         table.present(found, plan.setup)
 
-    def _memory(
-        self, plan: Plan, width: int, symbols: GraphSymbols, *, has_rest: bool
-    ) -> list[Line]:
-        if self.pinned is not None:
-            lines = comparison_lines(compare(self.pinned, plan), width, symbols)
-        else:
-            loaded = self._loaded(plan)
-            advice = advice_line(self.effects, plan.verdict)
-            report = plan_lines(plan, width, symbols, loaded=loaded, advice=advice)
-            lines = [*self._found(plan, width), *report]
-        return [*lines, EMPTY, *self._rest(plan, width)] if has_rest else lines
-
-    def _found(self, plan: Plan, width: int) -> list[Line]:
-        """What the search says, while its setup is the one that is planned."""
-        if self.searched is None or self.searched.setup != plan.setup:
-            return []
-        return [*goal_lines(self.searched.found, width), EMPTY]
-
-    def _rest(self, plan: Plan, width: int) -> list[Line]:
-        note = (f"no dry run: {self._note}",) if self._note else ()
-        parts = [
-            effect_lines(self.effects, width, " · a takes one"),
-            warning_section(plan, width, extra=note),
-            command_lines(plan, width),
-        ]
-        lines: list[Line] = []
-        for part in filter(None, parts):
-            lines += [*([EMPTY] if lines else []), *part]
-        return lines
-
-    def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
-        is_loaded = _file_of(self.loaded) == plan.setup.configuration.model_path
-        if not plan.setup.machine.is_here or not is_loaded:
-            return None
-        return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
-
     def _present_refusal(self, error: EngineError) -> None:
         title = "llama.cpp refuses this" if isinstance(error, PresetError) else error.title
-        way_back = "\n\nu takes the last change back." if self.past else ""
-        text = f"{error}{way_back}"
-        self.query_one("#plan-report", PlanReport).present(
-            lambda width: refusal_lines(title, text, width)
-        )
-        self.query_one("#plan-side", PlanReport).present(lambda _: [])
+        way_back = "\n\nu takes the last change back." if self.session.past else ""
+        self._report.present(partial(refusal_lines, title, f"{error}{way_back}"))
+        self.query_one("#plan-side", LinesView).present(lambda _: [])
         self.query_one(PlanTable).present(None, None)
 
-    def present_message(self, text: str) -> None:
-        """Show a sentence in the place of a plan."""
-        self.query_one("#plan-report", PlanReport).present(lambda _: [(Run(text, "muted"),)])
+    def action_scroll_report(self, pages: int) -> None:
+        """Scroll the plan, and what to know beside it, by pages."""
+        for lines in self.query(LinesView):
+            lines.page(pages)
+
+    # --- changes by keys ---
+
+    def action_begin_again(self) -> None:
+        """Forget what was planned, and begin with what is loaded."""
+        self.session.restart()
+        self._begin()
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        past = self.session.past
+        if not past:
+            self.notify("Nothing was changed yet.")
+            return
+        self.change(past.pop())
+        past.pop()
+
+    def action_apply(self) -> None:
+        """List the changes worth a thought; the one that is chosen becomes the plan."""
+        from app.screens.planner_lists import effect_list
+
+        def take(setup: Setup | None) -> None:
+            if setup is not None:
+                self.turn(setup)
+
+        if self.session.effects:
+            self.app.push_screen(effect_list(self.session.effects), take)
+        else:
+            self.notify("There is no change to offer yet: they come when the knobs rest.")
+
+    def action_compare(self) -> None:
+        """Keep the plan as A and compare with it; again ends that."""
+        session = self.session
+        session.pinned = self._shown_plan() if session.pinned is None else None
+        self.show_again()
+
+    def action_swap(self) -> None:
+        """Go back to plan A, and compare with what was B."""
+        plan, pinned = self.plan, self.session.pinned
+        if plan is None or pinned is None:
+            self.notify("Nothing is compared: c keeps this plan as A.")
+            return
+        self.session.pinned = plan
+        self.change(pinned.setup)
+
+    def action_fit(self) -> None:
+        """Take the largest context that fits."""
+        plan = self._shown_plan()
+        if plan is None:
+            return
+        if plan.max_n_ctx is None:
+            self.notify("No context fits: fewer layers on the GPU, or a smaller model.")
+            return
+        fitting = with_n_ctx(plan.setup.configuration, plan.max_n_ctx)
+        self.turn(replace(plan.setup, configuration=fitting))
+
+    # --- changes by lists ---
+
+    def action_choose_model(self) -> None:
+        """List the models of this machine and of the catalogue."""
+        from app.screens.planner_lists import PlanModelsScreen
+
+        setup, folders = self.setup, paths.model_folders()
+        now = None if setup is None else setup.configuration.model_path
+        bench = partial(fit_context, setup, self.planner)
+        self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
+
+    def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
+        """List the files, one of which is to be drafted with, projected by, or added."""
+        from app.screens.models import FilesScreen
+
+        now = setup.configuration
+        beside = now.model_path.absolute().parent
+        folders = tuple(dict.fromkeys((*paths.model_folders(), beside)))
+
+        def look() -> Sequence[ModelEntry]:
+            return self._scan() if chooser == "draft" else _scan(folders, (FILE_KINDS[chooser],))
+
+        def take(path: Path | None) -> None:
+            if path is not None and self.setup is not None:
+                self.turn(WITH_FILE[chooser](self.setup, path))
+
+        chosen = {
+            "draft": () if now.draft is None else (now.draft.model_path,),
+            "projector": () if now.mmproj_path is None else (now.mmproj_path,),
+            "adapter": now.lora_paths,
+        }
+        screen = FilesScreen(FILE_NAMES[chooser], look, folders, chosen[chooser])
+        self.app.push_screen(screen, take)
+
+    def action_choose_card(self) -> None:
+        """List cards to plan for."""
+        from app.screens.planner_lists import CardsScreen
+
+        setup = self.setup
+        if setup is None:
+            self.notify(NO_MODEL)
+            return
+
+        def take(cards: tuple[str, ...] | None) -> None:
+            if cards is None:
+                return
+            try:
+                self.turn(with_machine(setup, with_gpus(setup.machine, (), cards)))
+            except EngineError as error:
+                report(self, error)
+
+        found = [
+            device.name for device in self.planner.devices(PlannedMachine()) if device.kind == "gpu"
+        ]
+        self.app.push_screen(CardsScreen(", ".join(found) or "no GPU: main memory alone"), take)
+
+    def action_search(self) -> None:
+        """Ask for a goal and search for it."""
+        from app.screens.planner_lists import goal_list
+
+        if self.session.last_plan is None:
+            self.notify(NO_MODEL)
+            return
+
+        def take(goal: Goal | None) -> None:
+            if goal is not None and self.setup is not None:
+                self._search(self.setup, goal)
+
+        self.app.push_screen(goal_list(), take)
+
+    @work(thread=True, exclusive=True, group="search")
+    def _search(self, setup: Setup, goal: Goal) -> None:
+        """Search away from the screen."""
+        try:
+            searched = search_setup(setup, goal, self.planner)
+        except EngineError as error:
+            call_if_open(self, report, self, error)
+            return
+        call_if_open(self, self._take_found, setup, searched)
+
+    def _take_found(self, asked: Setup, searched: FoundSetup) -> None:
+        # The knobs may have been turned while it searched.
+        if self.setup is asked:
+            self.session.searched = searched
+            self.change(searched.setup)
+
+    # --- leaving, presets and export ---
+
+    def action_leave(self) -> None:
+        """Go back without a change."""
+        self.dismiss(None)
+
+    def action_load(self) -> None:
+        """Load what is planned, after a question where it does not fit."""
+        plan = self._shown_plan()
+        if plan is None:
+            return
+        configuration = plan.setup.configuration
+        if plan.model.file.origin is not None:
+            self.notify("This model is not on this machine: it can be planned, not loaded.")
+        elif plan.fits or not plan.setup.machine.is_here:
+            self.dismiss(configuration)
+        else:
+            question = "By this plan it does not fit, and loading may fail. Load it all the same?"
+            confirm(self, question, lambda: self.dismiss(configuration))
+
+    def action_export(self) -> None:
+        """Show the plan in the formats of other programs."""
+        from app.screens.export import ExportScreen
+
+        plan = self._shown_plan()
+        if plan is not None:
+            self.app.push_screen(ExportScreen(plan))
+
+    def action_save(self) -> None:
+        """Ask for a name and save a preset."""
+        plan = self._shown_plan()
+        if plan is not None:
+            name = plan.model.file.path.stem
+            ask_line(self, "Name of the preset", name, partial(self._save, plan.setup))
+
+    def _save(self, setup: Setup, name: str) -> None:
+        try:
+            preset = preset_of_setup(setup, name)
+        except PresetError as error:
+            report(self, error)
+            return
+        users = [entry for entry in list_presets(self._presets_dir) if not entry.is_builtin]
+        if any(entry.name == name for entry in users):
+            write_over = partial(self._write, preset, replace_existing=True)
+            confirm(self, f"There is a preset “{name}”: replace it?", write_over)
+        else:
+            self._write(preset, replace_existing=False)
+
+    def _write(self, preset: Preset, *, replace_existing: bool) -> None:
+        try:
+            path = save_preset(preset, self._presets_dir, replace_existing=replace_existing)
+        except PresetError as error:
+            report(self, error)
+        else:
+            self.notify(f"Saved {path}")
+
+    def _shown_plan(self) -> Plan | None:
+        """The plan; where there is none, the user is told what to do."""
+        if self.plan is None:
+            self.notify(
+                "There is no plan yet: change what is said on the right, or choose a model."
+            )
+        return self.plan
 
 
-def _file_of(configuration: Configuration | None) -> Path | None:
-    return None if configuration is None else configuration.model_path
+def _scan(
+    folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
+) -> Sequence[ModelEntry]:
+    cache_path = paths.header_cache_path()
+    return scan(folders or paths.model_folders(), cache_path=cache_path, kinds=kinds)

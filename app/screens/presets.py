@@ -17,12 +17,12 @@ from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
 from app.sanitize import visible
-from app.screens.ask import AskLine, AskYes
-from app.screens.hand_back import hand_back
-from app.widgets.key_bar import KeyBar
-from app.widgets.panels import PlanTitle
-from app.widgets.panes import PlanReport
-from app.widgets.plan_list import MARKER_WIDTH, PlanList
+from app.screens.dialogs import ask_line, confirm, report
+from app.screens.models import FilesScreen
+from app.threads import call_if_open
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
@@ -42,7 +42,7 @@ FRAME = MARKER_WIDTH + 4
 
 
 class PresetsScreen(Screen[Configuration | None]):
-    """Gives the configuration of the preset that was loaded, None to stay."""
+    """The presets; the result is the configuration of the one to load."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/presets.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
@@ -56,8 +56,10 @@ class PresetsScreen(Screen[Configuration | None]):
                 tooltip="Delete the file"),
         Binding("x", "export", "Export", id="presets-export",
                 tooltip="The arguments of llama-server"),
-        Binding("j", "move(1)", "Down", id="presets-down", show=False, tooltip="Next preset"),
-        Binding("k", "move(-1)", "Up", id="presets-up", show=False, tooltip="Preset above"),
+        Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
+                tooltip="Next preset"),
+        Binding("k", "app.simulate_key('up')", "Up", id="presets-up", show=False,
+                tooltip="Preset above"),
         Binding("pageup", "scroll_preview(-1)", "Page up", id="presets-page-up", show=False,
                 priority=True, tooltip="Scroll the preview up"),
         Binding("pagedown", "scroll_preview(1)", "Page down", id="presets-page-down", show=False,
@@ -89,10 +91,10 @@ class PresetsScreen(Screen[Configuration | None]):
         """What each preset comes to, or why it does not."""
 
     def compose(self) -> ComposeResult:
-        yield PlanTitle(id="presets-title")
+        yield TitleBar(id="presets-title")
         with Horizontal(id="presets-main"):
-            yield PlanList(id="presets-list")
-            yield PlanReport(title="preview", id="presets-preview")
+            yield SelectList(id="presets-list")
+            yield LinesView(title="preview", id="presets-preview")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -100,24 +102,26 @@ class PresetsScreen(Screen[Configuration | None]):
         if self._current is not None:
             where = f"for {visible(self._current.model_path.stem)}"
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
-        self.query_one(PlanTitle).present(title)
-        self.query_one(PlanList).focus()
+        self.query_one(TitleBar).present(partial(clipped, title))
+        self.query_one(SelectList).focus()
         self._fill(None)
 
     # --- the list ---
 
-    def _fill(self, highlighted: Path | None) -> None:
-        """Read the folders again and keep a place in the list."""
+    def _fill(self, marked: Path | None) -> None:
+        """Read the folders again; the mark stays where it is, or goes to a preset."""
         self._entries = list_presets(self._presets_dir)
-        presets = self.query_one(PlanList)
+        presets = self.query_one(SelectList)
         lines = [_line(entry) for entry in self._entries]
         presets.styles.width = min(max(map(width_of, lines), default=0), MAX_NAME) + FRAME
-        paths = [entry.path for entry in self._entries]
-        place = paths.index(highlighted) if highlighted in paths else None
-        presets.show_rows([partial(clipped, line) for line in lines], place)
+        rows = [
+            Row(entry.path, partial(clipped, line))
+            for entry, line in zip(self._entries, lines, strict=True)
+        ]
+        presets.show_rows(rows, marked)
         self._show_marked()
 
-    def on_plan_list_marked(self) -> None:
+    def on_select_list_marked(self) -> None:
         self._show_marked()
 
     def _show_marked(self) -> None:
@@ -128,16 +132,12 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry.path not in self._outcomes and entry.problem is None:
             self._resolve(entry)
 
-    def on_plan_list_picked(self) -> None:
+    def on_select_list_picked(self) -> None:
         self.action_load()
 
-    def action_move(self, step: int) -> None:
-        """Go down or up."""
-        self.query_one(PlanList).action_move(step)
-
     def _chosen(self) -> PresetEntry | None:
-        place = self.query_one(PlanList).place
-        return self._entries[place] if place < len(self._entries) else None
+        index = self.query_one(SelectList).index
+        return self._entries[index] if index < len(self._entries) else None
 
     # --- the preview ---
 
@@ -149,9 +149,8 @@ class PresetsScreen(Screen[Configuration | None]):
         outcome = self._outcomes.get(entry.path)
         plan, problem = (outcome, "") if isinstance(outcome, Plan) else (None, outcome or "")
         hint = NO_MODEL if outcome == NO_MODEL else ""
-        report = self.query_one("#presets-preview", PlanReport)
         problem = "" if hint else problem
-        report.present(
+        self.query_one(LinesView).present(
             lambda width: preset_lines(entry, text, width, outcome=plan, problem=problem, hint=hint)
         )
 
@@ -163,7 +162,7 @@ class PresetsScreen(Screen[Configuration | None]):
             outcome = self._plan_of(entry) if self._has_model(entry) else NO_MODEL
         except EngineError as error:
             outcome = str(error)
-        hand_back(self, self._resolved, entry, outcome)
+        call_if_open(self, self._resolved, entry, outcome)
 
     def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
         self._outcomes[entry.path] = outcome
@@ -171,7 +170,7 @@ class PresetsScreen(Screen[Configuration | None]):
             self._preview(entry)
 
     def _plan_of(self, entry: PresetEntry, model: Path | None = None) -> Plan:
-        """Give the plan of a preset with a model, its own, or the one that is loaded.
+        """The plan of a preset with a model, its own, or the one that is loaded.
 
         Raises:
             EngineError: it cannot be read, or names no model and none is loaded.
@@ -188,8 +187,7 @@ class PresetsScreen(Screen[Configuration | None]):
 
     def action_scroll_preview(self, pages: int) -> None:
         """Scroll the preview by pages."""
-        report = self.query_one("#presets-preview", PlanReport)
-        report.scroll_relative(y=pages * max(report.size.height - 1, 1), animate=False)
+        self.query_one(LinesView).page(pages)
 
     # --- what is done with one ---
 
@@ -209,11 +207,8 @@ class PresetsScreen(Screen[Configuration | None]):
             self.dismiss(configuration)
             return
 
-        def load(is_sure: bool | None) -> None:
-            if is_sure:
-                self.dismiss(configuration)
-
-        self.app.push_screen(AskYes(f"{plain(verdict_line(plan))}. Load it all the same?"), load)
+        question = f"{plain(verdict_line(plan))}. Load it all the same?"
+        confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
         """Show the arguments of llama-server."""
@@ -229,12 +224,12 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry is None:
             return
         if entry.problem is not None:
-            self.notify(entry.problem, title="Not valid", severity="error", markup=False)
+            self.notify(entry.problem, title="Not valid", severity="error")
             return
         try:
             has_model = self._has_model(entry)
         except PresetError as error:
-            self.report(error)
+            report(self, error)
             return
         if has_model:
             self._plan_then(entry, None, use)
@@ -247,8 +242,6 @@ class PresetsScreen(Screen[Configuration | None]):
         self._choose_model(chosen)
 
     def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
-        from app.screens.plan_files import FilesScreen
-
         folders = paths.model_folders()
         look = LibraryScan(folders, paths.header_cache_path())
         self.app.push_screen(FilesScreen("model", look, folders), chosen)
@@ -260,43 +253,36 @@ class PresetsScreen(Screen[Configuration | None]):
         try:
             plan = self._plan_of(entry, model)
         except EngineError as error:
-            hand_back(self, self.report, error)
+            call_if_open(self, report, self, error)
             return
-        hand_back(self, use, plan)
+        call_if_open(self, use, plan)
 
     # --- files ---
 
     def action_rename(self) -> None:
         """Ask for another name."""
         entry = self._users_own("renamed")
-        if entry is None:
-            return
+        if entry is not None:
+            ask_line(self, "Name of the preset", entry.name, partial(self._rename, entry))
 
-        def rename(name: str | None) -> None:
-            if name and name != entry.name:
-                self._change(lambda: rename_preset(entry.path, name, self._presets_dir))
-
-        self.app.push_screen(AskLine("Name of the preset", entry.name), rename)
+    def _rename(self, entry: PresetEntry, name: str) -> None:
+        if name != entry.name:
+            self._change(lambda: rename_preset(entry.path, name, self._presets_dir))
 
     def action_delete(self) -> None:
         """Ask, then delete."""
         entry = self._users_own("deleted")
-        if entry is None:
-            return
-
-        def delete(is_sure: bool | None) -> None:
-            if is_sure:
-                self._change(lambda: delete_preset(entry.path, self._presets_dir))
-
-        self.app.push_screen(AskYes(f"Delete the preset “{visible(entry.name)}”?"), delete)
+        if entry is not None:
+            delete = partial(delete_preset, entry.path, self._presets_dir)
+            question = f"Delete the preset “{visible(entry.name)}”?"
+            confirm(self, question, lambda: self._change(delete))
 
     def _users_own(self, what: str) -> PresetEntry | None:
         entry = self._chosen()
         if entry is not None and entry.is_builtin:
             self.notify(
                 f"{entry.name} comes with kvchat and cannot be {what}: load it, and save it under "
-                "a name of your own in the planner (F2, s).",
-                markup=False,
+                "a name of your own in the planner (F2, s)."
             )
             return None
         return entry
@@ -305,13 +291,9 @@ class PresetsScreen(Screen[Configuration | None]):
         try:
             path = change()
         except PresetError as error:
-            self.report(error)
+            report(self, error)
         else:
             self._fill(path)
-
-    def report(self, error: EngineError) -> None:
-        """Show an error as a notice."""
-        self.notify(str(error), title=error.title, severity="error", markup=False)
 
 
 def _line(entry: PresetEntry) -> Line:

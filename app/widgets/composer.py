@@ -8,7 +8,7 @@ from textual.strip import Strip
 from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
 
-from app.chat_keys import COMPOSER_KEYS
+from app.bindings import COMPOSER_KEYS
 
 COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
 PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"

@@ -1,104 +1,69 @@
-"""The cockpit's framed panels and its status bar: a snapshot goes in, lines are painted."""
+"""The framed panels beside the chat: a snapshot goes in, lines are painted."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache import cache_lines
+from app.render.charts import GraphSymbols
 from app.render.lines import Line
 from app.render.speculation import speculation_lines, speculation_title
-from app.render.status import memory_lines, status_line, throughput_lines
+from app.render.status import memory_lines, throughput_lines
 from app.widgets.ink import InkLines
+
+PanelName = Literal["speculation", "throughput", "cache", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelContent:
+    """What a panel shows of a snapshot."""
+
+    title: Callable[[CockpitSnapshot], str]
+    lines: Callable[[CockpitSnapshot, int, int, GraphSymbols], list[Line]]
+    """Made for a width and a height in cells."""
+
+
+PANELS: Mapping[PanelName, PanelContent] = {
+    "speculation": PanelContent(
+        speculation_title,
+        lambda snapshot, width, height, symbols: speculation_lines(
+            snapshot, width, symbols, height=height
+        ),
+    ),
+    "throughput": PanelContent(
+        lambda _: "throughput",
+        lambda snapshot, width, _, symbols: throughput_lines(snapshot, width, symbols),
+    ),
+    "cache": PanelContent(
+        lambda _: "KV cache",
+        lambda snapshot, width, height, symbols: cache_lines(
+            snapshot, width, symbols, height=height
+        ),
+    ),
+    "memory": PanelContent(
+        lambda _: "memory", lambda snapshot, width, _height, _symbols: memory_lines(snapshot, width)
+    ),
+}
 
 
 class Panel(InkLines):
-    """Subclasses say which lines and which title a snapshot has."""
+    """One of the panels; its name is its id in the style sheets."""
 
-    TITLE = ""
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
-        super().__init__(id=id)
-        self.frame_title = self.TITLE
-        self._snapshot: CockpitSnapshot | None = None
+    def __init__(self, name: PanelName) -> None:
+        super().__init__(id=name)
+        self._content = PANELS[name]
+        self._snapshot = CockpitSnapshot()
+        self.frame_title = self._content.title(self._snapshot)
 
     def present(self, snapshot: CockpitSnapshot) -> None:
         """Show a snapshot."""
         self._snapshot = snapshot
-        if self.size.width:
-            self.show(self.render_lines_of(snapshot, self.size.width))
-            self.set_frame(title=self.title_of(snapshot))
-
-    def on_resize(self) -> None:
-        super().on_resize()
-        if self._snapshot is not None:
-            self.present(self._snapshot)
-
-    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        """The lines of a snapshot at a width."""
-        raise NotImplementedError
-
-    def title_of(self, snapshot: CockpitSnapshot) -> str:  # noqa: ARG002  others use it
-        """The title over a snapshot."""
-        return self.TITLE
-
-
-class CachePanel(Panel):
-    """Shows how full each tier is, and where the prompt came from."""
-
-    TITLE = "KV cache"
-
-    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return cache_lines(snapshot, width, self.symbols, height=self.size.height)
-
-
-class MemoryPanel(Panel):
-    """Shows planned beside measured bytes, and the engine's process."""
-
-    TITLE = "memory"
-
-    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return memory_lines(snapshot, width)
-
-
-class SpeculationPanel(Panel):
-    """Shows how often drafts are right, and what they bring."""
-
-    TITLE = "speculation"
-
-    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return speculation_lines(snapshot, width, self.symbols, height=self.size.height)
-
-    def title_of(self, snapshot: CockpitSnapshot) -> str:
-        return speculation_title(snapshot)
-
-
-class ThroughputPanel(Panel):
-    """Shows decode speed, time to the first token and the prefill."""
-
-    TITLE = "throughput"
-
-    def render_lines_of(self, snapshot: CockpitSnapshot, width: int) -> list[Line]:
-        return throughput_lines(snapshot, width, self.symbols)
-
-
-class StatusBar(InkLines):
-    """One line over the whole width."""
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
-        super().__init__(id=id)
-        self._snapshot = CockpitSnapshot()
+        width, height = self.size
+        if width:
+            self.show(self._content.lines(snapshot, width, height, self.symbols))
+            self.set_frame(title=self._content.title(snapshot))
 
     def on_resize(self) -> None:
         super().on_resize()
         self.present(self._snapshot)
-
-    def present(self, snapshot: CockpitSnapshot) -> None:
-        """Show a snapshot."""
-        self._snapshot = snapshot
-        if self.size.width:
-            self.show([status_line(snapshot, self.size.width)])
-
-
-class PlanTitle(InkLines):
-    """One line over the whole width."""
-
-    def present(self, line: Line) -> None:
-        """Show another line."""
-        self.show([line])

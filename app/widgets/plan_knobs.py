@@ -75,8 +75,8 @@ class PlanKnobs(InkLines, can_focus=True):
         return KNOBS[self._state.selected]
 
     @property
-    def place(self) -> int:
-        """Where the chosen one stands among all."""
+    def index(self) -> int:
+        """Which of all knobs is the chosen one."""
         return self._state.selected
 
     @property

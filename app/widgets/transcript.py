@@ -18,9 +18,9 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
+from app.bindings import MESSAGE_KEYS
 from app.chat.entries import Entry, Speaker
 from app.chat.reply import TokenSpan
-from app.chat_keys import MESSAGE_KEYS
 from app.format import counted
 from app.render.lines import Line, Run, plain
 from app.render.transcript import GUTTER, TINT_STYLES, EntryLines, TintMode, gutter

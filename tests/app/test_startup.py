@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
-from app.live_keys import every_binding_id
+from app.commands import every_binding_id
 from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore

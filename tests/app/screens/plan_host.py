@@ -11,10 +11,10 @@ from textual.widgets import Static
 import app as kvchat
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
-from app.widgets.panes import PlanReport
+from app.widgets.lines_view import LinesView
 from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_list import PlanList
 from app.widgets.plan_table import PlanTable
+from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.memory.dry_run import DryRun, MeasuredBuffer
@@ -63,7 +63,7 @@ class SilentDryRun(DryRun):
 
 def report_of(screen: Screen[Configuration | None], name: str = "") -> str:
     """The text of a report."""
-    query = screen.query(PlanReport) if not name else screen.query(name).results(PlanReport)
+    query = screen.query(LinesView) if not name else screen.query(name).results(LinesView)
     return "\n".join(plain(line) for report in query for line in report.lines)
 
 
@@ -91,5 +91,5 @@ async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: 
 def dialog_text(screen: Screen[object]) -> str:
     """The title, the notes and the rows of a list to pick from."""
     notes = [str(static.render()) for static in screen.query(Static)]
-    rows = [plain(line) for rows in screen.query(PlanList) for line in rows.lines]
+    rows = [plain(line) for rows in screen.query(SelectList) for line in rows.lines]
     return "\n".join((*notes, *rows))

@@ -8,14 +8,14 @@ from textual.pilot import Pilot
 
 from app.cache.cached_chats import owner_of
 from app.render.lines import plain
-from app.screens.ask import AskYes
 from app.screens.cache import CacheScreen
-from app.screens.help import HelpScreen
+from app.screens.dialogs import AskYes, HelpScreen
 from app.store.chats import ChatStore
 from app.store.records import NewChat
-from app.widgets.panels import CachePanel, PlanTitle
-from app.widgets.panes import PlanReport
-from app.widgets.row_list import RowList
+from app.widgets.bars import TitleBar
+from app.widgets.lines_view import LinesView
+from app.widgets.panels import Panel
+from app.widgets.select_list import SelectList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
@@ -81,12 +81,12 @@ async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) 
 
 
 def rows(screen: CacheScreen) -> list[str]:
-    kept = screen.query_one(RowList)
+    kept = screen.query_one(SelectList)
     return [kept.content_strip(y, kept.size.width).text.rstrip() for y in range(kept.size.height)]
 
 
 def panel(screen: CacheScreen, name: str) -> str:
-    return "\n".join(map(plain, screen.query_one(f"#{name}", PlanReport).lines))
+    return "\n".join(map(plain, screen.query_one(f"#{name}", LinesView).lines))
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, (200, 50)])
@@ -102,10 +102,10 @@ async def test_chats_and_counters_are_shown_in_every_size(
         assert "The plan" in shown
         assert "1,104" in shown
         assert "\x1b" not in shown
-        counters = "\n".join(map(plain, screen.query_one(CachePanel).lines))
+        counters = "\n".join(map(plain, screen.query_one(Panel).lines))
         assert "5 restored" in counters
         assert "2 evicted" in counters
-        assert "3 states of 2 chats" in plain(screen.query_one(PlanTitle).lines[0])
+        assert "3 states of 2 chats" in plain(screen.query_one(TitleBar).lines[0])
 
 
 async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ async def test_the_mark_stays_on_its_state_when_the_next_report_comes(tmp_path: 
         await pilot.press("tab", "end")
         assert "a" in panel(screen, "cache-detail").splitlines()[0]
         client.emit(TiersChanged(report((ENTRIES[2], entry("new"), *ENTRIES[:2]))))
-        kept = screen.query_one(RowList)
+        kept = screen.query_one(SelectList)
         await wait_until(pilot, lambda: len(screen._rows) == 4)
-        assert kept.place == 0
+        assert kept.index == 0
         assert "state  a" in panel(screen, "cache-detail")
 
 
@@ -147,8 +147,7 @@ async def test_a_chat_is_pinned_whole_and_only_where_it_is_not_yet(tmp_path: Pat
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(pilot, client, report())
-        names = [row.owner for row in screen._rows]  # type: ignore[union-attr]
-        screen.query_one(RowList).mark(names.index(owner_of(2)))
+        screen.query_one(SelectList).mark(owner_of(2))
         await pilot.press("p")
         assert client.managed == [("pin", "a")]
 
@@ -175,7 +174,7 @@ async def test_dropping_a_chat_leaves_what_others_use(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(pilot, client, report())
-        screen.query_one(RowList).mark(0)
+        screen.query_one(SelectList).mark(0)
         owner = screen._rows[0].owner  # type: ignore[union-attr]
         await pilot.press("d", "y")
         await wait_until(pilot, lambda: screen.is_current)
@@ -186,8 +185,7 @@ async def test_v_verifies_every_state_of_a_chat(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await opened(pilot, client, report())
-        names = [row.owner for row in screen._rows]  # type: ignore[union-attr]
-        screen.query_one(RowList).mark(names.index(owner_of(1)))
+        screen.query_one(SelectList).mark(owner_of(1))
         await pilot.press("v")
         assert client.managed == [("verify", "b"), ("verify", "a")]
 
@@ -220,11 +218,11 @@ async def test_what_a_check_found_is_seen_on_small_terminals(
     notes = (CacheNote(1.0, "pinned"), CacheNote(2.0, "sound"))
     async with app.run_test(size=size) as pilot:
         screen = await opened(pilot, client, report(notes=notes))
-        log = screen.query_one("#cache-log", PlanReport)
+        log = screen.query_one("#cache-log", LinesView)
         assert log.content_strip(0, log.size.width).text.rstrip().endswith("sound")
         assert log.region in screen.region
         assert "pgdn" not in log.frame_hint, "the page keys move the list"
-        assert screen.query_one(RowList).size.height >= 3
+        assert screen.query_one(SelectList).size.height >= 3
 
 
 async def test_nothing_kept_is_said_and_no_key_breaks(tmp_path: Path) -> None:
@@ -274,12 +272,12 @@ async def test_many_states_scroll_with_the_mark_in_sight(tmp_path: Path) -> None
         screen = await opened(pilot, client, report(many))
         await pilot.press("tab", "end")
         await pilot.pause()
-        kept = screen.query_one(RowList)
-        assert kept.place == 199
+        kept = screen.query_one(SelectList)
+        assert kept.index == 199
         assert any(row.startswith("▸") for row in rows(screen))
         assert "chat" in rows(screen)[0]
         await pilot.press("pageup", "home")
-        assert kept.place == 0
+        assert kept.index == 0
         await pilot.pause()
-        await pilot.click(RowList, offset=(10, 4))
-        assert kept.place == 2
+        await pilot.click(SelectList, offset=(10, 4))
+        assert kept.index == 2

@@ -9,7 +9,8 @@ from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.records import NewChat, NewMessage
-from app.widgets.panels import Panel, SpeculationPanel, StatusBar
+from app.widgets.bars import TitleBar
+from app.widgets.panels import Panel
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script
@@ -203,7 +204,7 @@ async def test_panels_stand_beside_the_chat_or_in_tabs(
         await pilot.press("f9")
         await pilot.pause()
         await answered(pilot, screen, "go")
-        panel = screen.query_one(SpeculationPanel)
+        panel = screen.query_one("#speculation", Panel)
         await wait_until(pilot, lambda: "lookup" in "".join(map(plain, panel.lines)))
         assert screen.transcript.size.width > 0 or not is_wide
 
@@ -227,7 +228,7 @@ async def test_the_status_line_always_says_what_runs_and_how_fast(tmp_path: Path
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "go")
-        status = screen.query_one(StatusBar)
+        status = screen.query_one(TitleBar)
         await wait_until(pilot, lambda: "74 tok/s" in plain(status.lines[0]))
         assert "Tiny-Instruct · Q4_1 · suffix" in plain(status.lines[0])
         assert "ctx 2" in plain(status.lines[0])

@@ -3,15 +3,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input
 
 from app.application import KvchatApp
+from app.render.lines import plain, width_of
 from app.screens import chats
-from app.screens.ask import AskLine, AskYes
 from app.screens.chat import ChatScreen
 from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
+from app.screens.dialogs import AskLine, AskYes
 from app.store.chats import ChatStore
 from app.store.records import Chat, NewChat, NewMessage
+from app.widgets.ink import InkLines
+from app.widgets.select_list import MARKER_WIDTH, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 from engine.configuration import SamplingSettings
 from engine.events import TiersChanged
@@ -62,12 +65,15 @@ def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:
 
 
 def rows(app: KvchatApp) -> list[str]:
-    options = app.screen.query_one(OptionList)
-    return [str(options.get_option_at_index(i).prompt) for i in range(options.option_count)]
+    """The text of each row, without the sign of the marked one."""
+    chats = app.screen.query_one(SelectList)
+    width = chats.size.width - MARKER_WIDTH
+    lines = [(row.line(width), row.below(width) if row.below else ()) for row in chats.rows]
+    return ["\n".join(map(plain, filter(None, both))).rstrip() for both in lines]
 
 
 def shown_detail(app: KvchatApp) -> str:
-    return str(app.screen.query_one("#chats-detail", Static).render())
+    return "\n".join(map(plain, app.screen.query_one("#chats-detail", InkLines).lines))
 
 
 async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
         await pilot.press("ctrl+f", *"walrus")
         await wait_until(pilot, lambda: "other branch" in "".join(rows(app)))
         await pilot.press("down")
-        assert isinstance(app.screen.focused, OptionList)
+        assert isinstance(app.screen.focused, SelectList)
         await pilot.press("enter")
         await wait_until(pilot, lambda: "walrus" in screen.transcript.text)
         await wait_until(pilot, lambda: screen.transcript.selected == first.id)
@@ -276,9 +282,8 @@ async def test_the_list_fits_every_window_and_long_titles_are_cut(
         await ready(pilot)
         await pilot.press("ctrl+l")
         await pilot.pause()
-        options = app.screen.query_one(OptionList)
-        widths = {options.get_option_at_index(i).prompt.cell_length for i in range(30)}  # type: ignore[union-attr]
-        assert max(widths) <= options.size.width
+        options = app.screen.query_one(SelectList)
+        assert max(map(width_of, options.lines)) <= options.size.width
         dialog = app.screen.query_one(".dialog")
         assert dialog.region.right <= size[0]
         assert dialog.region.bottom <= size[1]
@@ -313,8 +318,7 @@ async def test_a_long_list_says_how_many_there_are_and_goes_on_at_its_end(
         assert dialog.border_title == "chats, the last 2 of 5"
         await pilot.press("down")
         await wait_until(pilot, lambda: len(rows(app)) == 4)
-        options = app.screen.query_one(OptionList)
-        assert options.highlighted == 1
+        assert app.screen.query_one(SelectList).index == 1
         await pilot.press("end")
         await wait_until(pilot, lambda: len(rows(app)) == 5)
         assert dialog.border_title == "chats"

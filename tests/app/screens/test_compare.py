@@ -8,9 +8,9 @@ from textual.pilot import Pilot
 from app.compare.from_chat import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
-from app.screens.compare_sides import SidesScreen
+from app.screens.dialogs import PickScreen
 from app.widgets.ink import InkLines
-from app.widgets.panes import AnswerPane
+from app.widgets.lines_view import LinesView
 from engine.configuration import ControllerName, PredictorName
 from tests.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.fakes_client import Script
@@ -40,7 +40,7 @@ async def compared(pilot: Pilot[None]) -> CompareScreen:
 
 def shown(screen: CompareScreen) -> str:
     lines = [line for widget in screen.query(InkLines) for line in widget.lines]
-    lines += [line for pane in screen.query(AnswerPane) for line in pane.text]
+    lines += [line for pane in screen.query(LinesView) for line in pane.lines]
     return "\n".join(plain(line) for line in lines)
 
 
@@ -63,7 +63,7 @@ async def test_the_composers_text_is_answered_twice_with_a_verdict(
         assert first == second
         assert first.seed is not None
         assert [message.content for message in first.messages] == [QUESTION]
-        panes = list(screen.query(AnswerPane))
+        panes = list(screen.query(LinesView))
         assert all(pane.size.height >= 3 for pane in panes)
         assert (panes[0].region.y == panes[1].region.y) == (size != NARROW)
 
@@ -219,7 +219,7 @@ async def test_a_side_is_chosen_from_a_list_with_the_rules_of_presets(tmp_path: 
         chat.composer.put(QUESTION)
         screen = await compared(pilot)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, SidesScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, PickScreen))
         await pilot.press(*"mine", "enter")
         await wait_until(pilot, lambda: app.screen is screen)
         assert screen.sides[1].label == "lookup · fixed 9"

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from textual.widgets import OptionList
 
 from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
 from app.screens.chat import ChatScreen
 from app.screens.context_full import ContextFullScreen
+from app.widgets.select_list import SelectList
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script, ScriptedClient
 
@@ -100,10 +100,8 @@ async def test_what_cannot_be_done_is_not_done(tmp_path: Path, key: str) -> None
         n_requests = len(client.requests)
         await pilot.press(key)
         assert isinstance(app.screen, ContextFullScreen)
-        choices = app.screen.query_one(OptionList)
-        assert [choices.get_option_at_index(i).disabled for i in range(4)] == [
-            True, True, True, False,
-        ]  # fmt: skip
+        choices = app.screen.query_one(SelectList)
+        assert [row.is_enabled for row in choices.rows] == [False, False, False, True]
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert len(client.requests) == n_requests

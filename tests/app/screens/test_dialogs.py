@@ -2,18 +2,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList, Select, TextArea
+from textual.widgets import Input, Select, TextArea
 
 from app.application import KvchatApp
 from app.render.lines import plain
-from app.screens.ask import AskLine, AskYes
 from app.screens.chat import ChatScreen
 from app.screens.chat_settings import ChatSettingsScreen
 from app.screens.chats import ChatsScreen
+from app.screens.dialogs import AskLine, AskYes, HelpScreen
 from app.screens.first_run import FirstRunScreen
-from app.screens.help import HelpScreen
 from app.screens.models import ModelsScreen
-from app.widgets.panes import Pager
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import SelectList
 from engine.configuration import SpeculationSettings
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
@@ -31,8 +31,8 @@ from tests.fakes_client import CONFIGURATION
 
 
 def help_text(app: KvchatApp) -> str:
-    pager = app.screen.query_one(Pager)
-    return "\n".join(plain(line) for line in pager._lines)
+    pager = app.screen.query_one(LinesView)
+    return "\n".join(plain(line) for line in pager.lines)
 
 
 async def test_help_lists_the_live_keys_and_the_glossary(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Pa
         assert isinstance(app.screen, AskYes)
         await pilot.press("y")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
-        assert app.screen.query_one(OptionList).option_count == 1
+        assert app.screen.query_one(SelectList).rows
         await pilot.press("escape")
         assert [chat.title for chat in screen.controller.history.store.list_chats()]
 
@@ -132,9 +132,9 @@ async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
         await ready(pilot)
         await pilot.press("ctrl+o")
         assert isinstance(app.screen, ModelsScreen)
-        models = app.screen.query_one(OptionList)
-        await wait_until(pilot, lambda: models.option_count == 2)
-        assert "truncated at byte 12" in str(models.get_option_at_index(0).prompt)
+        models = app.screen.query_one(SelectList)
+        await wait_until(pilot, lambda: len(models.rows) == 2)
+        assert "truncated at byte 12" in plain(models.lines[0])
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: len(client.loads) == 2)
         assert client.loads[1].model_path == good.path
@@ -222,7 +222,7 @@ async def test_the_palette_has_every_area(tmp_path: Path) -> None:
 
 
 async def test_every_binding_has_an_id_a_description_and_a_tooltip(tmp_path: Path) -> None:
-    from app.live_keys import own_bindings, own_nodes
+    from app.commands import own_bindings, own_nodes
 
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:

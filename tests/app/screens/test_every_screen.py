@@ -18,26 +18,20 @@ import app.screens
 from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
+from app.commands import key_sections
 from app.compare.side import SideChoice, plain_side
-from app.live_keys import key_sections
 from app.sanitize import harmless
-from app.screens.ask import AskLine, AskYes, Saving
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 from app.screens.chats import ChatsScreen
-from app.screens.compare import CompareScreen
-from app.screens.compare_sides import SidesScreen
+from app.screens.compare import CompareScreen, side_list
 from app.screens.context_full import ContextFullScreen
+from app.screens.dialogs import AskLine, AskYes, HelpScreen, Saving
 from app.screens.export import ExportScreen
 from app.screens.first_run import FirstRunScreen
-from app.screens.help import HelpScreen
-from app.screens.models import ModelsScreen
-from app.screens.plan_cards import CardsScreen
-from app.screens.plan_effects import EffectsScreen
-from app.screens.plan_files import FilesScreen
-from app.screens.plan_goal import GoalScreen
-from app.screens.plan_models import PlanModelsScreen
+from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
+from app.screens.planner_lists import CardsScreen, PlanModelsScreen, effect_list, goal_list
 from app.screens.presets import PresetsScreen
 from app.store.chats import ChatStore
 from app.store.records import ChatChanges
@@ -109,7 +103,7 @@ def planner(sources: Sources) -> AnyScreen:
 
 def effects(sources: Sources) -> AnyScreen:
     made = Setup(sources.configuration)
-    return EffectsScreen((Effect(sources.text, made, 1, 1, Verdict.FITS),))
+    return effect_list((Effect(sources.text, made, 1, 1, Verdict.FITS),))
 
 
 def plan_models(sources: Sources) -> AnyScreen:
@@ -131,14 +125,14 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "EffectsScreen": effects,
     "ExportScreen": export,
     "FilesScreen": lambda s: FilesScreen(s.text, s.entries, (s.file,), (s.file,)),
-    "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None),
-    "GoalScreen": lambda _: GoalScreen(),
+    "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None, title=s.text),
+    "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
     "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
     "PlanModelsScreen": plan_models,
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
-    "SidesScreen": lambda s: SidesScreen(
+    "SidesScreen": lambda s: side_list(
         [SideChoice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
     ),
 }
@@ -156,7 +150,8 @@ def test_no_screen_is_forgotten_here() -> None:
     for module in pkgutil.iter_modules(app.screens.__path__):
         importlib.import_module(f"app.screens.{module.name}")
     names = {leaf.__name__ for base in (Screen, ModalScreen) for leaf in leaves(base)}
-    assert names - {"ChatScreen", "Saving"} == set(SCREENS)
+    lists = {"EffectsScreen", "GoalScreen", "SidesScreen"}
+    assert names - {"ChatScreen", "Saving"} == set(SCREENS) - lists
 
 
 async def test_ctrl_q_leaves_from_every_screen_and_dialog(

@@ -7,7 +7,7 @@ import pytest
 from textual.widgets import Input
 
 from app.screens.export import ExportScreen
-from app.widgets.plan_list import PlanList
+from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
 from engine.presets.programs.formats import FORMATS
@@ -21,7 +21,7 @@ def export_screen(path: Path, **changes: object) -> ExportScreen:
 
 
 def choose(screen: ExportScreen, name: str) -> None:
-    screen.query_one(PlanList).action_go(list(FORMATS).index(name))
+    screen.query_one(SelectList).action_go(list(FORMATS).index(name))
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
@@ -123,5 +123,5 @@ async def test_a_click_on_a_format_shows_it(starter_path: Path) -> None:
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: bool(report_of(screen)))
-        await pilot.click(PlanList, offset=(2, 4))
+        await pilot.click(SelectList, offset=(2, 4))
         await wait_until(pilot, lambda: "INI" in str(screen.query_one(".title").render()))

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.records import NewChat, NewMessage
-from app.widgets.panels import StatusBar
+from app.widgets.bars import TitleBar
 from engine.configuration import SamplingSettings
 from engine.events import FinishReason, WorkerStopped
 from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
@@ -44,7 +44,7 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         await ask(pilot, screen, "first")
         await wait_until(pilot, lambda: "word" in screen.transcript.text)
         await pilot.press("ctrl+n")
-        status = screen.query_one(StatusBar)
+        status = screen.query_one(TitleBar)
         await wait_until(pilot, lambda: "answering “first”" in plain(status.lines[0]))
         await ask(pilot, screen, "second")
         assert "sent when “first” is answered" in str(screen.composer.border_title)

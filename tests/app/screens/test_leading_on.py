@@ -9,7 +9,7 @@ from app.application import KvchatApp
 from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
-from app.widgets.plan_list import PlanList
+from app.widgets.select_list import SelectList
 from tests.fakes_app import WIDE, make_controller, ready, services, wait_until
 from tests.fakes_client import CONFIGURATION, ScriptedClient
 
@@ -70,7 +70,7 @@ async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_load
         assert planner.setup.configuration.n_ctx == 3072
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
-        chat.load(replace(CONFIGURATION, model_path=gemma_path, n_ctx=1024))
+        app.load(replace(CONFIGURATION, model_path=gemma_path, n_ctx=1024))
         planner = await planner_with_a_plan(pilot)
         assert planner.setup is not None
         assert planner.setup.configuration.n_ctx == 1024
@@ -79,7 +79,7 @@ async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_load
 async def test_help_over_the_planner_lists_the_planners_keys(
     tmp_path: Path, starter_path: Path
 ) -> None:
-    from app.live_keys import key_sections
+    from app.commands import key_sections
 
     app, _ = on_real_model(tmp_path, starter_path)
     async with app.run_test(size=WIDE) as pilot:
@@ -99,7 +99,7 @@ async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(
         screen = await ready(pilot)
         await pilot.press("f3")
         await wait_until(pilot, lambda: isinstance(app.screen, PresetsScreen))
-        await wait_until(pilot, lambda: app.screen.query_one(PlanList).lines)
+        await wait_until(pilot, lambda: app.screen.query_one(SelectList).lines)
         while len(client.loads) < 2:
             await pilot.press("enter")
             await pilot.pause()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from textual.app import App
-from textual.widgets import OptionList, Static
+from textual.widgets import Static
 
 from app.screens.models import ModelsScreen
+from app.widgets.select_list import SelectList
 from engine.model.library import LibraryScan, ModelEntry
 from tests.fakes_app import make_app, ready, wait_until
 
@@ -44,7 +45,7 @@ async def test_its_keys_are_seen_in_the_smallest_window(tmp_path: Path, n_models
         dialog = screen.query_one(".dialog")
         assert dialog.content_region.contains_region(keys.region)
         assert keys.size.height >= 2
-        assert screen.query_one(OptionList).size.height == min(n_models, 6)
+        assert screen.query_one(SelectList).size.height == min(n_models, 6)
 
 
 async def test_a_long_scan_says_how_far_it_is_until_it_ends() -> None:
@@ -60,4 +61,4 @@ async def test_a_long_scan_says_how_far_it_is_until_it_ends() -> None:
         await wait_until(pilot, lambda: "no model was found in /models" in str(where.render()))
         await pilot.pause(0.3)
         assert "looking" not in str(where.render())
-        assert screen.query_one(OptionList).option_count == 0
+        assert screen.query_one(SelectList).rows == []

@@ -6,15 +6,15 @@ import pytest
 from textual.widgets import Input
 
 from app.render.lines import plain
-from app.screens.ask import AskLine, AskYes
+from app.screens.dialogs import AskLine, AskYes
 from app.screens.export import ExportScreen
-from app.screens.plan_files import FilesScreen
-from app.screens.plan_models import PlanModelsScreen
+from app.screens.models import FilesScreen
 from app.screens.planner import PlannerScreen
-from app.widgets.panes import PlanReport
+from app.screens.planner_lists import PlanModelsScreen
+from app.widgets.lines_view import LinesView
 from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_list import PlanList
 from app.widgets.plan_table import PlanTable
+from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
 from engine.memory.units import MIB
@@ -228,7 +228,7 @@ async def test_another_model_is_chosen_from_those_found(
         await shows(pilot, screen, "✓ fits")
         await pilot.press("m")
         assert isinstance(app.screen, PlanModelsScreen)
-        rows = app.screen.query_one(PlanList)
+        rows = app.screen.query_one(SelectList)
         await wait_until(pilot, lambda: "✓ fits" in "".join(map(plain, rows.lines)))
         await pilot.press("enter")
         await shows(pilot, screen, gemma_path.name)
@@ -326,9 +326,9 @@ async def test_it_is_usable_at_every_size(
         await pilot.press("end")
         assert " draft model" in knobs_of(screen)
         assert screen.query_one(PlanTable).region.bottom <= size[1]
-        for report in screen.query(PlanReport):
+        for report in screen.query(LinesView):
             assert report.display == (report.id == "plan-report" or size == HUGE)
-        first = screen.query_one("#plan-report", PlanReport)
+        first = screen.query_one("#plan-report", LinesView)
         sight = "\n".join(plain(line) for line in first.lines[: first.size.height])
         assert "largest context" in sight
         assert knobs.region.right <= first.region.x
@@ -340,7 +340,7 @@ async def test_the_plan_scrolls_where_it_is_longer_than_the_screen(
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=NARROW) as pilot:
         await shows(pilot, screen, "--ctx-size")
-        report = screen.query_one("#plan-report", PlanReport)
+        report = screen.query_one("#plan-report", LinesView)
         assert "lines below" in report.frame_hint
         await pilot.press("pagedown")
         await wait_until(pilot, lambda: report.scroll_offset.y > 0)

@@ -8,17 +8,14 @@ from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 
 from app.render.lines import plain
-from app.screens.plan_cards import CardsScreen
-from app.screens.plan_choices import LeftPlan
-from app.screens.plan_effects import EffectsScreen
-from app.screens.plan_goal import GoalScreen
-from app.screens.plan_models import PlanModelsScreen
+from app.screens.dialogs import PickScreen
+from app.screens.plan_session import PlanSession
 from app.screens.planner import PlannerScreen
-from app.widgets.panels import PlanTitle
+from app.screens.planner_lists import CardsScreen
+from app.widgets.bars import TabStrip, TitleBar
 from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_list import PlanList
 from app.widgets.plan_table import PlanTable
-from app.widgets.tab_strip import TabStrip
+from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.memory.cards import all_cards
 from engine.memory.units import GIB, MIB
@@ -63,8 +60,8 @@ async def ready(pilot: Pilot[None], screen: PlannerScreen, **changes: object) ->
 
 
 def rows_of(screen: object) -> str:
-    assert isinstance(screen, CardsScreen | GoalScreen | PlanModelsScreen)
-    return "\n".join(map(plain, screen.query_one(PlanList).lines))
+    assert isinstance(screen, PickScreen)
+    return "\n".join(map(plain, screen.query_one(SelectList).lines))
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
@@ -167,7 +164,7 @@ async def test_a_goal_is_searched_and_explained_until_a_knob_turns(
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, machine=PlannedMachine((400 * MIB,)), margin_bytes=0)
         await pilot.press("g")
-        assert isinstance(app.screen, GoalScreen)
+        assert isinstance(app.screen, PickScreen)
         assert "finest cache" in rows_of(app.screen)
         await pilot.press("enter")
         await shows(pilot, screen, "found for context")
@@ -314,7 +311,7 @@ async def test_a_machine_that_cannot_be_is_answered_beside_the_knob(
         assert "2x24 GiB" in knobs_of(screen)
 
 
-def with_model(path: Path | None, tmp_path: Path, left: LeftPlan | None = None) -> PlannerScreen:
+def with_model(path: Path | None, tmp_path: Path, left: PlanSession | None = None) -> PlannerScreen:
     configuration = None if path is None else Configuration(path, 4096)
     return PlannerScreen(
         path, configuration, dry_run=SilentDryRun(), presets_dir=tmp_path, scan=list, left=left
@@ -336,18 +333,18 @@ async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was
         await shows(pilot, first, "found for context")
         go_to(first, "n_ubatch")
         left = first.left()
-        before = (first.setup, first.kept)
+        before = (first.setup, first.session.kept)
     again = with_model(starter_path, tmp_path, left)
     app = Host(again)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, again, "found for context")
-        assert (again.setup, again.kept) == before
+        assert (again.setup, again.session.kept) == before
         assert again.query_one(PlanKnobs).knob.name == "n_ubatch"
-        assert "as left" in plain(again.query_one(PlanTitle).lines[0])
+        assert "as left" in plain(again.query_one(TitleBar).lines[0])
         await pilot.press("r")
         await wait_until(pilot, lambda: again.setup == Setup(Configuration(starter_path, 4096)))
         assert "found for" not in report_of(again)
-        assert "as loaded" in plain(again.query_one(PlanTitle).lines[0])
+        assert "as loaded" in plain(again.query_one(TitleBar).lines[0])
         await pilot.press("u")
         assert again.setup == before[0]
 
@@ -392,7 +389,7 @@ async def test_a_change_under_what_if_is_taken_with_a_key(
         await ready(pilot, screen)
         await wait_until(pilot, lambda: screen.has_what_ifs)
         await pilot.press("a")
-        assert isinstance(app.screen, EffectsScreen)
+        assert isinstance(app.screen, PickScreen)
         await pilot.press("q", "8")
         await pilot.press("enter")
         assert screen.setup is not None

@@ -6,12 +6,12 @@ import pytest
 from textual.widgets import Input
 
 from app.render.lines import plain, width_of
-from app.screens.ask import AskLine, AskYes
+from app.screens.dialogs import AskLine, AskYes
 from app.screens.export import ExportScreen
-from app.screens.plan_files import FilesScreen
+from app.screens.models import FilesScreen
 from app.screens.presets import PresetsScreen
-from app.widgets.panels import PlanTitle
-from app.widgets.plan_list import PlanList
+from app.widgets.bars import TitleBar
+from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.presets.library import builtin_dir
 from tests.app.screens.plan_host import Host, report_of, shows
@@ -33,7 +33,7 @@ def presets(folder: Path, model: Path | None) -> PresetsScreen:
 
 
 def names(screen: PresetsScreen) -> list[str]:
-    return list(map(plain, screen.query_one(PlanList).lines))
+    return list(map(plain, screen.query_one(SelectList).lines))
 
 
 async def test_the_users_come_first_and_broken_ones_are_marked_with_every_fault(
@@ -110,7 +110,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "names no model, and none is loaded: enter asks for one")
         assert "✗" not in report_of(screen)
-        title = plain(screen.query_one(PlanTitle).lines[0])
+        title = plain(screen.query_one(TitleBar).lines[0])
         assert title == " presets  no model is loaded: each asks for one"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
@@ -218,7 +218,7 @@ async def test_the_list_is_as_wide_as_its_names(folder: Path, starter_path: Path
     screen = presets(folder, starter_path)
     async with Host(screen).run_test(size=NARROW) as pilot:
         await shows(pilot, screen, "✓ fits")
-        listed = screen.query_one(PlanList)
+        listed = screen.query_one(SelectList)
         assert listed.outer_size.width == 36
         assert all(width_of(line) <= listed.size.width for line in listed.lines)
         (folder / "long.toml").unlink()

@@ -2,26 +2,23 @@ from textual.app import ComposeResult
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.lines import plain
-from app.widgets.panels import CachePanel, MemoryPanel, SpeculationPanel, ThroughputPanel
-from app.widgets.tab_strip import TabStrip
+from app.widgets.bars import TabStrip
+from app.widgets.panels import PANELS, Panel
 from tests.app.widgets.host import Host
-
-PANELS = (SpeculationPanel, ThroughputPanel, CachePanel, MemoryPanel)
 
 
 class Widgets(Host):
     def compose(self) -> ComposeResult:
-        yield TabStrip(("one", "two"))
-        for panel in PANELS:
-            yield panel()
+        yield TabStrip(("one", "two"), "F9 next")
+        for name in PANELS:
+            yield Panel(name)
 
 
 async def test_every_panel_has_room_for_all_of_its_lines() -> None:
     app = Widgets()
     async with app.run_test(size=(50, 60)) as pilot:
         await pilot.pause()
-        for kind in PANELS:
-            panel = app.query_one(kind)
+        for panel in app.query(Panel):
             panel.present(CockpitSnapshot())
             assert len(panel.lines) <= panel.size.height
             assert panel.frame_title
@@ -31,7 +28,7 @@ async def test_the_predictor_stands_in_the_title() -> None:
     app = Widgets()
     async with app.run_test(size=(50, 60)) as pilot:
         await pilot.pause()
-        panel = app.query_one(SpeculationPanel)
+        panel = app.query_one("#speculation", Panel)
         panel.present(CockpitSnapshot(predictor="lookup", controller="band"))
         top = panel.render_lines(panel.outer_size.region)[0]
         assert "speculation · lookup · band" in "".join(segment.text for segment in top)

@@ -1,4 +1,4 @@
-from app.keys import read_keymap
+from app.bindings import read_keymap
 
 IDS = ("chat-stop", "chat-new", "app-quit")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.render.lines import plain, width_of
+from app.screens.dialogs import HelpScreen
 from app.screens.export import ExportScreen
-from app.screens.help import HelpScreen
-from app.widgets.key_bar import KeyBar, ShownKey, fitting
+from app.widgets.bars import KeyBar, ShownKey, fitting
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
 from tests.fakes_app import make_app, ready, wait_until

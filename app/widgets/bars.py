@@ -1,13 +1,93 @@
-"""The keys that can be pressed now, in one line at the bottom."""
+"""Bars of one line over the whole width: a title, tabs, the keys that can be pressed now."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual import events
+from textual.message import Message
+from textual.reactive import reactive
 
-from app.render.lines import Line, Run, width_of
+from app.render.lines import EMPTY, Line, Run, width_of
 from app.widgets.ink import InkLines
 
 HELP_ID = "app-help"
+
+
+class TitleBar(InkLines):
+    """A line over the whole width."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
+        super().__init__(id=id)
+        self._render_line: Callable[[int], Line] = lambda _: EMPTY
+
+    def present(self, render: Callable[[int], Line]) -> None:
+        """Show another line, made for the width that there is."""
+        self._render_line = render
+        if self.size.width:
+            self.show([render(self.size.width)])
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.present(self._render_line)
+
+
+class TabStrip(InkLines):
+    """Names side by side, the active one marked by shape and colour."""
+
+    active: reactive[int] = reactive(0, layout=False, init=False)
+
+    @dataclass
+    class Chosen(Message):
+        """Another tab became active."""
+
+        index: int
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        key: str,
+        *,
+        id: str | None = None,  # noqa: A002  Textual's own name
+    ) -> None:
+        """Tabs of which the first is active.
+
+        Args:
+            names: The tabs.
+            key: Stands behind them: the key that goes to the next one.
+            id: Its name in the style sheets.
+        """
+        super().__init__(id=id)
+        self.names = names
+        self._key = key
+
+    def on_mount(self) -> None:
+        self._paint()
+
+    def watch_active(self, active: int) -> None:
+        self._paint()
+        self.post_message(self.Chosen(active))
+
+    def next(self) -> None:
+        """Go to the next tab, from the last to the first."""
+        self.active = (self.active + 1) % len(self.names)
+
+    def on_click(self, event: events.Click) -> None:
+        end = 0
+        for index, part in enumerate(self._tabs()):
+            end += width_of((part,))
+            if event.x < end:
+                self.active = index
+                return
+
+    def _tabs(self) -> list[Run]:
+        return [
+            Run(f" [{name}] " if i == self.active else f"  {name}  ",
+                "accent" if i == self.active else "muted")
+            for i, name in enumerate(self.names)
+        ]  # fmt: skip
+
+    def _paint(self) -> None:
+        self.show([(*self._tabs(), Run(f"  {self._key}", "muted"))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +184,9 @@ def _width(keys: list[ShownKey]) -> int:
 
 
 def _in_order(keys: list[ShownKey]) -> list[ShownKey]:
-    """Put function keys in their order where they stand; a focused text area moves some ahead."""
-    places = [place for place, shown in enumerate(keys) if shown.number is not None]
-    ordered = sorted((keys[place] for place in places), key=lambda shown: shown.number or 0)
-    for place, shown in zip(places, ordered, strict=True):
-        keys[place] = shown
+    """Function keys in their order, where they stand; a focused text area moves some ahead."""
+    indices = [index for index, shown in enumerate(keys) if shown.number is not None]
+    ordered = sorted((keys[index] for index in indices), key=lambda shown: shown.number or 0)
+    for index, shown in zip(indices, ordered, strict=True):
+        keys[index] = shown
     return keys

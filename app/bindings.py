@@ -1,9 +1,14 @@
-"""The keys of the chat screen, once: bindings, help and command palette all come from here.
+"""The keys of the chat, and the user's own keys from `[keys]` of the settings.
 
 An id is `area-name`; the settings rebind keys by it, the palette shows `area: Description`.
 """
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
 from textual.binding import Binding, BindingType
+
+from engine.validation import did_you_mean
 
 
 def _key(
@@ -16,15 +21,15 @@ def _key(
 
 CHAT_KEYS: list[BindingType] = [
     _key("f1", "app.help", "Help", "app-help", "All keys, and what the words mean", show=True),
-    _key("f2", "planner", "Planner", "model-plan", "What a configuration costs, and what fits",
+    _key("f2", "app.planner", "Planner", "model-plan", "What a configuration costs, and what fits",
          show=True),
-    _key("f3", "presets", "Presets", "preset-list", "List, load, export saved configurations",
+    _key("f3", "app.presets", "Presets", "preset-list", "List, load, export saved configurations",
          show=True),
-    _key("f4", "compare", "Compare", "compare-open",
+    _key("f4", "app.compare", "Compare", "compare-open",
          "Answer one prompt plain and with drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
          "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
-    _key("f6", "cache", "Cache", "cache-open",
+    _key("f6", "app.cache", "Cache", "cache-open",
          "What is kept of computed tokens, where it lies; pin, drop, verify", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
          "Stop the reply and keep its text, or stop loading; without either, go to the composer",
@@ -33,7 +38,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+l", "chats", "Chats", "chat-list",
          "Open, search, rename, archive, export or delete a chat", show=True),
     _key("ctrl+f", "search", "Search", "chat-search", "Search all chats", show=True),
-    _key("ctrl+o", "models", "Models", "model-list", "Switch to another model", show=True),
+    _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "Settings", "chat-settings",
          "System prompt and sampling of this chat", show=True),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",
@@ -47,7 +52,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("f9", "next_tab", "Next tab", "screen-tab", "Chat, speculation, memory when narrow"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
          "Answer once more and keep the old reply as a variant"),
-    _key("ctrl+r", "restart", "Restart", "engine-restart", "Start the engine again"),
+    _key("ctrl+r", "app.restart", "Restart", "engine-restart", "Start the engine again"),
 ]  # fmt: skip
 
 MESSAGE_KEYS: list[BindingType] = [
@@ -88,3 +93,54 @@ COMPOSER_KEYS: list[BindingType] = [
     _key("ctrl+z", "undo", "Undo", "composer-undo",
          "Take the last change back: what was typed, pasted or emptied"),
 ]  # fmt: skip
+
+RENAMED_IDS = {
+    "plan-list-up": "rows-up",
+    "plan-list-down": "rows-down",
+    "plan-list-page-up": "rows-page-up",
+    "plan-list-page-down": "rows-page-down",
+    "plan-list-first": "rows-first",
+    "plan-list-last": "rows-last",
+    "plan-list-pick": "rows-pick",
+}
+"""Ids that settings of earlier versions may have, and the ids of the same keys today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keymap:
+    """Keys by binding id, and what could not be used."""
+
+    keys: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+
+
+def read_keymap(configured: Mapping[str, str], known_ids: Collection[str]) -> Keymap:
+    """The keymap of the settings, without what cannot work.
+
+    Args:
+        configured: Keys by binding id; several keys are separated by commas.
+        known_ids: Every binding id of the application.
+    """
+    keys: dict[str, str] = {}
+    problems: list[str] = []
+    for name, text in configured.items():
+        binding_id = RENAMED_IDS.get(name, name)
+        parts = [part.strip() for part in text.split(",")]
+        if binding_id not in known_ids:
+            hint = did_you_mean(binding_id, known_ids) or ": the help screen shows the ids"
+            problems.append(f"[keys] {binding_id} is no action{hint}")
+        elif not all(parts):
+            problems.append(f"[keys] {binding_id} names no key: write one such as f8 or ctrl+t")
+        elif taken := _taken(parts, keys):
+            problems.append(f"[keys] {binding_id} wants {taken[0]}, which {taken[1]} has already")
+        else:
+            keys[binding_id] = ",".join(parts)
+    return Keymap(keys, tuple(problems))
+
+
+def _taken(parts: list[str], keys: Mapping[str, str]) -> tuple[str, str] | None:
+    for binding_id, text in keys.items():
+        for part in parts:
+            if part in text.split(","):
+                return part, binding_id
+    return None

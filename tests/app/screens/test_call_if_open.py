@@ -14,9 +14,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from app.screens.first_run import FirstRunScreen
-from app.screens.hand_back import hand_back, is_open
 from app.screens.models import ModelsScreen
-from app.screens.plan_models import PlanModelsScreen
+from app.screens.planner_lists import PlanModelsScreen
+from app.threads import call_if_open, is_open
 from engine.errors import InstallError
 from engine.model.library import ModelEntry
 from tests.app.screens.plan_host import Host
@@ -68,7 +68,7 @@ class Told(ModalScreen[None]):
     @work(thread=True, exclusive=True)
     def tell(self, text: str) -> None:
         self.gate.wait()
-        hand_back(self, self._take, text)
+        call_if_open(self, self._take, text)
 
     def _take(self, text: str) -> None:
         self.query_one(Static).update(text)
@@ -165,7 +165,7 @@ async def test_a_screen_closes_while_its_thread_works_and_nothing_breaks(kind: s
     screens: dict[str, Screen[Any]] = {
         "models": ModelsScreen(gate.scan, [], None),
         "plan": PlanModelsScreen(gate.scan, [], None, None),
-        "first": FirstRunScreen([], gate.install, lambda: None),
+        "first": FirstRunScreen([], gate.install, lambda: None, title=""),
     }
     screen = screens[kind]
     app = Host(screen)
@@ -183,7 +183,7 @@ async def test_a_screen_closes_while_its_thread_works_and_nothing_breaks(kind: s
 
 async def test_an_install_that_is_left_ends_where_it_stands() -> None:
     gate = Gate()
-    screen = FirstRunScreen([], gate.install, lambda: None)
+    screen = FirstRunScreen([], gate.install, lambda: None, title="")
     app = Host(screen)
     async with app.run_test() as pilot:
         await wait_until(pilot, lambda: app.screen is screen)
@@ -197,7 +197,7 @@ async def test_an_install_that_is_left_ends_where_it_stands() -> None:
 
 async def test_looking_for_models_again_does_not_stop_the_screen() -> None:
     gate = Gate()
-    screen = FirstRunScreen([], gate.install, gate.look)
+    screen = FirstRunScreen([], gate.install, gate.look, title="")
     app = Host(screen)
     async with app.run_test() as pilot:
         await wait_until(pilot, lambda: app.screen is screen)

@@ -1,0 +1,245 @@
+"""Notices and small dialogs: yes or no, a line of text, one row of a list, a text to read."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.dom import DOMNode
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from app import format as fmt
+from app.render.help import KeySection, help_lines
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import Row, SelectList
+from engine.errors import EngineError
+
+Key = TypeVar("Key")
+
+
+def report(shown: Widget | App[Any], error: EngineError) -> None:
+    """Show an error as a notice."""
+    shown.notify(str(error), title=error.title, severity="error")
+
+
+def confirm(node: DOMNode, question: str, then: Callable[[], object]) -> None:
+    """Ask whether something is to be done, and do it where the answer is yes."""
+
+    def answered(is_sure: bool | None) -> None:
+        if is_sure:
+            then()
+
+    node.app.push_screen(AskYes(question), answered)
+
+
+def ask_line(node: DOMNode, question: str, value: str, then: Callable[[str], object]) -> None:
+    """Ask for a line of text, and use it unless it is empty or the dialog is left.
+
+    Args:
+        node: What asks.
+        question: Stands over the line.
+        value: Stands in the line at first.
+        then: Takes the line.
+    """
+
+    def answered(text: str | None) -> None:
+        if text:
+            then(text)
+
+    node.app.push_screen(AskLine(question, value), answered)
+
+
+class AskLine(ModalScreen[str | None]):
+    """Asks for one line; its result is None when it is left with esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="ask-cancel", tooltip="Leave it as it is"),
+    ]
+
+    def __init__(self, question: str, value: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._value = value
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False)
+            yield Input(self._value, id="line")
+            yield Static("enter accepts · esc cancels", classes="hint", markup=False)
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        self.dismiss(message.value.strip() or None)
+
+
+class AskYes(ModalScreen[bool]):
+    """Asks whether something is to be done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Do it"),
+        Binding("n,escape", "answer(False)", "No", id="ask-no", tooltip="Leave it as it is"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(self._question, markup=False)
+            yield Static("y does it · n or esc leaves it", classes="hint", markup=False)
+
+    def action_answer(self, is_yes: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(is_yes)
+
+
+class Saving(ModalScreen[None]):
+    """Covers everything else while the program ends."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("saving what is kept of the chats … some seconds at most", markup=False)
+
+
+class PickScreen(ModalScreen[Key | None]):
+    """A list to pick one row from, which typing narrows down; its result is the row's key."""
+
+    CSS_PATH = "../styles/planner.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "clear_or_close", "Close", id="plan-pick-close",
+                tooltip="Show every row again, then close"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        title: str,
+        rows: Sequence[Row[Key]] = (),
+        *,
+        note: str = "",
+        noun: str = "",
+        hint: str = "enter takes it · type to search · esc closes",
+        mark: Key | None = None,
+        tabs: Sequence[Widget] = (),
+        classes: str = "",
+    ) -> None:
+        """A list of rows.
+
+        Args:
+            title: Stands above.
+            rows: What there is to pick from; `show_all` brings others.
+            note: Stands below the rows.
+            noun: What a row is, in the singular; without it only what a search finds is counted.
+            hint: The keys.
+            mark: Key of the row that is marked at first.
+            tabs: Stand between title and rows.
+            classes: Of the dialog in the style sheets; `-short` has few rows.
+        """
+        super().__init__()
+        self._title = title
+        self._all = rows
+        self._shown: list[Row[Key]] = []
+        self._note = note
+        self._noun = noun
+        self._hint = hint
+        self._mark = mark
+        self._tabs = tabs
+        self._dialog_classes = classes
+        self._search = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes=f"dialog -wide {self._dialog_classes}", id="plan-pick"):
+            yield Static(self._title, classes="title", markup=False)
+            yield from self._tabs
+            yield SelectList(id="plan-rows")
+            yield Static(self._note, id="plan-pick-note", classes="hint", markup=False)
+            yield Static(self._hint, classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(SelectList).focus()
+        if self._all:
+            self._narrow(self._mark)
+
+    def show_all(self, rows: Sequence[Row[Key]], *, note: str) -> None:
+        """Show other rows, as far as they match what was typed."""
+        self._all, self._note = rows, note
+        self._narrow(None)
+
+    @property
+    def marked(self) -> Key | None:
+        """The key of the marked row; None without rows."""
+        index = self.query_one(SelectList).index
+        return self._shown[index].key if self._shown else None
+
+    def picked(self, key: Key) -> None:
+        """Close with a row."""
+        self.dismiss(key)
+
+    def on_select_list_picked(self, message: SelectList.Picked) -> None:
+        self.picked(self._shown[message.index].key)
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "backspace" and self._search:
+            self._search = self._search[:-1]
+        elif event.is_printable and event.character and (self._search or event.key != "space"):
+            self._search += event.character.lower()
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+        self._narrow_anew()
+
+    def action_clear_or_close(self) -> None:
+        """Forget what was typed, or close."""
+        if self._search:
+            self._search = ""
+            self._narrow_anew()
+        else:
+            self.dismiss(None)
+
+    def _narrow_anew(self) -> None:
+        """Show what matches, the first row marked."""
+        self._narrow(None)
+        self.query_one(SelectList).action_go(0)
+
+    def _narrow(self, mark: Key | None) -> None:
+        words = self._search.split()
+        self._shown = [row for row in self._all if all(word in row.words for word in words)]
+        self.query_one(SelectList).show_rows(self._shown, mark)
+        parts = (f"“{self._search}”" if self._search else "", self._count(), self._note)
+        self.query_one("#plan-pick-note", Static).update(" · ".join(filter(None, parts)))
+
+    def _count(self) -> str:
+        n_all = sum(bool(row.words) for row in self._all)
+        n_found = sum(bool(row.words) for row in self._shown)
+        whole = fmt.counted(n_all, self._noun) if self._noun else fmt.count(n_all)
+        if self._search:
+            return f"{n_found} of {whole}"
+        return whole if self._noun else ""
+
+
+class HelpScreen(ModalScreen[None]):
+    """What can be pressed on the screen below, and what the words mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q", "dismiss", "Close", id="help-close", tooltip="Close the help"),
+    ]
+
+    def __init__(self, sections: list[KeySection]) -> None:
+        super().__init__()
+        self._sections = sections
+
+    def compose(self) -> ComposeResult:
+        yield LinesView(
+            lambda width: help_lines(self._sections, width),
+            title="help",
+            below=None,
+            can_focus=True,
+            id="help",
+        )
+
+    def on_mount(self) -> None:
+        self.query_one(LinesView).set_frame(hint="esc closes, arrows and page keys move")

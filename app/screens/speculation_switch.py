@@ -1,0 +1,100 @@
+"""Who drafts, by which rule and how far: switched with a key, remembered for the next start."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.chat.conversation import Conversation
+from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+
+
+class SpeculationSwitch:
+    """Changes the settings of the engine, and describes them."""
+
+    def __init__(self, conversation: Conversation, save: Callable[[str, str | int], None]) -> None:
+        """Switch the settings of a conversation.
+
+        Args:
+            conversation: Hands them to the engine.
+            save: Remembers a value by its key in the settings; raises `EngineError`.
+        """
+        self._conversation = conversation
+        self._save = save
+
+    def next_predictor(self) -> PredictorName | None:
+        """The next source of drafts that there is; None without a model."""
+        loaded = self._conversation.loaded
+        if loaded is None:
+            return None
+        names = [PredictorName(name) for name in loaded.predictors]
+        now = self._conversation.speculation.predictor
+        index = names.index(now) + 1 if now in names else 0
+        return names[index % len(names)]
+
+    def next_controller(self) -> ControllerName:
+        """The next rule of the draft length."""
+        names = list(ControllerName)
+        index = names.index(self._conversation.speculation.controller) + 1
+        return names[index % len(names)]
+
+    def n_draft(self, step: int) -> int:
+        """A longer or shorter draft, between 1 and the longest that there may be."""
+        return min(max(self._conversation.speculation.n_draft + step, 1), MAX_DRAFT)
+
+    def change(
+        self,
+        *,
+        predictor: PredictorName | None = None,
+        controller: ControllerName | None = None,
+        n_draft: int | None = None,
+    ) -> str:
+        """Change what is not None.
+
+        Returns:
+            What is on now, in words.
+        """
+        old = self._conversation.speculation
+        new = replace(
+            old,
+            predictor=predictor or old.predictor,
+            controller=controller or old.controller,
+            n_draft=n_draft or old.n_draft,
+            n_draft_max=max(old.n_draft_max, n_draft or 0),
+        )
+        self._conversation.set_speculation(new)
+        return describe(new)
+
+    def remember(
+        self,
+        *,
+        predictor: PredictorName | None = None,
+        controller: ControllerName | None = None,
+        n_draft: int | None = None,
+    ) -> None:
+        """Begin with what is not None at the next start; a predictor that needs a file is not kept.
+
+        Raises:
+            EngineError: It cannot be saved.
+        """
+        is_usual = predictor not in (PredictorName.DRAFT, PredictorName.CUSTOM)
+        values = {
+            "predictor": predictor.value if predictor and is_usual else None,
+            "controller": controller.value if controller else None,
+            "n_draft": n_draft,
+        }
+        for key, value in values.items():
+            if value is not None:
+                self._save(key, value)
+
+
+def describe(settings: SpeculationSettings) -> str:
+    """The settings in words: `lookup, as many tokens as pay`."""
+    if settings.predictor is PredictorName.OFF:
+        return "off: plain decoding"
+    match settings.controller:
+        case ControllerName.FIXED:
+            rule = f"fixed at {settings.n_draft} tokens"
+        case ControllerName.BAND:
+            rule = f"band from {settings.n_draft} tokens"
+        case ControllerName.AUTO:
+            rule = "as many tokens as pay"
+    return f"{settings.predictor_title}, {rule}"
