@@ -134,7 +134,7 @@ def read_model(path: Path) -> Model:
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Give the architecture that a header describes.
+    """The architecture that a header describes.
 
     Raises:
         ModelFileError: a key is missing without which no figure can be given.
@@ -192,7 +192,7 @@ def _check_is_model(file: GgufFile) -> None:
 
 
 def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
-    """Give the layers that llama.cpp counts, and those of them that a main context runs.
+    """The layers that llama.cpp counts, and those of them that a main context runs.
 
     Raises:
         ModelFileError: the file holds no model, or an impossible number of layers.
@@ -214,7 +214,7 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
 
 
 def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
-    """Give the heads and key-value heads of each layer; a router's layer has one of each."""
+    """Heads and key-value heads of each layer; a router's layer has one of each."""
     n_named = n_blocks - 1 if keys.name == "graniteswitch" else n_blocks
     heads = keys.per_layer("attention.head_count", n_named, default=[0] * n_named)
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
@@ -223,7 +223,7 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
 
 
 def _side_width(keys: HeaderKeys, n_blocks: int, d_hidden: int) -> int:
-    """Give what a model carries along: embeddings of each layer, streams, features of images.
+    """Width that a model carries along: embeddings of each layer, streams, features of images.
 
     Gemma 3n and 4 have the first, Gemma 3n and models with hyper-connections the second, Qwen 3 VL
     the third.
@@ -278,7 +278,7 @@ def _states(
 def _head_layers(
     keys: HeaderKeys, dims: HeadDims, heads: list[int], kv_heads: list[int], n_layers: int
 ) -> dict[int, Layer]:
-    """Give the layers of a next-token head: they attend to every token."""
+    """The layers of a next-token head: they attend to every token."""
     if keys.name == "graniteswitch":
         return {}
     return {
@@ -289,7 +289,7 @@ def _head_layers(
 
 
 def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
-    """Say why the cache of an architecture is not known exactly."""
+    """Why the cache of an architecture is not known exactly."""
     if keys.name not in EXACT:
         return (f"{keys.name} is an architecture that kvchat has no rule for",)
     return ()

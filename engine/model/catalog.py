@@ -76,7 +76,7 @@ class CatalogEntry:
         return sum(prod(shape) for _, shape in tensor_shapes(self._keys()))
 
     def model(self, quantization: str = DEFAULT_QUANTIZATION) -> Model:
-        """Give the model as if its file had been read.
+        """The model as if its file had been read.
 
         Raises:
             ModelFileError: a quantisation that is not known.
@@ -85,7 +85,7 @@ class CatalogEntry:
         return Model(file, architecture_of(file))
 
     def header(self, quantization: str = DEFAULT_QUANTIZATION) -> GgufFile:
-        """Give keys and tensor table; the vocabulary is there by its length.
+        """Keys and tensor table; of the vocabulary only its length.
 
         Raises:
             ModelFileError: a quantisation that is not known.
@@ -132,12 +132,12 @@ class CatalogEntry:
 
 
 def entries() -> tuple[CatalogEntry, ...]:
-    """Give every model of the catalogue, in its order."""
+    """Every model of the catalogue, in its order."""
     return tuple(_entry(name) for name in _sections())
 
 
 def find_entry(name: str) -> CatalogEntry:
-    """Give the model of a name or of one of its aliases; upper and lower case are one.
+    """The model of a name or of one of its aliases, in upper or lower case.
 
     Raises:
         ModelFileError: no model has that name; the message names those that come near.
@@ -166,7 +166,7 @@ class DraftPair:
 
 
 def recommended_drafts(target: str) -> tuple[DraftPair, ...]:
-    """Give the models of the catalogue that can draft for one of it, the cheapest first.
+    """The models of the catalogue that can draft for one of it, the cheapest first.
 
     Raises:
         ModelFileError: the catalogue has no such model.
@@ -182,7 +182,7 @@ def recommended_drafts(target: str) -> tuple[DraftPair, ...]:
 
 
 def vocabulary_family(name: str) -> str | None:
-    """Give the family of a catalogue model's vocabulary; None where no other has it."""
+    """The family of a catalogue model's vocabulary; None where no other has it."""
     return next((f for f, pattern in VOCABULARY_FAMILIES.items() if re.match(pattern, name)), None)
 
 
@@ -206,7 +206,7 @@ def _padded(nbytes: int) -> int:
 
 @cache
 def _sections() -> Mapping[str, str]:
-    """Give the text of each model: parsing all of them for one would take most of the time."""
+    """The text of each model: parsing all of them for one would take most of the time."""
     text = CATALOG_PATH.read_text(encoding="utf-8")
     found = list(HEADING.finditer(text))
     ends = [match.start() for match in found[1:]] + [len(text)]
@@ -220,7 +220,7 @@ def _sections() -> Mapping[str, str]:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """Give the entry of each name and alias, in lower case."""
+    """The entry of each name and alias, in lower case."""
     names: dict[str, str] = {}
     for name, section in _sections().items():
         for known in (name, *_aliases(section)):

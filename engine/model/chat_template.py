@@ -62,7 +62,7 @@ class ChatTemplate:
         return PLAIN_STOP if self.is_fallback else ()
 
     def render(self, messages: Sequence[Message]) -> str:
-        """Give the prompt, ending where the assistant's next message starts.
+        """The prompt, ending where the assistant's next message starts.
 
         Raises:
             TemplateError: the template refused the messages, was stopped by the sandbox or the time

@@ -19,7 +19,7 @@ class GgmlType:
         return 8 * self.block_bytes / self.block_size
 
     def row_bytes(self, n_elements: int) -> int:
-        """Give the bytes of a row, which holds whole blocks."""
+        """Bytes of a row, which holds whole blocks."""
         return n_elements // self.block_size * self.block_bytes
 
 
@@ -83,7 +83,7 @@ FILE_TYPES: dict[int, str] = {
 
 
 def ggml_type(number: int, tensor: str, offset: int) -> GgmlType:
-    """Give a type by its ggml id.
+    """A type by its ggml id.
 
     Raises:
         ModelFileError: an id that this version does not know; sizes cannot be guessed.

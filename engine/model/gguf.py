@@ -63,7 +63,7 @@ class GgufFile:
     origin: str | None = None
     """Where the header comes from when the file is not on this machine: an address, or the
     catalogue; `path` is then only what the file is called."""
-    text_places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First byte of the strings of each array of strings in the first file, and the byte behind."""
 
     @property
@@ -94,17 +94,17 @@ class GgufFile:
         return self.text("tokenizer.chat_template")
 
     def integer(self, key: str) -> int | None:
-        """Give an integer value, None where the key is missing or is none."""
+        """An integer; None where the key is missing or no integer."""
         value = self.values.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, key: str) -> str | None:
-        """Give a string value, None where the key is missing or is none."""
+        """A string; None where the key is missing or no string."""
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
     def integers(self, key: str) -> tuple[int, ...] | None:
-        """Give an array of integers or booleans, None where the key is missing or is none."""
+        """An array of integers or booleans; None where the key is missing or no such array."""
         value = self.values.get(key)
         if not isinstance(value, tuple):
             return None
@@ -154,7 +154,7 @@ def read_parts(asked: Part, read: Callable[[str], Part]) -> GgufFile:
 
 
 def part_names(part: Part) -> list[str]:
-    """Give the file names of all parts of a split model; none where it is one file.
+    """The file names of all parts of a split model; none where it is one file.
 
     Raises:
         ModelFileError: the name does not say which part of how many it is.
@@ -183,7 +183,7 @@ class HeaderKeys:
         return f"{self.name}.{key}" in self.file.values
 
     def optional(self, key: str, default: int) -> int:
-        """Give a number, or the default where there is none; never below zero.
+        """A number, or the default where there is none; never below zero.
 
         Raises:
             ModelFileError: the number is too large to be true.
@@ -196,7 +196,7 @@ class HeaderKeys:
         return default if value is None else max(0, value)
 
     def needed(self, key: str) -> int:
-        """Give a number above zero.
+        """A number above zero.
 
         Raises:
             ModelFileError: it is missing, or not a number above zero.
@@ -210,7 +210,7 @@ class HeaderKeys:
         return value
 
     def n_blocks(self) -> int:
-        """Give the number of blocks, those of a next-token head among them."""
+        """The number of blocks, those of a next-token head among them."""
         n_blocks = self.needed("block_count")
         if n_blocks > MAX_LAYERS:
             raise ModelFileError(
@@ -219,7 +219,7 @@ class HeaderKeys:
         return n_blocks
 
     def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
-        """Give a scalar or per-layer key for each layer; without a default it is needed.
+        """A scalar or per-layer key for each layer; without a default it is needed.
 
         Raises:
             ModelFileError: it is missing, or has too few values.
@@ -237,7 +237,7 @@ class HeaderKeys:
         return [self.optional(key, -1)] * n_layers if self.has(key) else default
 
     def flags(self, key: str, n_layers: int) -> list[bool] | None:
-        """Give a per-layer array of flags; None where the key is no array of enough values."""
+        """A per-layer array of flags; None where the key is no array of enough values."""
         array = self.file.integers(f"{self.name}.{key}")
         if array is None or len(array) < n_layers:
             return None
@@ -279,7 +279,7 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
         nbytes=sum(part.nbytes for part in parts),
         paths=tuple(part.path for part in parts),
         header_sizes=tuple(part.header.nbytes for part in parts),
-        text_places=first.header.text_places,
+        string_spans=first.header.string_spans,
     )
 
 

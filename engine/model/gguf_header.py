@@ -74,7 +74,7 @@ class Header:
     tensors: tuple[TensorInfo, ...]
     nbytes: int
     """Bytes of keys and tensor table, without the padding before the data."""
-    text_places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First byte of the strings of each array of strings, and the byte behind them."""
 
 
@@ -96,7 +96,7 @@ class _Walk:
         self._at = 0
         self._values: dict[str, Value] = {}
         self._lengths: dict[str, int] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._spans: dict[str, tuple[int, int]] = {}
         self._n_kept = self._n_text_bytes = self._n_strings = 0
 
     def read(self) -> Header:
@@ -107,7 +107,7 @@ class _Walk:
             self._key()
         tensors = self._tensors(n_tensors)
         self._check_data(tensors)
-        return Header(version, self._values, self._lengths, tensors, self._at, self._places)
+        return Header(version, self._values, self._lengths, tensors, self._at, self._spans)
 
     def _version(self) -> int:
         source = self._source
@@ -148,7 +148,7 @@ class _Walk:
         if not key:
             raise self._error(start, "a key has no name")
         if key in self._values or key in self._lengths:
-            raise self._error(start, f"the key {key!r} stands there twice")
+            raise self._error(start, f"the key {key!r} is there twice")
         number = self._integer(U32)
         if number == ARRAY:
             self._array(key)
@@ -179,7 +179,7 @@ class _Walk:
             self._at += length * form.size
             self._source.check(self._at, at)
         if is_text:
-            self._places[key] = (start, self._at)
+            self._spans[key] = (start, self._at)
 
     def _elements(self, key: str, length: int, form: struct.Struct | None) -> tuple[Scalar, ...]:
         self._n_kept += length
@@ -213,7 +213,7 @@ class _Walk:
             start = self._at
             tensor = self._tensor(start)
             if tensor.name in tensors:
-                raise self._error(start, f"the tensor {tensor.name!r} stands there twice")
+                raise self._error(start, f"the tensor {tensor.name!r} is there twice")
             tensors[tensor.name] = tensor
         return tuple(tensors.values())
 

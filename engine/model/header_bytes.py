@@ -27,7 +27,7 @@ class HeaderBytes:
     nbytes: int
     """Size of the whole file."""
     more: Callable[[int, int], bytes]
-    """Gives the bytes from one place up to another; fewer than asked where the file ends."""
+    """The bytes from one index up to another; fewer than asked where the file ends."""
     chunk_bytes: int = CHUNK_BYTES
     """How much is asked for at once."""
     data: bytearray = field(default_factory=bytearray)
@@ -37,7 +37,7 @@ class HeaderBytes:
 
         Raises:
             ModelFileError: the file ends before, or the header is longer than its limit; `at` is
-                the place that the message names.
+                the byte that the message names.
         """
         if end > self.nbytes:
             raise self.error(at, "the header ends in the middle: the file is truncated")
@@ -57,7 +57,7 @@ class HeaderBytes:
             self.data += found
 
     def error(self, at: int, why: str) -> ModelFileError:
-        """Give the error that names file and byte."""
+        """The error that names file and byte."""
         return ModelFileError(f"{self.name} cannot be read at byte {at}: {why}")
 
 
@@ -68,7 +68,7 @@ def after_strings(data: bytearray, at: int, count: int) -> tuple[int, int]:
 
     Args:
         data: The bytes that are there.
-        at: The first string's place.
+        at: Index of the first string.
         count: How many strings there are.
 
     Returns:
@@ -89,7 +89,7 @@ def after_strings(data: bytearray, at: int, count: int) -> tuple[int, int]:
 
 
 def _one_by_one(data: bytearray, at: int, count: int) -> tuple[int, int]:
-    # A length is looked up in one of eight views, by the residue of its place: unpacking takes
+    # A length is looked up in one of eight views, by the residue of its index: unpacking takes
     # longer. The views read as this machine does, which is little-endian wherever kvchat runs.
     with memoryview(data) as whole:
         views = [whole[shift : shift + (len(whole) - shift) // 8 * 8] for shift in range(8)]
@@ -108,7 +108,7 @@ def _one_by_one(data: bytearray, at: int, count: int) -> tuple[int, int]:
 
 @cache
 def _block() -> re.Pattern[bytes]:
-    """Give the pattern of a block: never tried another way once a string has matched."""
+    """The pattern of a block: never tried another way once a string has matched."""
     others = [length for length in range(MAX_SHORT + 1) if length not in USUAL_LENGTHS]
     zeros = re.escape(bytes(7))
     strings = (

@@ -52,7 +52,7 @@ class HeaderCache:
         self._used: dict[str, object] = {}
 
     def facts(self, path: Path, nbytes: int) -> HeaderFacts:
-        """Give what the header of a model says, or why it says nothing."""
+        """What the header of a model says, or why it says nothing."""
         try:
             status = path.stat()
         except OSError as error:
@@ -110,7 +110,7 @@ def _stamp_of(entry: object) -> tuple[int, ...]:
 
 
 def _remembered(entry: object, stamp: list[int]) -> HeaderFacts | None:
-    """Give the facts of an entry of the file, None if it is of another time or not ours."""
+    """The facts of an entry; None if its model has changed or it is damaged."""
     if not isinstance(entry, dict) or entry.get("stamp") != stamp:
         return None
     facts = entry.get("facts")

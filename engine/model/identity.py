@@ -30,7 +30,7 @@ DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 
 
 def model_identity(path: Path) -> str:
-    """Give what tells the model of a file from all others: 32 hexadecimal digits.
+    """What tells the model of a file from all others: 32 hexadecimal digits.
 
     It is the BLAKE2b digest of size, the header's first block and its end with the tensor table,
     blocks of the vocabulary, and blocks of the data at fixed shares of the file, of every part of a
@@ -43,7 +43,7 @@ def model_identity(path: Path) -> str:
 
 
 def identity_of(file: GgufFile) -> str:
-    """Give the identity of a model whose header was read; as `model_identity`."""
+    """The identity of a model whose header was read; as `model_identity`."""
     digest = hashlib.blake2b(digest_size=16)
     for path, header_bytes in zip(file.paths, file.header_sizes, strict=True):
         try:
@@ -86,7 +86,7 @@ TYPES = {
 
 
 def kind_of(file: GgufFile) -> ModelKind:
-    """Give what a file is for, by its header."""
+    """What a file is for, by its header."""
     name = file.architecture
     said = TYPES.get(file.text("general.type") or "")
     if said is not None:

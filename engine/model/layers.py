@@ -86,20 +86,20 @@ class HeadDims:
         self._keeps_values = not self.is_latent and keys.name not in COMPRESSED
 
     def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
-        """Give a layer's share of the cache."""
+        """A layer's share of the cache."""
         k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
         return Layer(n_kv_heads, k, v if self._keeps_values else 0, n_heads, window)
 
     def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Give the sizes of key heads that occur, dense ones first."""
+        """Sizes of key heads that occur, dense ones first."""
         return tuple(dict.fromkeys(self.k if span is None else self._k_swa for span in spans))
 
     def v_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Give the sizes of value heads that occur."""
+        """Sizes of value heads that occur."""
         return tuple(dict.fromkeys(self.v if span is None else self._v_swa for span in spans))
 
     def v_width(self, n_kv_heads: int, window: int | None) -> int:
-        """Give the value elements by which llama.cpp pads transposed values."""
+        """Value elements by which llama.cpp pads transposed values."""
         return n_kv_heads * (self.v if window is None else self._v_swa)
 
 
@@ -112,7 +112,7 @@ def is_latent(keys: HeaderKeys) -> bool:
 
 
 def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
-    """Give the first layers that own a cache; the others reuse one of theirs."""
+    """How many of the first layers own a cache; the others reuse one of theirs."""
     if keys.name == "gemma3n":
         return min(GEMMA3N_LAYERS_WITH_CACHE, n_blocks)
     if keys.name == "gemma4":
@@ -121,7 +121,7 @@ def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
 
 
 def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[str, ...]]:
-    """Give each layer's window, and doubts about them."""
+    """Each layer's window, and doubts about them."""
     dense: list[int | None] = [None] * n_blocks
     window = keys.optional("attention.sliding_window", 0)
     if keys.name == "lfm2" and window:
@@ -145,7 +145,7 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
 
 
 def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int) -> tuple[int, int]:
-    """Give the key and value elements that a layer's indexer keeps of a token."""
+    """Key and value elements that a layer's indexer keeps of a token."""
     k_dim = keys.optional("attention.indexer.key_length", 0)
     if keys.name not in INDEXED or not k_dim or index >= n_layers:
         return 0, 0
@@ -161,7 +161,7 @@ def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int)
 
 
 def indexer_of(keys: HeaderKeys) -> Indexer | None:
-    """Give what all indexers of a model have in common; None where there is none."""
+    """What all indexers of a model have in common; None where there is none."""
     head_dim = keys.optional("attention.indexer.key_length", 0)
     if keys.name not in INDEXED | COMPRESSED or not head_dim:
         return None
@@ -189,7 +189,7 @@ def with_compression(keys: HeaderKeys, index: int, layer: Layer) -> Layer:
 
 
 def compress_ratio(keys: HeaderKeys, index: int) -> int:
-    """Give the tokens of one compressed row; 0 where llama.cpp compresses nothing."""
+    """Tokens of one compressed row; 0 where llama.cpp compresses nothing."""
     ratios = keys.file.integers(f"{keys.name}.attention.compress_ratios") or ()
     ratio = ratios[index] if index < len(ratios) else 0
     return ratio if ratio in (FINE_RATIO, COARSE_RATIO) else 0
@@ -214,7 +214,7 @@ class LayerKinds:
 
 
 def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[int]) -> LayerKinds:
-    """Say what each layer is; `n_layers` leaves out those of a next-token head."""
+    """What each layer is; `n_layers` leaves out those of a next-token head."""
     blocks, trunk = frozenset(range(n_blocks)), frozenset(range(n_layers))
     name = keys.name
     if name in RECURRENT:
@@ -239,7 +239,7 @@ def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[i
 
 
 def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
-    """Give the row of a model's recurrent layers, from the keys that its architecture reads.
+    """The row of a model's recurrent layers, from the keys that its architecture reads.
 
     What other architectures read counts for nothing, though it may stand in the file.
     """
@@ -278,7 +278,7 @@ def with_hash_layers(
 
 
 def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
-    """Give what compressed layers keep of tokens that do not fill a row yet (DeepSeek V4).
+    """What compressed layers keep of tokens that do not fill a row yet (DeepSeek V4).
 
     Both a sum and its weights, of the keys and of a fine indexer; fine rows overlap by half
     (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
@@ -290,7 +290,7 @@ def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
 
 
 def _window_of(rule: WindowRule, keys: HeaderKeys) -> int | None:
-    """Give the window; None where nothing slides. A window of 0 counts where llama.cpp says so."""
+    """The window; None where nothing slides. A window of 0 counts where llama.cpp says so."""
     if not keys.has("attention.sliding_window"):
         return None if rule.needs_key else rule.default_window
     window = keys.optional("attention.sliding_window", 0)

@@ -82,7 +82,7 @@ def scan(
     kinds: Collection[ModelKind] = (ModelKind.MODEL,),
     progress: Progress | None = None,
 ) -> list[ModelEntry]:
-    """Give the models below the folders, in the order of the folders and then of their paths.
+    """The models below the folders, in the order of the folders and then of their paths.
 
     Args:
         folders: Where to look; one that does not exist holds nothing.
@@ -100,7 +100,7 @@ def scan(
 def read_headers(
     folders: Sequence[Path], *, cache_path: Path | None = None, progress: Progress | None = None
 ) -> list[tuple[Candidate, HeaderFacts]]:
-    """Give every GGUF file below the folders with what its header says; arguments as `scan`."""
+    """Every GGUF file below the folders with what its header says; arguments as `scan`."""
     cache = HeaderCache(cache_path)
     candidates = find_candidates(folders)
     read = []
@@ -124,7 +124,7 @@ class LibraryScan:
         self.n_done = self.n_all = 0
 
     def __call__(self) -> list[ModelEntry]:
-        """Give the models, as `scan` does."""
+        """The models, as `scan` finds them."""
         self._tell(0, 0)
         return scan(self._folders, cache_path=self._cache_path, progress=self._tell)
 
@@ -133,7 +133,7 @@ class LibraryScan:
 
 
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
-    """Give the file that a path, a name, an unambiguous part of a name, or `starter` means.
+    """The file that a path, a name, an unambiguous part of a name, or `starter` means.
 
     A whole name that is found twice means the one in the earlier folder.
 
@@ -169,7 +169,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
 
 
 def find_candidates(folders: Sequence[Path]) -> list[Candidate]:
-    """Give each GGUF file below the folders once, by folder and then by path."""
+    """Each GGUF file below the folders once, by folder and then by path."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
     found: list[Candidate] = []
@@ -215,7 +215,7 @@ def _can_be_meant(candidate: Candidate) -> bool:
 
 
 def _matches(wanted: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Give the candidates that a name means: whole names before parts of names."""
+    """The candidates that a name means: whole names before parts of names."""
     plain = _plain(wanted.removesuffix(".gguf"))
     whole = [c for c in candidates if _plain(c.name) == plain]
     if whole:
@@ -257,7 +257,7 @@ def _near(text: str, names: Sequence[str]) -> str:
 
 
 def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """Give GGUF files below a folder; links are followed, each folder is entered once."""
+    """GGUF files below a folder; links are followed, each folder is entered once."""
     waiting = [(root, 0)]
     n_visited = 0
     while waiting:

@@ -103,7 +103,7 @@ class Mix:
 
 
 def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
-    """Give the type of each tensor, in their order; layers must ascend.
+    """The type of each tensor, in their order; layers must ascend.
 
     Raises:
         UnknownQuantizationError: a quantisation whose rules are not known.
@@ -121,7 +121,7 @@ def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
 def kept_type(
     quantization: str, architecture: str, name: str, shape: tuple[int, ...]
 ) -> str | None:
-    """Give the type of a tensor that is never quantised, None for one that is."""
+    """The type of a tensor that is never quantised; None for one that is."""
     is_glm = architecture == "glm5-next"
     whole = KEPT_WHOLE + (GLM5_NEXT_WHOLE if is_glm else ())
     is_matrix = any(n > 1 for n in shape[1:]) and name.endswith("weight")
@@ -163,7 +163,7 @@ class _Chooser:
         self._i_value = self._i_down = 0
 
     def choose(self, index: int, name: str, shape: tuple[int, ...]) -> str:
-        """Give the type of the next tensor, whether or not its blocks divide the row."""
+        """The type of the next tensor, whether or not its blocks divide the row."""
         mix, role = self._mix, self._roles[index]
         if mix.architecture == "glm5-next" and any(part in name for part in GLM5_NEXT_Q8):
             return "q8_0"
@@ -190,13 +190,13 @@ def _role(name: str) -> Role:
 
 
 def _is_expert(mix: Mix, name: str, shape: tuple[int, ...]) -> bool:
-    """Tell what llama.cpp takes for experts; only in one architecture it looks at the name."""
+    """Whether llama.cpp takes it for experts; in one architecture only it looks at the name."""
     is_stack = len(shape) > 2 and shape[2] > 1
     return is_stack and (mix.architecture != "bailingmoe3" or ".ffn_" in name)
 
 
 def _use_more_bits(layer: int, n_layers: int) -> bool:
-    """Tell whether a layer is one of the first or last eighth, or every third of the others."""
+    """Whether a layer is one of the first or last eighth, or every third of the others."""
     eighth = n_layers // 8
     return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
 
@@ -271,7 +271,7 @@ def _plain_type(mix: Mix, role: Role, default: str) -> str:
 
 
 def _fitting(kind: str, shape: tuple[int, ...]) -> str:
-    """Give a type whose blocks divide the row."""
+    """A type whose blocks divide the row."""
     if shape[0] % BY_NAME[kind].block_size == 0:
         return kind
     smaller = FALLBACKS.get(kind, kind)

@@ -97,7 +97,7 @@ class TokenReads:
     """Share of the experts that one token uses."""
 
     def nbytes(self, n_rows: int = 1) -> int:
-        """Give the bytes that a batch reads; rows of unlike text use experts independently."""
+        """Bytes that a batch reads; rows of unlike text use experts independently."""
         share = 1.0 - (1.0 - self.expert_share) ** n_rows
         return self.dense_bytes + round(share * self.expert_bytes)
 

@@ -45,8 +45,8 @@ class VocabularyFacts:
 
 
 def vocabulary_facts(file: GgufFile) -> VocabularyFacts:
-    """Give the facts of a header; one that is not on this machine has no place of its tokens."""
-    start, end = file.text_places.get(TOKENS, (0, 0)) if file.origin is None else (0, 0)
+    """The facts of a header; without the tokens where it is not on this machine."""
+    start, end = file.string_spans.get(TOKENS, (0, 0)) if file.origin is None else (0, 0)
     return VocabularyFacts(
         n_tokens=file.n_vocab or 0,
         kind=file.text("tokenizer.ggml.model"),
@@ -91,7 +91,7 @@ class TokenList:
             self._start = self._behind(self._start)
 
     def first_other(self, draft: "TokenList") -> OtherToken | None:
-        """Give the first entry that differs; further ones at the end of the longer are padding."""
+        """The first entry that differs; further ones at the end of the longer are padding."""
         ours, theirs = self._data[self._start :], draft._data[draft._start :]
         n_same = _n_same(ours, theirs)
         if n_same == min(len(ours), len(theirs)):
@@ -134,7 +134,7 @@ def check_headers(target: GgufFile, draft: GgufFile) -> None:
 
 
 def header_difference(target: GgufFile, draft: GgufFile) -> str | None:
-    """Give the first difference of two vocabularies that the headers show, None where none is."""
+    """The first difference of two vocabularies that the headers show; None where there is none."""
     return difference_of(
         (target.path, vocabulary_facts(target)), (draft.path, vocabulary_facts(draft))
     )
@@ -145,7 +145,7 @@ def difference_of(
     draft: tuple[Path, VocabularyFacts],
     tokens: TokenList | None = None,
 ) -> str | None:
-    """Give the first difference in words; tokens are compared where both files are here.
+    """The first difference in words; tokens are compared where both files are here.
 
     Args:
         target: The target's first file and what its header says.
@@ -181,7 +181,7 @@ def have_like_sizes(n_target: int, n_draft: int) -> bool:
 
 
 def _n_same(ours: bytes, theirs: bytes) -> int:
-    """Give how many bytes agree from the start on, by halves."""
+    """How many bytes agree from the start on, found by halves."""
     low, high = 0, min(len(ours), len(theirs))
     if ours[:high] == theirs[:high]:
         return high

@@ -173,7 +173,7 @@ def test_a_header_reads_the_same_in_pieces_of_any_size(chunk_bytes: int) -> None
 def test_a_key_twice_is_refused(tmp_path: Path) -> None:
     one = text("k") + struct.pack("<II", 4, 1)
     data = header({})[:16] + struct.pack("<Q", 2) + one + one
-    with pytest.raises(ModelFileError, match="stands there twice"):
+    with pytest.raises(ModelFileError, match="is there twice"):
         read_gguf(write(tmp_path / "bad.gguf", data))
 
 
