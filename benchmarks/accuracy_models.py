@@ -19,7 +19,7 @@ from engine.errors import EngineError
 from engine.memory.dry_run import DryRun
 from engine.model.catalog import CatalogEntry, entries, find_entry
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import DEFAULT_ALIGNMENT, TensorInfo, Value
+from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
 
 TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
 U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10

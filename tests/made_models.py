@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.model.architecture import Model, read_model
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import Value
+from engine.model.gguf_header import Value
 from engine.model.layouts import LAYOUTS
 from engine.model.layouts.tables import Keys, Layout
 from tests.gguf_files import header, write

@@ -7,7 +7,7 @@ it lays out its values.
 
 from dataclasses import dataclass, field
 
-from engine.model.gguf import Value
+from engine.model.gguf_header import Value
 from engine.model.layouts import LAYOUTS
 from engine.model.layouts import tables as t
 from engine.model.layouts.dense import GATED, NORM_PER_HEAD

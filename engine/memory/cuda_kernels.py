@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from engine.configuration import Configuration, KVTypeName
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized
-from engine.model.architecture import Architecture, Layer, Model, StateRow
+from engine.model.architecture import Architecture, Model
+from engine.model.layers import Layer, StateRow
 
 CUDA_HEADS = frozenset(
     {

@@ -10,8 +10,9 @@ from typing import get_args
 
 from engine.configuration import KVTypeName
 from engine.errors import PresetError
-from engine.model.architecture import Architecture, Layer
+from engine.model.architecture import Architecture
 from engine.model.ggml_types import TYPES_BY_NAME, GgmlType
+from engine.model.layers import Layer
 
 PAD = 256
 FLOAT_BYTES = 4

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from engine.model.gguf import TensorInfo
+from engine.model.gguf_header import TensorInfo
 
 Instructions = Literal["none", "avx2", "avx512", "arm"]
 """What a processor can: AVX2 and AVX-512 of x86, the dot products of ARM (`asimddp`: since Cortex

@@ -13,7 +13,8 @@ from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
 from engine.memory.processor import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
-from engine.model.gguf import GgufFile, HeaderKeys, TensorInfo
+from engine.model.gguf import GgufFile, HeaderKeys
+from engine.model.gguf_header import TensorInfo
 
 LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
 """T5 has layers of an encoder and of a decoder, which share devices by their number."""

@@ -34,16 +34,6 @@ from engine.model.layers import (
 )
 from engine.model.tensor_table import Widths, widths_of
 
-__all__ = [
-    "Architecture",
-    "Layer",
-    "Model",
-    "StateRow",
-    "architecture_of",
-    "layer_counts",
-    "read_model",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture:

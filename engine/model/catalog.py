@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
-from engine.model.gguf import DEFAULT_ALIGNMENT, GgufFile, TensorInfo, Value
+from engine.model.gguf import GgufFile
+from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
 from engine.model.layouts import tensor_shapes
 from engine.model.layouts.tables import Keys
 from engine.model.quantization import FILE_TYPE_IDS, Mix, tensor_types

@@ -12,28 +12,13 @@ from engine.errors import ModelFileError
 from engine.files import open_file
 from engine.model.ggml_types import FILE_TYPES
 from engine.model.gguf_header import (
-    DEFAULT_ALIGNMENT,
-    KEPT_ELEMENTS,
     Header,
-    Scalar,
     TensorInfo,
     Value,
     read_header,
 )
 from engine.model.header_bytes import HeaderBytes
 
-__all__ = [
-    "DEFAULT_ALIGNMENT",
-    "KEPT_ELEMENTS",
-    "GgufFile",
-    "Part",
-    "Scalar",
-    "TensorInfo",
-    "Value",
-    "part_names",
-    "read_gguf",
-    "read_parts",
-]
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 MAX_LAYERS = 10_000

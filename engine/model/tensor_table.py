@@ -1,10 +1,13 @@
 """What a tensor table says: widths of activations, and which weights a step reads."""
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.model.gguf import GgufFile, TensorInfo
+from engine.model.gguf import GgufFile
+from engine.model.gguf_header import TensorInfo
 
 LAYER = re.compile(r"^blk\.(\d+)\.")
 EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
@@ -128,46 +131,36 @@ def token_reads(file: GgufFile) -> TokenReads:
 
 
 class _Table:
-    """The largest matrix of each name, over all layers."""
+    """Shapes of the matrices of each name, over all layers."""
 
     def __init__(self, tensors: tuple[TensorInfo, ...]) -> None:
-        self._inputs: dict[str, int] = {}
-        self._outputs: dict[str, int] = {}
-        self._last: dict[str, int] = {}
-        self._rows: dict[str, int] = {}
+        self._shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
         for tensor in tensors:
-            if not tensor.name.startswith("blk.") or not tensor.name.endswith(".weight"):
-                continue
-            name = tensor.name.split(".", 2)[2].removesuffix(".weight")
-            self._inputs[name] = max(self._inputs.get(name, 0), tensor.shape[0])
-            self._last[name] = tensor.shape[-1]
-            self._rows[name] = prod(tensor.shape[1:])
-            if len(tensor.shape) > 1:
-                self._outputs[name] = max(self._outputs.get(name, 0), tensor.shape[1])
+            if tensor.name.startswith("blk.") and tensor.name.endswith(".weight"):
+                name = tensor.name.split(".", 2)[2].removesuffix(".weight")
+                self._shapes[name].append(tensor.shape)
 
     def has(self, name: str) -> bool:
-        return name in self._inputs
-
-    def last(self, name: str) -> int:
-        return self._last.get(name, 0)
-
-    def rows(self, name: str) -> int:
-        return self._rows.get(name, 0)
+        return name in self._shapes
 
     def inputs(self, name: str) -> int:
-        return self._inputs.get(name, 0)
+        return max((shape[0] for shape in self._of(name)), default=0)
 
     def outputs(self, name: str) -> int:
-        return self._outputs.get(name, 0)
+        return max((shape[1] for shape in self._of(name) if len(shape) > 1), default=0)
+
+    def rows(self, name: str) -> int:
+        return max((prod(shape[1:]) for shape in self._of(name)), default=0)
+
+    def last(self, name: str) -> int:
+        return max((shape[-1] for shape in self._of(name)), default=0)
+
+    def _of(self, name: str) -> Sequence[tuple[int, ...]]:
+        return self._shapes.get(name, ())
 
 
 def _expert_share(file: GgufFile) -> float:
     n_experts = file.integer(f"{file.architecture}.expert_count")
-    used = file.values.get(f"{file.architecture}.expert_used_count")
-    n_used = max(_integers(used), default=0)
+    key = f"{file.architecture}.expert_used_count"
+    n_used = max(file.integers(key) or (file.integer(key) or 0,))
     return min(max(n_used / n_experts, 0.0), 1.0) if n_experts and n_used else 1.0
-
-
-def _integers(value: object) -> list[int]:
-    found = value if isinstance(value, tuple) else (value,)
-    return [each for each in found if isinstance(each, int) and not isinstance(each, bool)]

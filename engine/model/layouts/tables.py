@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from engine.model.gguf import Value
+from engine.model.gguf_header import Value
 
 Dimension = tuple[tuple[str | int, ...], ...]
 """A sum of products of sizes and numbers."""

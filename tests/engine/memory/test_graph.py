@@ -12,8 +12,9 @@ from engine.memory.estimate import Estimate, estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.model.architecture import Layer, Model, StateRow
+from engine.model.architecture import Model
 from engine.model.catalog import find_entry
+from engine.model.layers import Layer, StateRow
 
 GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)

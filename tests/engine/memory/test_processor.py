@@ -23,7 +23,7 @@ from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import TensorInfo
+from engine.model.gguf_header import TensorInfo
 from tests.made_models import made_model
 
 GPU = Device("GPU 0", "gpu", 24 * GIB, 24 * GIB)

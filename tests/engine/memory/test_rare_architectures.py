@@ -17,7 +17,7 @@ from engine.memory.units import GIB, MIB
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.model.gguf import Value
+from engine.model.gguf_header import Value
 from tests.made_models import made_model
 from tests.rare_architectures import RARE, Rare
 

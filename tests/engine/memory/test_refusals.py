@@ -15,7 +15,7 @@ from engine.memory.processor import Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.model.gguf import Value
+from engine.model.gguf_header import Value
 from engine.model.layouts import tables as t
 from engine.model.layouts.tables import uniform
 from engine.planning.goals import Goal, Limits

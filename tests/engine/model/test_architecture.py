@@ -4,7 +4,8 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
-from engine.model.architecture import Architecture, StateRow, read_model
+from engine.model.architecture import Architecture, read_model
+from engine.model.layers import StateRow
 from tests.gguf_files import header, llama_values, write
 
 

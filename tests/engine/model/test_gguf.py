@@ -7,8 +7,8 @@ import pytest
 
 from engine.errors import ModelFileError
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import KEPT_ELEMENTS, read_gguf
-from engine.model.gguf_header import MAX_KEPT_ELEMENTS, read_header
+from engine.model.gguf import read_gguf
+from engine.model.gguf_header import KEPT_ELEMENTS, MAX_KEPT_ELEMENTS, read_header
 from engine.model.header_bytes import CHUNK_BYTES, HeaderBytes
 from tests.gguf_files import header, llama_values, text, write
 
@@ -94,7 +94,7 @@ def test_a_half_downloaded_file_names_the_tensor_and_the_sizes(tmp_path: Path) -
         (header({}, [("t", (), 8, 0)]), "no multiple of 32"),
         (header({}, [("t", (8, 8, 8, 8, 8), 0, 0)]), "5 dimensions"),
         (header({}, [("t" * 64, (8,), 0, 0)]) + bytes(4096), "at most 63"),
-        (header({}, [("t", (8,), 0, 0), ("t", (8,), 0, 32)]) + bytes(4096), "tensor 't' stands"),
+        (header({}, [("t", (8,), 0, 0), ("t", (8,), 0, 32)]) + bytes(4096), "tensor 't' is there"),
         (header({"": 1}), "a key has no name"),
         (header({"general.alignment": True}), "the alignment is True"),
         (b"FUGG" + struct.pack(">I", 3) + bytes(40), "big-endian"),

@@ -6,7 +6,8 @@ import pytest
 
 from engine.model.catalog import find_entry
 from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import TensorInfo, read_gguf
+from engine.model.gguf import read_gguf
+from engine.model.gguf_header import TensorInfo
 from engine.model.tensor_table import TokenReads, Widths, token_reads, widths_of
 
 
