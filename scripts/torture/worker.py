@@ -47,10 +47,6 @@ def break_worker(plan: Plan) -> None:
             pass
 
 
-if __name__ == "__main__":
-    main()
-
-
 def _load_other_states() -> None:
     """Let every restored state hold other numbers than were saved."""
     from engine.backends.llama_cpp.sequence import LlamaCppSequence
@@ -107,3 +103,7 @@ def _in_a_moment(do: "object") -> None:
 def _raise() -> None:
     sys.stderr.write("Traceback (most recent call last):\n  made on purpose\n")
     sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()
