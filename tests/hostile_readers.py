@@ -15,7 +15,7 @@ import click
 
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
-from app.cli.amounts import Age
+from app.cli.options import Age
 from app.config import load_settings
 from app.history_files.files import read_history
 from app.history_files.jsonl import jsonl_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.amounts import Count, Number
+from app.cli.options import Count, Number, opening_options
 from engine.configuration import MAX_DRAFT, ControllerName
 
 LENGTHS = "2,4,8"
@@ -30,12 +30,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
 
 @click.command(name="bench")
 @click.argument("model", required=False)
-@click.option(
-    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
-)
-@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
-@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
+@opening_options
 @click.option(
     "--set",
     "sets",

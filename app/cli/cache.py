@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.amounts import Age, Size, spelled
 from app.cli.console import print_json, say, tell, tell_over
+from app.cli.options import Age, Size, spelled
 from app.format import count, counted, nbytes, nbytes_of
 from app.sanitize import one_line
 

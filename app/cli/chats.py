@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from app import paths
-from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
+from app.cli.options import Count
 from app.format import counted, nbytes
 from app.sanitize import one_line
-from app.store.errors import StoreError
 from app.store.records import ChatChanges
+from engine.errors import EngineError
 from engine.validation import nearest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a part of on
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-class NoSuchChatError(StoreError):
+class NoSuchChatError(EngineError):
     """No chat, or more than one, is meant by what was typed."""
 
     title = "Which chat?"

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.amounts import SEED, Count, Number
 from app.cli.console import note, print_json, print_text, prompt_text, say
+from app.cli.options import SEED, Count, Number, opening_options
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
@@ -33,12 +33,7 @@ SEED_BITS = 31
     help="0 always takes the likeliest token. [as in the settings]",
 )
 @click.option("--seed", type=SEED, help="Seed of every reply. [a random one]")
-@click.option(
-    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
-)
-@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
-@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
+@opening_options
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
 @click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")

@@ -4,16 +4,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from app import paths
 from app.cli.console import print_json, say
-from app.doctor.checks import Check, Status
 from app.sanitize import one_line
-from engine.model.library import ModelEntry
 
-WORDS: dict[Status, tuple[str, str]] = {
+if TYPE_CHECKING:
+    from app.doctor.checks import Check, Status
+    from engine.model.library import ModelEntry
+
+WORDS: "dict[Status, tuple[str, str]]" = {
     "ok": ("ok", "green"),
     "note": ("note", "yellow"),
     "fail": ("FAIL", "red"),
@@ -39,7 +42,7 @@ def command(model: str | None, *, as_json: bool) -> None:
     sys.exit(any(check.status == "fail" for check in found))
 
 
-def _checks(model: str | None) -> Iterator[Check]:
+def _checks(model: str | None) -> "Iterator[Check]":
     from app.doctor.checks import check_folders, check_gpu, check_terminal
     from app.doctor.llama_cpp import check_build, check_trial
     from engine.model.library import find_model, scan
@@ -56,7 +59,7 @@ def _checks(model: str | None) -> Iterator[Check]:
         yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
 
 
-def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
+def _model_to_try(entries: "Sequence[ModelEntry]") -> Path | None:
     """The starter, else the smallest model."""
     from engine.model.starter import STARTER
 
@@ -65,7 +68,7 @@ def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
     return next((entry.path for entry in (*starters, *usable)), None)
 
 
-def _print(check: Check) -> None:
+def _print(check: "Check") -> None:
     word, color = WORDS[check.status]
     say((f"{word:<4}", f"bold {color}"), f"  {check.name}: {one_line(check.detail)}")
     if check.advice is not None:

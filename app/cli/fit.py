@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.amounts import Count
 from app.cli.console import print_json, print_text, tell
+from app.cli.options import Count
 from app.cli.plan_options import draft_option, machine_of, machine_options, slots_option, whole
 
 if TYPE_CHECKING:

@@ -1,14 +1,12 @@
 """The options that `plan`, `export` and `fit` have in common: the machine, and the knobs."""
 
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import click
 
-from app.cli.amounts import Count, Layers, Shares, Size
-from engine.configuration import KVTypeName
+from app.cli.options import KV_TYPE, Count, Layers, Shares, Size, joined
 from engine.memory.processor import Instructions
 
 if TYPE_CHECKING:
@@ -16,18 +14,12 @@ if TYPE_CHECKING:
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Planner, Setup
 
-Command = Callable[..., object]
-KV_TYPE = click.Choice(get_args(KVTypeName))
 GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
 CPUS = get_args(Instructions)
 MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin"})
 
 
-def _joined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
-
-
-machine_options = _joined(
+machine_options = joined(
     click.option(
         "--vram",
         "--device",
@@ -54,10 +46,10 @@ slots_option = click.option(
 )
 draft_option = click.option("--draft", metavar="MODEL", help="A draft model beside it.")
 
-knob_options = _joined(
+knob_options = joined(
     click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file."),
     click.option("--ctx", "n_ctx", type=Count(),
-                 help="Tokens of context, as 32k; without it the preset's, at most 8192."),
+                 help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
     click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
     click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
@@ -89,7 +81,7 @@ knob_options = _joined(
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
                  type=bool, help="The projector stays in main memory."),
     click.option("--lora", type=GGUF, multiple=True,
-                 help="An adapter beside it; may be given again."),
+                 help="An adapter beside it; may be repeated."),
     click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
 )  # fmt: skip
 """Every knob of the planner, by the preset's own keys."""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.amounts import SEED, Count, Layers, Number
 from app.cli.console import note, print_json, print_text, prompt_text, say
-from app.cli.plan_options import KV_TYPE
+from app.cli.options import KV_TYPE, SEED, Count, Layers, Number, PredictorType, opening_options
 from engine.configuration import MAX_DRAFT
 
 if TYPE_CHECKING:
@@ -22,27 +21,6 @@ EXIT_CANCELLED = 130
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
-class PredictorType(click.ParamType[str]):
-    """A predictor as `engine.speculation.registry` reads it, checked when the command is read."""
-
-    name = "predictor"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """The text that was typed, if it names a predictor."""
-        from engine.configuration import SpeculationSettings
-        from engine.errors import PresetError
-        from engine.speculation.registry import with_predictor
-
-        spelled = str(value)
-        try:
-            with_predictor(SpeculationSettings(), spelled)
-        except PresetError as error:
-            self.fail(str(error), param, ctx)
-        return spelled
-
-
 @click.command(name="run")
 @click.argument("prompt", required=False)
 @click.option(
@@ -51,15 +29,10 @@ class PredictorType(click.ParamType[str]):
     metavar="MODEL",
     help="Path or name of the model. [the settings' model, else the one used last]",
 )
-@click.option(
-    "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
-)
-@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
-@click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k.")
+@opening_options
 @click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
 @click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
 @click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
-@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
 @click.option(
     "--predictor",
     type=PredictorType(),

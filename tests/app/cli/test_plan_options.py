@@ -8,7 +8,7 @@ import click
 import pytest
 
 from app.cli import main
-from app.cli.amounts import Count, Size
+from app.cli.options import Count, Size
 from engine.memory.units import GIB
 from tests.gguf_files import header, write
 

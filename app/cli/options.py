@@ -1,10 +1,14 @@
-"""Amounts as options take them: counts such as `32k`, sizes such as `8GiB`, ages such as `30d`."""
+"""What options take, such as `32k`, `8GiB` and `30d`, and the options that commands share."""
 
 import math
 import re
+from collections.abc import Callable
+from functools import reduce
+from typing import get_args
 
 import click
 
+from engine.configuration import KVTypeName
 from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares
@@ -14,6 +18,8 @@ AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
 UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
+Command = Callable[..., object]
+KV_TYPE = click.Choice(get_args(KVTypeName))
 SEED = click.IntRange(0, 2**63 - 1)
 """What the database of chats can keep."""
 
@@ -30,7 +36,7 @@ class Count(click.ParamType[int]):
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Give the number."""
+        """The number."""
         try:
             return parse_count(str(value), low=self._low, high=self._high)
         except EngineError as error:
@@ -43,7 +49,7 @@ class Number(click.FloatRange):
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Give the number."""
+        """The number."""
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # text too
         if math.isnan(number):
             self.fail(f"{value} is no number", param, ctx)
@@ -64,7 +70,7 @@ class Layers(click.ParamType[int | str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        """Give the number or the word."""
+        """The number or the word."""
         text = str(value).strip().lower()
         if text == "all" or (text == "auto" and self._has_auto):
             return text
@@ -82,7 +88,7 @@ class Shares(click.ParamType[tuple[float, ...]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[float, ...]:
-        """Give the shares."""
+        """The shares."""
         if isinstance(value, tuple):
             return value
         try:
@@ -102,7 +108,7 @@ class Size(click.ParamType[int]):
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Give the bytes of a size."""
+        """The bytes of a size."""
         if isinstance(value, int):
             return value
         if self._can_be_zero and value.strip() == "0":
@@ -129,10 +135,49 @@ class Age(click.ParamType[float]):
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Give the seconds of an age."""
+        """The seconds of an age."""
         if isinstance(value, float):
             return value
         match = AGE.match(value)
         if match is None:
             self.fail(f"{value!r} is no age: write it as 30d, 12h or 2w", param, ctx)
         return float(match["number"]) * UNIT_S[match["unit"]]
+
+
+class PredictorType(click.ParamType[str]):
+    """A predictor as `engine.speculation.registry` reads it, checked when the command is read."""
+
+    name = "predictor"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text that was typed, if it names a predictor."""
+        from engine.configuration import SpeculationSettings
+        from engine.errors import PresetError
+        from engine.speculation.registry import with_predictor
+
+        spelled = str(value)
+        try:
+            with_predictor(SpeculationSettings(), spelled)
+        except PresetError as error:
+            self.fail(str(error), param, ctx)
+        return spelled
+
+
+def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in the order in which the help lists them."""
+    return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+opening_options = joined(
+    click.option(
+        "--draft",
+        metavar="MODEL",
+        help="A small model with the same vocabulary, which drafts.",
+    ),
+    click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file."),
+    click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
+    click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
+)
+"""How a model is opened, where its path or name is an argument or option of its own."""
