@@ -171,19 +171,10 @@ def verdict_line(plan: Plan) -> Line:
         where = f" on {least.device.name}" if len(plan.used_devices) > 1 else ""
         left = f" · {fmt.nbytes(least.left_bytes)} stay free{where}"
         return (Run("✓ fits", "strong good"), Run(left, "muted"))
-    short = [d for d in plan.used_devices if plan.device_verdict(d) is verdict]
-    text = f" · {', '.join(_shortage(plan, device) for device in short)}"
+    text = f" · {', '.join(plan.shortages)}"
     if verdict is Verdict.TIGHT:
         return (Run("! tight", "strong warn"), Run(text))
     return (Run("✗ does not fit", "bad"), Run(text))
-
-
-def _shortage(plan: Plan, device: DeviceEstimate) -> str:
-    name, left = device.device.name, device.left_bytes
-    if left < 0:
-        return f"{name} lacks {fmt.nbytes(-left)}"
-    margin = fmt.nbytes(plan.setup.margin_bytes)
-    return f"{name} keeps {fmt.nbytes(left)} of {margin} that stay free"
 
 
 def largest_context_line(plan: Plan) -> Line:

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate
 from engine.memory.kv_cache import PAD
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, pair_label
-from engine.planning.placements import n_moe_layers_in_main_memory
+from engine.planning.placements import Placement, placement_text
 from engine.planning.solve import Choice
 from engine.planning.space import Knobs, Space
 
@@ -60,20 +60,27 @@ def split_step(space: Space, shared: Space, best: Choice) -> Step:
     return Step("split", f"{text} buy {gained:,} tokens" if gained else f"{text} fill them", gained)
 
 
-def describe_placement(space: Space, model: Model, index: int) -> str:
-    """Say where the layers lie, such as `experts of 12 of 48 layers in main memory`."""
-    placement = space.placements[index]
-    n_layers = model.architecture.n_layers
-    if placement.n_gpu_layers == 0:
-        return "all layers in main memory"
-    if placement.n_gpu_layers > 0:
-        n_main = max(0, n_layers + 1 - placement.n_gpu_layers)
-        layers = f"{n_main} of {n_layers} layers in main memory"
-        return f"all experts and {layers}" if placement.n_cpu_moe else layers
-    if placement.n_cpu_moe:
-        n_experts = n_moe_layers_in_main_memory(placement, model)
-        return f"experts of {n_experts} of {n_layers} layers in main memory"
-    return "all layers on the GPU"
+def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]]:
+    """A configuration as names and texts: context, cache, layers, batch and drafts."""
+    slots = now.n_slots
+    each = f", {now.n_ctx // slots:,} for each of {slots} slots" if slots > 1 else ""
+    split = " : ".join(f"{share:g}" for share in now.tensor_split)
+    k, v = now.type_k, now.type_v
+    return [
+        ("context", f"{now.n_ctx:,} tokens{each}"),
+        ("cache", k if k == v else f"keys {k}, values {v}"),
+        ("layers", placement_text(Placement(now.n_gpu_layers, now.n_cpu_moe), model)),
+        *([("split", f"{split} among the GPUs")] if split else []),
+        ("batch", f"{now.n_batch}, micro-batches of {now.n_ubatch}"),
+        ("drafts", _drafts(now)),
+    ]
+
+
+def _drafts(now: Configuration) -> str:
+    if now.draft is not None:
+        return f"by {now.draft.model_path.name}"
+    is_off = now.speculation.predictor is PredictorName.OFF
+    return "none" if is_off else "from the text so far"
 
 
 def _placement(space: Space, model: Model, goal: Goal, knobs: Knobs) -> Step | None:
@@ -81,7 +88,7 @@ def _placement(space: Space, model: Model, goal: Goal, knobs: Knobs) -> Step | N
         return Step("placement", "everything lies in main memory: there is no GPU to plan for")
     if knobs.placement == 0:
         return Step("placement", "all layers lie on the GPU: no token waits for main memory")
-    text = describe_placement(space, model, knobs.placement)
+    text = placement_text(space.placements[knobs.placement], model)
     if len(space.placements) == 1:
         return Step("placement", f"{text}, as asked")
     freed = _gpu_bytes(space, replace(knobs, placement=0)) - _gpu_bytes(space, knobs)
@@ -234,7 +241,7 @@ def _other_pairs(
         if pair < knobs.pair and (reached or 0) < steps:
             slower = _at_context(space, other, steps)
             if slower is not None:
-                where = describe_placement(space, model, slower[0].placement)
+                where = placement_text(space.placements[slower[0].placement], model)
                 yield f"{label}, {where}", slower
 
 
@@ -262,7 +269,7 @@ def _farther(space: Space, model: Model, knobs: Knobs, steps: int) -> tuple[str,
     found = _at_context(space, replace(knobs, placement=0), wanted) if wanted > steps else None
     if found is None:
         return None
-    return describe_placement(space, model, found[0].placement), found
+    return placement_text(space.placements[found[0].placement], model), found
 
 
 def _alternative(space: Space, label: str, choice: Choice) -> Alternative:

@@ -2,7 +2,6 @@
 
 from typing import get_args
 
-from engine.memory.units import format_bytes
 from engine.planning.planner import Plan, Verdict, warnings_of
 from engine.presets.programs.base import DEFAULT_PORT, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSet, FlagSetName
@@ -68,13 +67,7 @@ def export_request(
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
-    """Give what the plan warns of, and first of all that it does not fit."""
-    short = [
-        device for device in plan.used_devices if plan.device_verdict(device) is not Verdict.FITS
-    ]
-    lacking = [device for device in short if device.left_bytes < 0]
-    found = [
-        f"{device.device.name} lacks {format_bytes(-device.left_bytes)}" for device in lacking
-    ] or [f"{device.device.name} keeps {format_bytes(device.left_bytes)} free" for device in short]
-    verdict = "✗ does not fit" if lacking else "! tight"
-    return (*([f"{verdict}: {', '.join(found)}"] if found else []), *warnings_of(plan))
+    """What the plan warns of, and first of all that it does not fit."""
+    verdict = "✗ does not fit" if plan.verdict is Verdict.NO else "! tight"
+    short = plan.shortages
+    return (*([f"{verdict}: {', '.join(short)}"] if short else []), *warnings_of(plan))

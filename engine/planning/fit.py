@@ -107,7 +107,9 @@ class FoundSetup:
     found: SearchResult
 
 
-def search_setup(setup: Setup, goal: Goal, planner: Planner) -> FoundSetup:
+def search_setup(
+    setup: Setup, goal: Goal, planner: Planner, limits: Limits | None = None
+) -> FoundSetup:
     """The best setup for a goal on the same machine; other knobs stay.
 
     Raises:
@@ -123,6 +125,7 @@ def search_setup(setup: Setup, goal: Goal, planner: Planner) -> FoundSetup:
         margin_bytes=setup.margin_bytes,
         draft=None if now.draft is None else planner.model(now.draft.model_path),
         base=now,
+        limits=limits,
     )
     return FoundSetup(setup.with_configuration(found.configuration), found)
 

@@ -1,10 +1,13 @@
 """Where the layers of a model may lie, from the fastest to the smallest on the GPU."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2
 
+from engine.configuration import Configuration
+from engine.memory.fit import Estimator
 from engine.memory.hardware import Device
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
@@ -50,6 +53,42 @@ def placements(
             return ladder[-1:]
         case Offload.PARTIAL | Offload.ANY:
             return ladder
+
+
+def laid(configuration: Configuration, placement: Placement) -> Configuration:
+    """The configuration with its layers where a placement has them."""
+    return replace(
+        configuration, n_gpu_layers=placement.n_gpu_layers, n_cpu_moe=placement.n_cpu_moe
+    )
+
+
+def fastest_fitting(
+    configuration: Configuration,
+    ladder: Iterable[Placement],
+    cost: Estimator,
+    margin_bytes: int,
+) -> Configuration | None:
+    """The configuration at the first of some placements that fits, None where none does.
+
+    Raises:
+        PresetError: llama.cpp would refuse the configuration.
+    """
+    found = (laid(configuration, placement) for placement in ladder)
+    return next((each for each in found if cost(each).fits(margin_bytes)), None)
+
+
+def placement_text(placement: Placement, model: Model) -> str:
+    """Where the layers lie, such as `experts of 12 of 48 layers in main memory`."""
+    n_layers, n_gpu_layers = model.architecture.n_layers, placement.n_gpu_layers
+    if n_gpu_layers == 0:
+        return "all layers in main memory"
+    if 0 < n_gpu_layers <= n_layers:
+        layers = f"{n_layers + 1 - n_gpu_layers} of {n_layers} layers in main memory"
+        return f"all experts and {layers}" if placement.n_cpu_moe else layers
+    if placement.n_cpu_moe:
+        n_experts = n_moe_layers_in_main_memory(placement, model)
+        return f"experts of {n_experts} of {n_layers} layers in main memory"
+    return "all layers on the GPU"
 
 
 def _ladder(model: Model) -> tuple[Placement, ...]:

@@ -14,7 +14,7 @@ from engine.memory.estimate import Companions, Estimate, estimate, slots_text
 from engine.memory.fit import Estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Target
-from engine.memory.units import MIB
+from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
@@ -88,6 +88,22 @@ class Plan:
         return device_verdict(device, self.setup.margin_bytes)
 
     @property
+    def shortages(self) -> tuple[str, ...]:
+        """What each device lacks that makes the verdict, in words; empty where the plan fits."""
+        verdict = self.verdict
+        if verdict is Verdict.FITS:
+            return ()
+        short = [d for d in self.used_devices if self.device_verdict(d) is verdict]
+        return tuple(self._shortage(device) for device in short)
+
+    def _shortage(self, device: DeviceEstimate) -> str:
+        name, left = device.device.name, device.left_bytes
+        if left < 0:
+            return f"{name} lacks {format_bytes(-left)}"
+        margin = format_bytes(self.setup.margin_bytes)
+        return f"{name} keeps {format_bytes(left)} of {margin} that stay free"
+
+    @property
     def is_limited_by_training(self) -> bool:
         """Whether more context would fit than the model was trained on."""
         return self.max_n_ctx is not None and self.max_n_ctx + 256 > n_ctx_limit(
@@ -145,6 +161,7 @@ class Planner:
         sources: ModelSources | None = None,
         loaded: tuple[BufferSize, ...] = (),
         calibrations: Callable[[], Calibrations] = dict,
+        here: tuple[Device, ...] | None = None,
         remembers: bool = False,
     ) -> None:
         """Prepare to plan.
@@ -153,13 +170,14 @@ class Planner:
             sources: Where models are looked for by name.
             loaded: What this process's engine has allocated: another load would free it.
             calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
+            here: The devices of this machine; None looks for them.
             remembers: Whether estimates are kept, for a screen with a table.
         """
         self.sources = sources or ModelSources()
         self._loaded = loaded
         self._models: dict[Path, Model] = {}
         self._files: dict[Path, GgufFile] = {}
-        self._devices: dict[PlannedMachine, tuple[Device, ...]] = {}
+        self._devices = {} if here is None else {PlannedMachine(): here}
         self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 

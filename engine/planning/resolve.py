@@ -16,7 +16,7 @@ from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits, Offload
-from engine.planning.placements import placements
+from engine.planning.placements import fastest_fitting, placements
 from engine.planning.quicker_attention import with_quicker_attention
 from engine.planning.search import SearchResult, search
 from engine.presets.preset import Preset
@@ -123,16 +123,14 @@ def _with_most_on_gpus(
     usual = min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
     wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else usual
     ladder = placements(model, machine.devices, Offload.PARTIAL)
+    if rules.n_cpu_moe != 0:  # the preset says which experts stay in main memory
+        n_cpu_moe = configuration.n_cpu_moe
+        ladder = tuple(replace(p, n_cpu_moe=n_cpu_moe) for p in ladder if p.n_cpu_moe <= 0)
     for n_ctx in (wanted, min(wanted, LEAST_N_CTX)):
-        at_context = with_n_ctx(configuration, n_ctx)
-        for placement in ladder:
-            if rules.n_cpu_moe != 0 and placement.n_cpu_moe > 0:
-                continue  # the preset says which experts stay in main memory
-            n_cpu_moe = configuration.n_cpu_moe or placement.n_cpu_moe
-            n_gpu_layers = placement.n_gpu_layers
-            laid = replace(at_context, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
-            if cost(laid).fits(margin):
-                return replace(configuration, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
+        found = fastest_fitting(with_n_ctx(configuration, n_ctx), ladder, cost, margin)
+        if found is not None:
+            n_gpu_layers, n_cpu_moe = found.n_gpu_layers, found.n_cpu_moe
+            return replace(configuration, n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)
     return replace(configuration, n_gpu_layers=0)
 
 

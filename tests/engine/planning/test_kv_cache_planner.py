@@ -139,9 +139,17 @@ def test_what_cannot_be_optimized_leaves_the_configuration() -> None:
     [
         (24, {"n_ctx": 4096}, "all 131,072 tokens"),
         (8, {"n_ctx": 4096}, "tokens of context would"),
-        (8, {"n_ctx": 65536, "offload": "none"}, "A cache of q4_0 for keys and values fits"),
-        (7, {"n_ctx": 120000, "offload": "none"}, "A context of"),
-        (4, {"n_ctx": 4096, "offload": "none"}, "With layers in main memory"),
+        (
+            8,
+            {"n_ctx": 65536, "offload": "none"},
+            "It fits with context 22,528, q4_0 K and V, 18 layers on the GPU or KV",
+        ),
+        (7, {"n_ctx": 120000, "offload": "none"}, "It fits with context 14,336"),
+        (
+            4,
+            {"n_ctx": 4096, "offload": "none"},
+            "GPU 0 lacks 1.21 GiB. It fits with 20 layers on the GPU.",
+        ),
         (24, {"n_ctx": 140000}, "was trained on 131,072 tokens"),
     ],
 )
@@ -153,7 +161,7 @@ def test_each_estimate_comes_with_a_recommendation(
 
 def test_the_text_says_model_context_cache_layers_and_devices() -> None:
     text = planner(n_ctx=8192, type_k="q8_0", type_v="q4_0").format_config()
-    for part in ("llama-3.1-8b", "8,192 tokens", "K q8_0, V q4_0", "all 32 layers on the GPU"):
+    for part in ("llama-3.1-8b", "8,192 tokens", "keys q8_0, values q4_0", "all layers on the GPU"):
         assert part in text
 
 
