@@ -15,11 +15,11 @@ import click
 
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
+from app.chat_files.files import read_chats
+from app.chat_files.jsonl import jsonl_of
+from app.chat_files.markdown import markdown_of
 from app.cli.options import Age
 from app.config import load_settings
-from app.history_files.files import read_history
-from app.history_files.jsonl import jsonl_of
-from app.history_files.markdown import markdown_of
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
@@ -183,7 +183,7 @@ def _database() -> sqlite3.Connection:
 
 
 def _history(data: bytes) -> Iterator[str]:
-    for tree in read_history(data):
+    for tree in read_chats(data):
         yield tree.chat.title
         yield from (str(stats_of(message)) for message in tree.messages)
         _database().execute("BEGIN")

@@ -18,7 +18,7 @@ from engine.errors import EngineError
 from engine.validation import nearest
 
 if TYPE_CHECKING:
-    from app.history_files.files import HistoryFormat
+    from app.chat_files.files import ChatFileFormat
     from app.store.chats import ChatStore
     from app.store.records import Chat, ChatTree
 
@@ -178,18 +178,18 @@ def export(
     chats: tuple[str, ...],
     *,
     all_chats: bool,
-    form: "HistoryFormat | None",
+    form: "ChatFileFormat | None",
     branches: bool,
     output: Path | None,
     force: bool,
 ) -> None:
     """Write chats as Markdown or JSON lines."""
-    from app.history_files.files import format_of, text_of, write_history
+    from app.chat_files.files import format_of, text_of, write_chats
 
     if bool(chats) == all_chats:
         raise click.UsageError("name the chats to export, or give --all")
     is_screen = output is None or str(output) == STANDARD
-    chosen: HistoryFormat = form or ("md" if output is None else format_of(output))
+    chosen: ChatFileFormat = form or ("md" if output is None else format_of(output))
     with _store() as store:
         found = _all_chats(store) if all_chats else _find_all(store, chats)
         if not found:
@@ -199,7 +199,7 @@ def export(
         if output is None or is_screen:
             print_text(pieces, nl=False)
         else:
-            write_history(output.expanduser(), pieces, replace=force)
+            write_chats(output.expanduser(), pieces, replace=force)
             tell(f"{counted(len(found), 'chat')} in {output}")
         exported.say_what_is_left_out()
 
@@ -270,7 +270,7 @@ class _Exported:
         self._n_left_out = 0
 
     def trees(self, store: "ChatStore", chats: "Iterable[Chat]") -> "Iterator[ChatTree]":
-        from app.history_files.markdown import n_left_out
+        from app.chat_files.markdown import n_left_out
 
         for chat in chats:
             tree = store.tree(chat.id)
@@ -326,8 +326,8 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
 
 
 def _read(name: str) -> "list[ChatTree]":
-    from app.history_files.errors import HistoryFileError
-    from app.history_files.files import MAX_HISTORY_BYTES, read_history
+    from app.chat_files.files import MAX_CHAT_FILE_BYTES, read_chats
+    from app.chat_files.lines import ChatFileError
     from engine.files import read_bytes
 
     try:
@@ -335,13 +335,13 @@ def _read(name: str) -> "list[ChatTree]":
         data = (
             sys.stdin.buffer.read()
             if name == STANDARD
-            else read_bytes(path, limit=MAX_HISTORY_BYTES)
+            else read_bytes(path, limit=MAX_CHAT_FILE_BYTES)
         )
-        return read_history(data)
+        return read_chats(data)
     except OSError as error:
-        raise HistoryFileError(f"{name} cannot be read: {error.strerror or error}") from error
-    except HistoryFileError as error:
-        raise HistoryFileError(f"{one_line(name)}, {one_line(str(error))}") from error
+        raise ChatFileError(f"{name} cannot be read: {error.strerror or error}") from error
+    except ChatFileError as error:
+        raise ChatFileError(f"{one_line(name)}, {one_line(str(error))}") from error
 
 
 def _called(chat: "Chat") -> str:

@@ -423,13 +423,13 @@ def file_name(title: str) -> str:
 
 def write_chat(app: App[object], store: ChatStore, chat_id: int, path: Path) -> None:
     """Write a chat to a file and say what came of it; a thread's work, as a chat may be long."""
-    from app.history_files.files import format_of, text_of, write_history
+    from app.chat_files.files import format_of, text_of, write_chats
 
     form = format_of(path)
     try:
         tree = store.tree(chat_id)
         pieces = text_of([tree], form, all_branches=form == "jsonl")
-        write_history(path, pieces, replace=True)
+        write_chats(path, pieces, replace=True)
     except EngineError as error:
         report(app, error)
     else:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.history_files.jsonl import jsonl_of, read_jsonl
-from app.history_files.markdown import markdown_of, n_left_out
-from app.history_files.markdown_reading import read_markdown
+from app.chat_files.jsonl import jsonl_of, read_jsonl
+from app.chat_files.markdown import markdown_of, n_left_out, read_markdown
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatTree, StoredMessage
 from engine.configuration import SamplingSettings

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.history_files.errors import HistoryFileError
-from app.history_files.files import read_history, write_history
-from app.history_files.jsonl import jsonl_of
-from app.history_files.markdown import markdown_of
+from app.chat_files.files import read_chats, write_chats
+from app.chat_files.jsonl import jsonl_of
+from app.chat_files.lines import ChatFileError
+from app.chat_files.markdown import markdown_of
 from app.store.records import Chat, ChatTree, StoredMessage
 from engine.configuration import SamplingSettings
 
@@ -36,35 +36,47 @@ def spelled(*lines: object) -> bytes:
     [
         (1, {"format": "other"}, "line 1: a chat begins"),
         (1, {"version": 2}, "line 1: the format has version 2"),
-        (1, {"title": None}, "line 1: 'title' is null"),
+        (1, {"title": None}, "line 1: title is None: input should be a valid string"),
         (1, {"title": "\ud800"}, "is half of a character"),
-        (1, {"title_locked": 1}, "line 1: 'title_locked' is not true or false"),
-        (1, {"created_at": True}, "line 1: 'created_at' is not a number"),
+        (1, {"title_locked": 1}, "line 1: title_locked is 1: input should be a valid boolean"),
+        (1, {"created_at": True}, "line 1: created_at is True: input should be a valid number"),
         (1, {"created_at": float("nan")}, "nan is no finite number"),
-        (1, {"head": 9}, "line 1: 'head' is 9, which is no message"),
-        (1, {"kept_from": 9}, "line 1: 'kept_from' is 9, which is no message"),
+        (1, {"head": 9}, "line 1: head is 9, which is no message"),
+        (1, {"kept_from": 9}, "line 1: kept_from is 9, which is no message"),
         (1, {"n_messages": 4}, "has 4 messages, and the file ends after 3"),
         (1, {"n_messages": 2, "head": 2}, "line 4: a chat begins"),
         (1, {"n_messages": -1}, "has -1 messages"),
-        (1, {"sampling": {"temperature": "hot"}}, "line 1: 'temperature' is not a number"),
-        (1, {"sampling": {"top_k": 1.5}}, "line 1: 'top_k' is not an integer"),
-        (1, {"sampling": {"unheard": 1}}, "line 1: 'unheard' is unknown"),
-        (1, {"sampling": 1}, "line 1: 'sampling' is not a JSON object"),
-        (2, {"role": "robot"}, "line 2: 'role' is not one of"),
-        (2, {"content": 5}, "line 2: 'content' is not a text"),
-        (2, {"unheard": 5}, "line 2: 'unheard' is unknown"),
+        (
+            1,
+            {"sampling": {"temperature": "hot"}},
+            "line 1: sampling.temperature is 'hot': input should be a valid number",
+        ),
+        (
+            1,
+            {"sampling": {"top_k": 1.5}},
+            "line 1: sampling.top_k is 1.5: input should be a valid integer",
+        ),
+        (1, {"sampling": {"unheard": 1}}, "line 1: sampling.unheard is unknown here"),
+        (1, {"sampling": 1}, "line 1: sampling is 1: input should be an object"),
+        (
+            2,
+            {"role": "robot"},
+            "line 2: role is 'robot': input should be 'system', 'user' or 'assistant'",
+        ),
+        (2, {"content": 5}, "line 2: content is 5: input should be a valid string"),
+        (2, {"unheard": 5}, "line 2: unheard is unknown here, a newer kvchat may have made it"),
         (3, {"id": 1}, "line 3: message 1 is there twice"),
         (3, {"parent": 3}, "line 3: the parent 3 is no message before"),
-        (3, {"seed": 2**63}, "line 3: 'seed' is not an integer of 64 bits"),
-        (3, {"token_ids": [2**31]}, "line 3: 'token_ids' is not a list of token ids of 32 bits"),
-        (3, {"token_ids": [True]}, "line 3: 'token_ids' is not a list of token ids"),
-        (3, {"stats": [1]}, "line 3: 'stats' is not a JSON object"),
+        (3, {"seed": 2**63}, "line 3: seed is 9223372036854775808: input should be less than"),
+        (3, {"token_ids": [2**31]}, "line 3: token_ids.0 is 2147483648: input should be less than"),
+        (3, {"token_ids": [True]}, "line 3: token_ids.0 is True: input should be a valid integer"),
+        (3, {"stats": [1]}, "line 3: stats is [1]: input should be an object"),
     ],
 )
 def test_a_wrong_field_is_named(line: int, changes: dict[str, object], message: str) -> None:
     lines = [{**values, **changes} if n == line else values for n, values in enumerate(LINES, 1)]
-    with pytest.raises(HistoryFileError) as caught:
-        read_history(spelled(*lines))
+    with pytest.raises(ChatFileError) as caught:
+        read_chats(spelled(*lines))
     assert message in str(caught.value)
 
 
@@ -81,8 +93,8 @@ OPTIONAL = {
 def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> None:
     lines = [dict(values) for values in LINES]
     del lines[line - 1][name]
-    with pytest.raises(HistoryFileError, match=f"line {line}"):
-        read_history(spelled(*lines))
+    with pytest.raises(ChatFileError, match=f"line {line}"):
+        read_chats(spelled(*lines))
 
 
 @pytest.mark.parametrize(
@@ -98,16 +110,36 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
         (b"fine\n\xff\n", "line 2: this is no text in UTF-8"),
         (b"<!-- kvchat:message {} -->\n", "line 1: a message stands before any chat"),
         (b"<!-- kvchat:chat {}\n", "line 1: the comment does not end"),
-        (b"<!-- kvchat:chat {} -->\n", "line 1: 'version' is missing"),
+        (b"<!-- kvchat:chat {} -->\n", "line 1: version is missing"),
         (b"<!-- kvchat:poem {} -->\n", "line 1: 'poem' is unknown"),
         (MARKDOWN.replace('"parent": 1', '"parent": 7').encode(), "the parent 7 is no message"),
-        (MARKDOWN[: MARKDOWN.index("text 3")].replace('"head": 3', '"head": 4').encode(), "'head'"),
+        (
+            MARKDOWN[: MARKDOWN.index("text 3")].replace('"head": 3', '"head": 4').encode(),
+            "line 1: head is 4",
+        ),
     ],
 )
 def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, message: str) -> None:
-    with pytest.raises(HistoryFileError) as caught:
-        read_history(data)
+    with pytest.raises(ChatFileError) as caught:
+        read_chats(data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({f"field {n}": n for n in range(2_000)}, "line 2: an object has more than 1,000 fields"),
+        ({"stats": {str(n): n for n in range(2_000)}}, "an object has more than 1,000 fields"),
+        ({"token_ids": [True] * 100_000}, "line 2: token_ids.0 is True: input should be a valid i"),
+    ],
+)
+def test_of_any_number_of_wrong_fields_few_are_named(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ChatFileError) as caught:
+        read_chats(spelled(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 @given(st.integers(0, 2**32), st.integers(0, 255), st.sampled_from(["jsonl", "md"]))
@@ -115,25 +147,25 @@ def test_any_changed_byte_is_read_or_named(place: int, byte: int, form: str) -> 
     data = bytearray(spelled(*LINES) if form == "jsonl" else MARKDOWN.encode())
     data[place % len(data)] = byte
     try:
-        read_history(bytes(data))
-    except HistoryFileError as error:
+        read_chats(bytes(data))
+    except ChatFileError as error:
         assert str(error)  # noqa: PT017  either outcome is right
 
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
-    assert len(read_history(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
-    assert len(read_history(MARKDOWN.replace("\n", "\r\n").encode())) == 1
+    assert len(read_chats(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
+    assert len(read_chats(MARKDOWN.replace("\n", "\r\n").encode())) == 1
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(HistoryFileError, match="cannot be written"):
-        write_history(tmp_path / "file" / "x.md", ["text"], replace=False)
+    with pytest.raises(ChatFileError, match="cannot be written"):
+        write_chats(tmp_path / "file" / "x.md", ["text"], replace=False)
 
     def pieces():
         yield "half"
-        raise HistoryFileError("the database failed")
+        raise ChatFileError("the database failed")
 
-    with pytest.raises(HistoryFileError, match="the database failed"):
-        write_history(tmp_path / "x.md", pieces(), replace=False)
+    with pytest.raises(ChatFileError, match="the database failed"):
+        write_chats(tmp_path / "x.md", pieces(), replace=False)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -4,49 +4,50 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from app.history_files.errors import HistoryFileError, wrong_line
-from app.history_files.jsonl import jsonl_of, read_jsonl
-from app.history_files.markdown import markdown_of
-from app.history_files.markdown_reading import read_markdown
+from app.chat_files.jsonl import jsonl_of, read_jsonl
+from app.chat_files.lines import ChatFileError, wrong_line
+from app.chat_files.markdown import markdown_of, read_markdown
 from app.store.records import ChatTree
 from engine.files import replace_file
 
-HistoryFormat = Literal["md", "jsonl"]
-MAX_HISTORY_BYTES = 1 << 30
+ChatFileFormat = Literal["md", "jsonl"]
+MAX_CHAT_FILE_BYTES = 1 << 30
 """Most bytes of a file of chats; reading one takes several times as much memory."""
 
 
-def format_of(path: Path) -> HistoryFormat:
-    """Give the format that the end of a file's name asks for; Markdown where it says nothing."""
+def format_of(path: Path) -> ChatFileFormat:
+    """The format that the end of a file's name asks for; Markdown where it says nothing."""
     return "jsonl" if path.suffix.lower() in (".jsonl", ".json", ".ndjson") else "md"
 
 
-def text_of(trees: Iterable[ChatTree], form: HistoryFormat, *, all_branches: bool) -> Iterable[str]:
-    """Give chats in a format, piece by piece; JSON lines always hold all branches."""
+def text_of(
+    trees: Iterable[ChatTree], form: ChatFileFormat, *, all_branches: bool
+) -> Iterable[str]:
+    """Chats in a format, piece by piece; JSON lines always hold all branches."""
     if form == "jsonl":
         return jsonl_of(trees)
     return markdown_of(trees, all_branches=all_branches)
 
 
-def write_history(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
+def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
     """Write a file of chats, whole or not at all, for its owner only.
 
     Raises:
-        HistoryFileError: If the file exists and is not to be replaced, or cannot be written.
+        ChatFileError: If the file exists and is not to be replaced, or cannot be written.
     """
     if path.exists() and not replace:
-        raise HistoryFileError(f"{path} exists: choose another name, or replace it with --force")
+        raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
     try:
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:
-        raise HistoryFileError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise ChatFileError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def read_history(data: bytes) -> list[ChatTree]:
+def read_chats(data: bytes) -> list[ChatTree]:
     """Read the chats of a file, JSON lines or Markdown; each tree's ids are those of the file.
 
     Raises:
-        HistoryFileError: If it is neither; the line is named.
+        ChatFileError: If it is neither; the line is named.
     """
     try:
         text = data.decode("utf-8-sig")

@@ -1,0 +1,1 @@
+"""Chats as files: Markdown to read, JSON lines that lose nothing, and both read back."""

@@ -1,1 +1,0 @@
-"""Chats as files: Markdown to read, JSONL that loses nothing, and both read back."""
