@@ -56,7 +56,7 @@ class Reply:
     rounds: tuple[tuple[int, float], ...]
     """Rows of each round after the first one, and its seconds without the drafting."""
     last_reason: str
-    """What the rule of the draft length said after the last round."""
+    """The reason that the rule of the draft length gave after the last round."""
     notes: tuple[str, ...]
 
 

@@ -115,7 +115,7 @@ def parse_policy(text: str) -> Policy:
     controller, *lengths = parts[n_parts:] or [""]
     if controller not in list(ControllerName):
         raise BenchError(
-            f"{text!r} is no policy, for its rule {controller!r} is none of "
+            f"{text!r} is not a policy: its rule {controller!r} is not one of "
             f"{', '.join(ControllerName)}: write PREDICTOR:auto, PREDICTOR:band or, with a length, "
             "PREDICTOR:fixed:4"
         )
@@ -148,7 +148,7 @@ def make_policies(
 ) -> tuple[Policy, ...]:
     """Every predictor under every controller, with every length where it is fixed.
 
-    Under `auto` the sources compete by themselves, so that `combined` stands for all where it is
+    Under `auto` the sources compete by themselves, so that `combined` covers all where it is
     among the predictors; a plugin's own one is not in it and runs besides.
 
     Raises:

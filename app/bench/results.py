@@ -59,7 +59,7 @@ class Run:
     by_position: tuple[tuple[int, int], ...] = ()
     """Examined and accepted tokens at the first position of the drafts, the second and so on."""
     last_reason: str = ""
-    """What the rule of the length said at the end of the reply."""
+    """The last reason that the rule of the length gave."""
 
     @property
     def is_plain(self) -> bool:
@@ -215,7 +215,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_same_subject(old: Subject, new: Subject) -> None:
-    """Make sure that runs to come can stand beside those of a file.
+    """Make sure that new runs can be compared with those of a file.
 
     Raises:
         BenchError: something else would be measured; every difference is named.

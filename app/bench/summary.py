@@ -41,7 +41,7 @@ class PromptRatio:
     parts_at: int | None
     """First token that differs in any run, None where none does."""
     last_reason: str
-    """What the rule of the length said at the end of the last run."""
+    """The last reason that the rule of the length gave in the last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ def bootstrap_interval(
 def first_difference(plain: Sequence[object], other: Sequence[object]) -> int | None:
     """The index of the first token or character in which two replies differ, None if none.
 
-    A reply that ends where the other goes on differs at its length.
+    A reply that ends where the other continues differs at its length.
     """
     for index, (one, two) in enumerate(zip(plain, other, strict=False)):
         if one != two:

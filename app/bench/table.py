@@ -84,7 +84,7 @@ def set_facts(summary: SetSummary) -> str:
     if summary.plain_spread is not None:
         facts.append(f"two plain runs differ by {100 * summary.plain_spread:.1f} %")
     if summary.n_loops:
-        facts.append(f"{summary.n_loops} end in a loop and are in no mean")
+        facts.append(f"{summary.n_loops} end in a loop and do not count")
     if summary.n_short:
         facts.append(f"{summary.n_short} too short to time")
     return " · ".join(facts)
@@ -144,7 +144,7 @@ def sources(policy: PolicySummary) -> str:
 
 
 def _style(policy: PolicySummary) -> str:
-    """The colour of a gain or a loss; none where it may be the machine's doing."""
+    """The colour of a gain or a loss; none where it may be noise."""
     mean = policy.possible
     if mean is None or 0.98 < mean < 1.02:
         return ""

@@ -15,8 +15,8 @@ from app.bench.summary import (
 SLOW = 0.95
 """A prompt below it is listed by name."""
 AUTO_MAY_LACK = 0.03
-"""`auto` is recommended this far behind the best one: that was chosen on the prompts it is measured
-on, and `auto` adapts to others."""
+"""How far `auto` may be below the best one and still be recommended: that one was chosen on the
+prompts it is measured on, and `auto` adapts to others."""
 AUTO_MAY_COST = 0.02
 WORTH = 1.02
 """Gain from which a setting that does not adapt is recommended."""
@@ -53,7 +53,7 @@ class Recommendation:
     policy: Policy | None
     reason: str
     is_open: bool = False
-    """Whether nothing can be said, not even that none is best."""
+    """Whether the measurement leaves it open, even whether none is best."""
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ def recommend(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recom
     found = _recommended(summaries, policies)
     if found.is_open or any(each.interval for one in summaries for each in one.policies):
         return found
-    return replace(found, reason=f"{found.reason}; one prompt a set is little to go by")
+    return replace(found, reason=f"{found.reason}; one prompt per set is little evidence")
 
 
 def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Recommendation:
@@ -139,7 +139,7 @@ def _recommended(summaries: Sequence[SetSummary], policies: Sequence[str]) -> Re
     if not any(each.has_drafts for summary in summaries for each in summary.policies):
         return Recommendation(
             None,
-            "no policy drafted anything on these prompts, so what differs is the machine's doing",
+            "no policy drafted anything on these prompts, so any difference is noise",
             is_open=True,
         )
     steady = {name: scores[name] for name in scores if _never_costs(summaries, name)}

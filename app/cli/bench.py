@@ -20,7 +20,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
         names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
         unknown = [name for name in names if allowed is not None and name not in allowed]
         if unknown and allowed:
-            raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(allowed)}")
+            raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(allowed)}")
         if value is not None and not names:
             raise click.BadParameter("it names nothing")
         return names

@@ -82,26 +82,26 @@ def _imported(
     )  # fmt: skip
 
 
-def _text_of(place: str) -> str:
+def _text_of(source: str) -> str:
     from engine.files import read_file_or_pipe
     from engine.presets.programs.base import ImportedFileError
 
     try:
-        if place == STANDARD_INPUT:
+        if source == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
         else:
-            path = Path(place).expanduser()
+            path = Path(source).expanduser()
             data = read_file_or_pipe(path, limit=LARGEST_FILE, wait_s=PIPE_WAIT_S)
     except OSError as error:
         raise ImportedFileError(
-            f"{place} cannot be read: {error.strerror or error}. Write a command after `--`"
+            f"{source} cannot be read: {error.strerror or error}. Write a command after `--`"
         ) from error
     if len(data) > LARGEST_FILE:
-        raise ImportedFileError(f"{place} has more than {LARGEST_FILE} bytes: it is no settings")
+        raise ImportedFileError(f"{source} has more than {LARGEST_FILE} bytes: it is no settings")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ImportedFileError(f"{place} is not text in UTF-8: {error}") from error
+        raise ImportedFileError(f"{source} is not text in UTF-8: {error}") from error
 
 
 def _model(name: str | None) -> tuple[str | None, int | None]:

@@ -16,15 +16,15 @@ def command(*, as_json: bool) -> None:
     if as_json:
         print_json(_as_json())
         return
-    width = max(map(len, places()))
-    for name, path in places().items():
+    width = max(map(len, files_and_folders()))
+    for name, path in files_and_folders().items():
         say(f"{name:<{width}}  ", *_marked(path))
     say("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in paths.model_folders():
         say("  ", *_marked(folder))
 
 
-def places() -> dict[str, Path]:
+def files_and_folders() -> dict[str, Path]:
     """Each kind of file, and where it is."""
     return {
         "settings": paths.settings_path(),
@@ -44,7 +44,7 @@ def _marked(path: Path) -> tuple[Part, ...]:
 
 def _as_json() -> dict[str, object]:
     return {
-        "places": {name: str(path) for name, path in places().items()},
+        "places": {name: str(path) for name, path in files_and_folders().items()},
         "model_folders": [
             {"path": str(folder), "exists": folder.is_dir()} for folder in paths.model_folders()
         ],

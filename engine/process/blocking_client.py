@@ -72,7 +72,7 @@ class BlockingClient:
 
     @property
     def loaded(self) -> Loaded:
-        """What the engine said of the model that it loaded last."""
+        """The event of the model that was loaded last."""
         assert self._loaded is not None, "load a model first"
         return self._loaded
 

@@ -64,7 +64,7 @@ def test_the_table_tells_everything_that_was_found() -> None:
     text = printed(made())
     for part in (
         "grounded at 0  3 prompts",
-        "1 end in a loop and are in no mean",
+        "1 end in a loop and do not count",
         "1.162",  # the square root of 1.5 * 0.9
         "0.90 <b>two</b>",
         "four failed: context < full",

@@ -46,7 +46,7 @@ def test_auto_is_set_beside_the_best_fixed_length_prompt_by_prompt() -> None:
 
 
 def test_a_recommendation_from_one_prompt_a_set_says_so() -> None:
-    few = "one prompt a set is little to go by"
+    few = "one prompt per set is little evidence"
     assert few in recommend(summaries({AUTO: 2.0}, {AUTO: 1.5}), ALL).reason
     more = summarise([record({AUTO: [1.8]}, prompt=name) for name in ("one", "two")], ALL)
     assert few not in recommend(more, ALL).reason

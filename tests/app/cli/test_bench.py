@@ -129,7 +129,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         (("--predictors", "luck"), "there is no predictor 'luck'"),
         (("--policy", "lookup:fixed"), "the fixed rule needs a length"),
         (("--predictors", ""), "it names nothing"),
-        (("--lengths", "2,99"), "'99' is none of"),
+        (("--lengths", "2,99"), "'99' is not one of"),
         (("--write", "balanced"), "comes with kvchat"),
         (("--resume", "nothing.json"), "nothing.json"),
         (("no-such-model",), "no-such-model"),
