@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, say, tell
-from app.cli.plan_options import knob_options, machine_options, setup_of_options
+from app.cli.plan import knob_options, machine_options, setup_of_options
 
 if TYPE_CHECKING:
     from engine.planning.planner import Plan

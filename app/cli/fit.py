@@ -6,7 +6,7 @@ import click
 
 from app.cli.console import print_json, print_text, tell
 from app.cli.options import Count
-from app.cli.plan_options import draft_option, machine_of, machine_options, slots_option, whole
+from app.cli.plan import draft_option, machine_of, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
     from engine.planning.fit import FitResult
@@ -84,7 +84,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 
         print_json(fit_json(fit))
     else:
-        from app.cli.fit_text import print_fit
+        from app.cli.plan_output import print_fit
 
         print_fit(fit)
 

@@ -1,12 +1,171 @@
-"""`kvchat plan`: what a model costs in memory, and which context fits."""
+"""`kvchat plan`, and the options that `export` and `fit` have in common with it."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from app.cli.console import print_json
-from app.cli.plan_options import knob_options, machine_options, setup_of_options
+from app.cli.options import KV_TYPE, Count, Layers, Shares, Size, joined
+from engine.memory.processor import Instructions
+
+if TYPE_CHECKING:
+    from engine.memory.terms import Target
+    from engine.planning.machine import PlannedMachine
+    from engine.planning.planner import Planner, Setup
+
+GGUF = click.Path(exists=True, dir_okay=False, path_type=Path)
+CPUS = get_args(Instructions)
+MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin"})
+
+
+machine_options = joined(
+    click.option(
+        "--vram",
+        "--device",
+        "vram",
+        type=Size(),
+        multiple=True,
+        help="A GPU of this size instead of those found; again for more GPUs.",
+    ),
+    click.option("--card", "cards", multiple=True, metavar="NAME",
+                 help='A GPU by name, as "RTX 3060"; `kvchat models cards` lists them.'),
+    click.option("--ram", type=Size(), help="Main memory instead of what is free."),
+    click.option("--cpu", type=click.Choice(CPUS),
+                 help="What the processor can instead of this one's: llama.cpp repacks weights "
+                 "by it, and holds tied embeddings twice."),
+    click.option("--margin", type=Size(can_be_zero=True),
+                 help="Memory to keep free on every device; without it 512MiB."),
+)  # fmt: skip
+
+slots_option = click.option(
+    "--slots",
+    "n_slots",
+    type=Count(1, 256),
+    help="Chats that kvchat holds, or requests that llama-server answers, side by side.",
+)
+draft_option = click.option("--draft", metavar="MODEL", help="A draft model beside it.")
+
+knob_options = joined(
+    click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file."),
+    click.option("--ctx", "n_ctx", type=Count(),
+                 help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
+    click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
+    click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
+    click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
+                 help="Flash attention."),
+    click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens of a batch."),
+    click.option("--ubatch", "n_ubatch", type=Count(1, 65536),
+                 help="Tokens that are computed at once."),
+    slots_option,
+    click.option("--unified", "kv_unified", is_flag=True, default=None,
+                 help="The slots share their cells."),
+    click.option("--swa-full", is_flag=True, default=None,
+                 help="Sliding-window layers keep every token."),
+    click.option("--gpu-layers", "n_gpu_layers", type=Layers(has_auto=True),
+                 help="Layers on the GPU, the output counting as one; without it, all that fit."),
+    click.option("--cpu-moe", "n_cpu_moe", flag_value="all", type=Layers(),
+                 help="Experts of all layers stay in main memory."),
+    click.option("--n-cpu-moe", "n_cpu_moe", type=Layers(),
+                 help="Experts of the first N layers stay in main memory."),
+    click.option("--no-kv-offload", "offload_kqv", flag_value=False, default=None, type=bool,
+                 help="The cache stays in main memory."),
+    click.option("--split-mode", type=click.Choice(["layer", "none"]),
+                 help="Share the layers among the GPUs, or give all to the main one."),
+    click.option("--main-gpu", type=Count(0, 15), help="The GPU that takes all, from 0 on."),
+    click.option("--tensor-split", type=Shares(), help="Share of each GPU in the layers, as 3:1."),
+    draft_option,
+    click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
+                 help="Tokens that its own head drafts, in llama-server."),
+    click.option("--mmproj", type=GGUF, help="A projector for images or sound beside it."),
+    click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
+                 type=bool, help="The projector stays in main memory."),
+    click.option("--lora", type=GGUF, multiple=True,
+                 help="An adapter beside it; may be repeated."),
+    click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
+)  # fmt: skip
+"""Every knob of the planner, by the preset's own keys."""
+
+
+def setup_of_options(
+    model: str | None, target: "Target", planner: "Planner", options: Mapping[str, object]
+) -> "Setup":
+    """The setup that the machine's options and the knobs describe.
+
+    Raises:
+        UsageError: neither a model nor a preset is named.
+        EngineError: the model, the preset or a card is not there, or cannot be read.
+    """
+    from app.cli.console import SlowReading
+    from app.paths import presets_dir
+    from engine.planning.request import PlanRequest, setup_of
+    from engine.presets.library import find_preset
+
+    if model is None and options["preset"] is None:
+        raise click.UsageError("name a MODEL, or a --preset that names one")
+    named = {"preset", "draft", *MACHINE}
+    rules = {
+        name: _plain(value)
+        for name, value in options.items()
+        if name not in named and value is not None and value != ()
+    }
+    asked = PlanRequest(
+        model=model,
+        target=target,
+        draft=_text(options["draft"]),
+        machine=machine_of(options),
+        margin_bytes=whole(options["margin"]),
+        rules=rules,
+    )
+    preset = options["preset"]
+    rules_of = None if preset is None else find_preset(str(preset), presets_dir())
+    reading = SlowReading()
+    setup = setup_of(asked, planner, rules_of, progress=reading.header)
+    reading.done()
+    return setup
+
+
+def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
+    """The machine that the options describe.
+
+    Raises:
+        HardwareError: a card is not known.
+    """
+    from engine.memory.cards import find_card
+    from engine.planning.machine import PlannedMachine
+
+    vram, cards = options["vram"], options["cards"]
+    assert isinstance(vram, tuple)
+    assert isinstance(cards, tuple)
+    return PlannedMachine(
+        vram,
+        tuple(find_card(card).name for card in cards),
+        whole(options["ram"]),
+        next((name for name in CPUS if name == options["cpu"]), None),
+        has_gpu=not options.get("no_gpu"),
+    )
+
+
+def whole(value: object) -> int | None:
+    """An option's number, None where it was not given."""
+    return value if isinstance(value, int) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _plain(value: object) -> object:
+    """A value as presets have it: paths are texts there."""
+    match value:
+        case Path():
+            return str(value)
+        case tuple():
+            return tuple(map(_plain, value))
+        case _:
+            return value
+
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
@@ -94,6 +253,6 @@ def command(
 
         print_comparison(plan, log)
         return
-    from app.cli.plan_text import print_plan
+    from app.cli.plan_output import print_plan
 
     print_plan(plan, planner)

@@ -7,6 +7,9 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
 from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
 from app.sanitize import visible
+from engine.configuration import Configuration
+from engine.model.architecture import Model
+from engine.planning.explain import configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Verdict
 from engine.planning.search import SearchResult
@@ -53,6 +56,14 @@ def _need(offer: ModelOption) -> Line:
     style = "warn" if offer.spills else sign.style
     shape = "◐" if offer.spills else sign.text
     return padded((Run(f"{shape} {word:<7}", style), Run(f"{size:>20}")), NEED_WIDTH)
+
+
+def configuration_lines(configuration: Configuration, model: Model, width: int) -> list[Line]:
+    """A configuration as rows: context, cache, layers, batch and drafts."""
+    return [
+        clipped((Run(f"{name:<11}", "muted"), Run(visible(text))), width)
+        for name, text in configuration_rows(configuration, model)
+    ]
 
 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:

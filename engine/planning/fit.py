@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field, replace
 
 from engine.configuration import Configuration
+from engine.memory.fit import estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.terms import Target, TermKind
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits
 from engine.planning.machine import PlannedMachine
-from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
+from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup, n_ctx_limit
 from engine.planning.request import Progress, take_model
 from engine.planning.search import SearchResult, search
 from engine.presets.preset import SamplingRules
@@ -44,16 +45,8 @@ class FitResult:
     request: FitRequest
     model: Model
     found: SearchResult
-
-    @property
-    def plan(self) -> Plan:
-        """The same as a plan, for what takes one, such as an export."""
-        found, request = self.found, self.request
-        gpus = [d.device for d in found.estimate.devices if d.device.kind == "gpu"]
-        sizes = tuple(gpu.free_bytes for gpu in gpus)
-        machine = PlannedMachine(sizes, cpu=request.machine.cpu)
-        setup = Setup(found.configuration, request.target, machine, request.margin_bytes)
-        return Plan(setup, self.model, found.estimate, found.configuration.n_ctx)
+    plan: Plan
+    """The same as a plan, for what takes one, such as an export."""
 
 
 def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = None) -> FitResult:
@@ -86,7 +79,19 @@ def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = No
     )
     if not any(device.kind == "gpu" for device in devices):
         found = replace(found, configuration=_off_the_gpu(found.configuration))
-    return FitResult(request, model, found)
+    return FitResult(request, model, found, _plan_of(request, model, draft, found))
+
+
+def _plan_of(request: FitRequest, model: Model, draft: Model | None, found: SearchResult) -> Plan:
+    now, margin = found.configuration, request.margin_bytes
+    devices = tuple(device.device for device in found.estimate.devices)
+    sizes = tuple(device.free_bytes for device in devices if device.kind == "gpu")
+    machine = PlannedMachine(sizes, cpu=request.machine.cpu)
+    setup = Setup(now, request.target, machine, margin)
+    cost = estimator(model, devices, target=request.target, draft=draft)
+    largest = max_n_ctx(now, cost, n_ctx_limit=n_ctx_limit(model, setup), margin_bytes=margin)
+    used = draft if now.draft is not None else None
+    return Plan(setup, model, found.estimate, max(largest or 0, now.n_ctx), used)
 
 
 def _off_the_gpu(configuration: Configuration) -> Configuration:

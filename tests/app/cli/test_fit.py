@@ -39,10 +39,10 @@ def test_the_largest_context_of_a_model_on_a_card_is_one_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = text_of(capsys, "qwen2.5-14b", "--goal", "context", "--card", "RTX 3060")
-    assert "largest context" in text
+    assert "found for context" in text
     assert "GPU 0 · GeForce RTX 3060" in text
     assert "instead of f16 buys" in text
-    assert "llama-server --model qwen2.5-14b" in text
+    assert "llama-server \\\n  --model qwen2.5-14b" in text
 
 
 def test_json_has_the_configuration_the_devices_the_reasons_and_the_arguments(
@@ -135,7 +135,7 @@ def test_a_split_among_cards_is_shown(capsys: pytest.CaptureFixture[str]) -> Non
 def test_programs_on_this_machines_gpus_are_named_only_when_it_is_planned_for(
     starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.fit_text.holders", lambda: ["a game holds 3 GiB of GPU 0"])
+    monkeypatch.setattr("app.cli.plan_output.holders", lambda: ["a game holds 3 GiB of GPU 0"])
     assert "a game holds" in text_of(capsys, starter_path)
     assert "a game holds" not in text_of(capsys, starter_path, "--device", "8GiB")
 
@@ -143,7 +143,7 @@ def test_programs_on_this_machines_gpus_are_named_only_when_it_is_planned_for(
 def test_a_plan_without_a_gpu_puts_nothing_on_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "qwen3-8b", "--no-gpu", "--ram", "32GiB"]) == 0
     text = capsys.readouterr().out
-    assert "layers     all in main memory" in text
+    assert "layers     all layers in main memory" in text
     assert "on the GPU" not in text
     assert "--n-gpu-layers 0" in text
 
@@ -157,3 +157,11 @@ def test_fit_and_plan_write_sizes_in_one_way(capsys: pytest.CaptureFixture[str])
         assert "8 GiB" in text
         sizes |= {*re.findall(r"[\d.]+ [GM]iB", text)}
     assert all(size == format_bytes(parse_bytes(size)) for size in sizes), sizes
+
+
+def test_the_largest_context_is_what_memory_allows_and_not_what_the_goal_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of(capsys, "llama-3.1-8b", "--goal", "balanced", "--device", "24GiB")
+    assert "context    32,768 tokens" in text
+    assert re.search(r"largest context (?!32,768)[\d,]+", text)

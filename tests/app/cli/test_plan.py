@@ -196,7 +196,7 @@ def test_a_context_that_llama_cpp_rounds_is_told_with_what_was_asked(
 def test_a_terminal_without_block_characters_gets_letters(
     starter_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.plan_text.symbols_for", lambda _: "ascii")
+    monkeypatch.setattr("app.cli.plan_output.symbols_for", lambda _: "ascii")
     text = text_of(capsys, starter_path)
     assert text.isascii()
     assert "+ fits" in text

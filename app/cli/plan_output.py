@@ -1,20 +1,25 @@
-"""A plan on standard output."""
+"""Plans and found configurations on standard output, by the same lines as on the screen."""
 
 import shutil
 import sys
+from collections.abc import Sequence
 
 from app.cli.console import Part, say
 from app.render.charts import GraphSymbols
-from app.render.lines import Line, Run
+from app.render.lines import EMPTY, Line, Run
 from app.render.plan import (
     command_lines,
     heading_line,
     n_columns,
     plan_lines,
     table_section,
+    warning_lines,
     warning_section,
 )
 from app.render.plan_changes import effect_lines
+from app.render.plan_lists import configuration_lines, goal_lines
+from engine.planning.fit import FitResult
+from engine.planning.measured import holders
 from engine.planning.planner import Plan, Planner
 from engine.planning.table import cost_table
 from engine.planning.what_if import what_ifs
@@ -30,31 +35,50 @@ COLORS = {
     "mem-free": "bright_black", "mem-over": "red",
 }  # fmt: skip
 """The terminal's own colours: a command knows no theme."""
-PLAIN = str.maketrans({"✓": "+", "✗": "x", "·": "-", "–": "-", "…": ".", "−": "-", "±": "+"})  # noqa: RUF001
+PLAIN = str.maketrans("✓✗·–…−±›", "+x--.-+>")  # noqa: RUF001  what a plan is written with
 """Letters for signs that a terminal without Unicode lacks."""
 BOLD = {"strong", "heading-minor", "bad"}
 
 
 def print_plan(plan: Plan, planner: Planner) -> None:
     """Print a plan, with colours where a terminal shows them."""
-    width = min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
+    width, symbols = _width(), symbols_for(sys.stdout.encoding)
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
-    symbols = symbols_for(sys.stdout.encoding)
-    lines = [heading_line(plan, width), *plan_lines(plan, width, symbols)]
     effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
-    for section in (
+    _print_sections(
+        [heading_line(plan, width), *plan_lines(plan, width, symbols)],
         table_section(table, width),
         effect_lines(effects, width),
         warning_section(plan, width),
         command_lines(plan, width),
-    ):
-        lines += [(), *section] if section else []
-    for line in lines:
-        say(*(_part(run, is_plain=symbols == "ascii") for run in _trimmed(line)))
+    )
+
+
+def print_fit(fit: FitResult) -> None:
+    """Print a found configuration, why it was found, its devices, and how to start it."""
+    width, symbols, plan = _width(), symbols_for(sys.stdout.encoding), fit.plan
+    programs = holders() if fit.request.machine.has_own_gpus else []
+    _print_sections(
+        [heading_line(plan, width)],
+        configuration_lines(fit.found.configuration, fit.model, width),
+        goal_lines(fit.found, width),
+        plan_lines(plan, width, symbols),
+        warning_section(plan, width),
+        [line for text in programs for line in warning_lines(text, width)],
+        command_lines(plan, width),
+    )
+
+
+def _print_sections(*sections: Sequence[Line]) -> None:
+    """Print lines, an empty one between two sections that hold something."""
+    is_plain = symbols_for(sys.stdout.encoding) == "ascii"
+    lines = [line for section in sections if section for line in (EMPTY, *section)]
+    for line in lines[1:]:
+        say(*(_part(run, is_plain=is_plain) for run in _trimmed(line)))
 
 
 def symbols_for(encoding: str | None) -> GraphSymbols:
-    """Give the characters that an encoding has: letters where it knows no blocks."""
+    """The characters that an encoding has: letters where it knows no blocks."""
     try:
         "█▓▒▚░·✓✗".encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -78,7 +102,8 @@ def _part(run: Run, *, is_plain: bool) -> Part:
     return text, style
 
 
-def _columns() -> int:
+def _width() -> int:
     # What goes into a pipe has the same width wherever it came from.
     is_terminal = sys.stdout.isatty()
-    return shutil.get_terminal_size((USUAL_WIDTH, 24)).columns if is_terminal else USUAL_WIDTH
+    columns = shutil.get_terminal_size((USUAL_WIDTH, 24)).columns if is_terminal else USUAL_WIDTH
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
