@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from app import paths
 from app.paths import settings_path
 from engine.cache.report import CacheSettings
 from engine.configuration import (
@@ -229,6 +230,11 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     except ValueError as error:
         return LoadedSettings(Settings(), f"{path} is not valid TOML ({error}): defaults are used")
     return _validated(content, text, path)
+
+
+def model_folders() -> tuple[Path, ...]:
+    """The folders that are scanned for models, those of the settings among them."""
+    return paths.model_folders(load_settings().settings.models.folders)
 
 
 def require_settings() -> Settings:

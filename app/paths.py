@@ -1,4 +1,4 @@
-"""Where kvchat keeps its files and looks for models; nothing is made before it is needed."""
+"""Where kvchat keeps its files and looks for models; no folder is made before it is needed."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,82 +10,82 @@ APP = "kvchat"
 
 
 def config_dir() -> Path:
-    """Give the folder of settings, presets and themes of the user."""
+    """The folder of settings, presets and themes of the user."""
     return Path(platformdirs.user_config_dir(APP, appauthor=False))
 
 
 def data_dir() -> Path:
-    """Give the folder of the chats and of installed models."""
+    """The folder of the chats and of installed models."""
     return Path(platformdirs.user_data_dir(APP, appauthor=False))
 
 
 def state_dir() -> Path:
-    """Give the folder of the logs and of what kvchat remembers about this machine."""
+    """The folder of the logs and of what kvchat remembers about this machine."""
     return Path(platformdirs.user_state_dir(APP, appauthor=False))
 
 
 def cache_dir() -> Path:
-    """Give the folder of what can be made again."""
+    """The folder of what can be made again."""
     return Path(platformdirs.user_cache_dir(APP, appauthor=False))
 
 
 def settings_path() -> Path:
-    """Give the settings file."""
+    """The settings file."""
     return config_dir() / "config.toml"
 
 
 def presets_dir() -> Path:
-    """Give the folder of the user's presets."""
+    """The folder of the user's presets."""
     return config_dir() / "presets"
 
 
 def themes_dir() -> Path:
-    """Give the folder of the user's themes."""
+    """The folder of the user's themes."""
     return config_dir() / "themes"
 
 
 def database_path() -> Path:
-    """Give the file of the chats."""
+    """The file of the chats."""
     return data_dir() / "chats" / "chats.db"
 
 
 def models_dir() -> Path:
-    """Give the folder that models are installed to."""
+    """The folder that models are installed to."""
     return data_dir() / "models"
 
 
 def header_cache_path() -> Path:
-    """Give the file that remembers what the headers of scanned models say."""
+    """The file that remembers what the headers of scanned models say."""
     return cache_dir() / "models.json"
 
 
 def remote_headers_dir() -> Path:
-    """Give the folder that keeps headers of models on other machines."""
+    """The folder that keeps headers of models on other machines."""
     return cache_dir() / "headers"
 
 
 def snapshots_dir() -> Path:
-    """Give the folder of the states that chats go on from without being computed again."""
+    """The folder of the snapshots from which chats continue without being computed again."""
     return cache_dir() / "states"
 
 
 def worker_log_path() -> Path:
-    """Give the log of the engine's process, llama.cpp's own lines in it."""
+    """The log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"
 
 
 def doctor_log_path() -> Path:
-    """Give the log of the engine's process that `kvchat doctor` starts."""
+    """The log of the engine's process that `kvchat doctor` starts."""
     return state_dir() / "doctor.log"
 
 
 def build_memory_path() -> Path:
-    """Give the file that remembers what crashes the installed build of llama.cpp."""
+    """The file that remembers what crashes the installed build of llama.cpp."""
     return state_dir() / "llama-build.json"
 
 
 def costs_path() -> Path:
-    """Give the file that keeps what rounds cost with each model on this machine."""
+    """The file that keeps what rounds cost with each model on this machine."""
     return state_dir() / "costs.json"
 
 
@@ -94,28 +94,18 @@ def calibration_path() -> Path:
     return data_dir() / "calibration.json"
 
 
-def model_folders(configured: Sequence[Path] | None = None) -> tuple[Path, ...]:
-    """Give the folders that are scanned for models, in order, each once; some may not exist.
+def model_folders(configured: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders that are scanned for models, in order, each once; some may not exist.
 
     Args:
-        configured: The folders of the settings; None reads the settings file for them.
+        configured: The folders of the settings.
     """
-    if configured is None:
-        configured = _configured_folders()
     folders = [*_environment_folders(), *configured, models_dir(), *_shared_folders()]
     return tuple(dict.fromkeys(Path(os.path.abspath(folder.expanduser())) for folder in folders))  # noqa: PTH100  links stay visible
 
 
 def _environment_folders() -> Iterator[Path]:
     return (Path(part) for part in os.environ.get("KVCHAT_MODELS", "").split(os.pathsep) if part)
-
-
-def _configured_folders() -> Sequence[Path]:
-    if not settings_path().exists():
-        return ()
-    from app.config import load_settings  # pydantic takes 0.1 s
-
-    return load_settings().settings.models.folders
 
 
 def _shared_folders() -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """The planner of this user: their models, and what logs taught about their cards."""
 
 from functools import partial
+from pathlib import Path
 
 from app import paths
 from engine.events import BufferSize
@@ -16,8 +17,14 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
         remembers: Whether estimates are kept, for a screen with a table.
     """
     return Planner(
-        sources=ModelSources(paths.model_folders, paths.remote_headers_dir()),
+        sources=ModelSources(_model_folders, paths.remote_headers_dir()),
         loaded=loaded,
         calibrations=partial(read_calibrations, paths.calibration_path()),
         remembers=remembers,
     )
+
+
+def _model_folders() -> tuple[Path, ...]:
+    from app.config import model_folders  # with the first model that is named without a folder
+
+    return model_folders()

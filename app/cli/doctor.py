@@ -43,11 +43,12 @@ def command(model: str | None, *, as_json: bool) -> None:
 
 
 def _checks(model: str | None) -> "Iterator[Check]":
+    from app.config import model_folders
     from app.doctor.checks import check_folders, check_gpu, check_terminal
     from app.doctor.llama_cpp import check_build, check_trial
     from engine.model.library import find_model, scan
 
-    folders = paths.model_folders()
+    folders = model_folders()
     named = None if model is None else find_model(model, folders)
     entries = scan(folders, cache_path=paths.header_cache_path())
     yield from check_terminal()

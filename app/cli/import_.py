@@ -108,11 +108,11 @@ def _model(name: str | None) -> tuple[str | None, int | None]:
     """The path and the layers of the model that is named."""
     if name is None:
         return None, None
-    from app import paths
+    from app.config import model_folders
     from engine.model.architecture import read_model
     from engine.model.library import find_model
 
-    path = find_model(name, paths.model_folders())
+    path = find_model(name, model_folders())
     return str(path), read_model(path).architecture.n_blocks
 
 

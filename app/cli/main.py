@@ -210,9 +210,10 @@ def _require_terminal(model: str | None) -> None:
     if not missing:
         return
     if model is not None:
+        from app.config import model_folders
         from engine.model.library import find_model
 
-        find_model(model, paths.model_folders())
+        find_model(model, model_folders())
     raise TerminalError(
         f"the chat fills a terminal, and standard {', '.join(missing)} is not one: start it in a "
         'terminal, or use `kvchat run "prompt"` for one answer without a screen'

@@ -35,9 +35,11 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is not None:
         return
+    from app.config import model_folders
+
     reading = SlowReading()
     entries = scan(
-        paths.model_folders(),
+        model_folders(),
         cache_path=paths.header_cache_path(),
         kinds=tuple(ModelKind),
         progress=reading.scanned,
@@ -195,8 +197,10 @@ def _short(folder: Path) -> str:
 
 
 def _print_where_to_put_models() -> None:
+    from app.config import model_folders
+
     tell("No GGUF model was found in these folders:")
-    for folder in paths.model_folders():
+    for folder in model_folders():
         tell(f"  {folder}")
     tell(
         "Put one into any of them, name another with KVCHAT_MODELS, or fetch a small one:\n"

@@ -66,6 +66,7 @@ def judged(
 ) -> JudgedPairs:
     """Judge all that the folders hold."""
     from app import paths
+    from app.config import model_folders
     from app.planning import user_planner
     from engine.model.header_cache import read_facts
     from engine.model.library import UnknownNameError, find_model, read_headers
@@ -79,7 +80,7 @@ def judged(
         path = take_model(model, planner, reading.header)
     target = planner.model(path)
     read = read_headers(
-        list(folders) or paths.model_folders(),
+        list(folders) or model_folders(),
         cache_path=None if folders else paths.header_cache_path(),
         progress=reading.scanned,
     )

@@ -19,8 +19,10 @@ def command(*, as_json: bool) -> None:
     width = max(map(len, files_and_folders()))
     for name, path in files_and_folders().items():
         say(f"{name:<{width}}  ", *_marked(path))
+    from app.config import model_folders
+
     say("\nscanned for models, in this order (KVCHAT_MODELS adds folders):")
-    for folder in paths.model_folders():
+    for folder in model_folders():
         say("  ", *_marked(folder))
 
 
@@ -43,9 +45,11 @@ def _marked(path: Path) -> tuple[Part, ...]:
 
 
 def _as_json() -> dict[str, object]:
+    from app.config import model_folders
+
     return {
         "places": {name: str(path) for name, path in files_and_folders().items()},
         "model_folders": [
-            {"path": str(folder), "exists": folder.is_dir()} for folder in paths.model_folders()
+            {"path": str(folder), "exists": folder.is_dir()} for folder in model_folders()
         ],
     }

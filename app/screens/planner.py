@@ -14,6 +14,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from app import paths
+from app.config import model_folders
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import refusal_lines
 from app.screens.dialogs import ask_line, confirm, report
@@ -447,7 +448,7 @@ class PlannerScreen(Screen[Configuration | None]):
         """List the models of this machine and of the catalogue."""
         from app.screens.planner_lists import PlanModelsScreen
 
-        setup, folders = self.setup, paths.model_folders()
+        setup, folders = self.setup, model_folders()
         now = None if setup is None else setup.configuration.model_path
         bench = partial(fit_context, setup, self.planner)
         self.app.push_screen(PlanModelsScreen(self._scan, folders, bench, now), self.open_model)
@@ -458,7 +459,7 @@ class PlannerScreen(Screen[Configuration | None]):
 
         now = setup.configuration
         beside = now.model_path.absolute().parent
-        folders = tuple(dict.fromkeys((*paths.model_folders(), beside)))
+        folders = tuple(dict.fromkeys((*model_folders(), beside)))
 
         def look() -> Sequence[ModelEntry]:
             return self._scan() if chooser == "draft" else _scan(folders, (FILE_KINDS[chooser],))
@@ -596,4 +597,4 @@ def _scan(
     folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
 ) -> Sequence[ModelEntry]:
     cache_path = paths.header_cache_path()
-    return scan(folders or paths.model_folders(), cache_path=cache_path, kinds=kinds)
+    return scan(folders or model_folders(), cache_path=cache_path, kinds=kinds)

@@ -12,6 +12,7 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 
 from app import paths
+from app.config import model_folders
 from app.planning import user_planner
 from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
@@ -242,7 +243,7 @@ class PresetsScreen(Screen[Configuration | None]):
         self._choose_model(chosen)
 
     def _choose_model(self, chosen: Callable[[Path | None], None]) -> None:
-        folders = paths.model_folders()
+        folders = model_folders()
         look = LibraryScan(folders, paths.header_cache_path())
         self.app.push_screen(FilesScreen("model", look, folders), chosen)
 

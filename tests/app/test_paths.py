@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from app import paths
+from app import config, paths
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_asking_where_things_are_makes_nothing(tmp_path: Path) -> None:
         paths.worker_log_path,
         paths.doctor_log_path,
         paths.build_memory_path,
-        paths.model_folders,
+        lambda: paths.model_folders(()),
     ):
         place()
     assert list(tmp_path.iterdir()) == []
@@ -52,16 +52,16 @@ def test_the_settings_file_names_folders(home: Path) -> None:
     path = paths.settings_path()
     path.parent.mkdir(parents=True)
     path.write_text('[models]\nfolders = ["~/mine"]\n')
-    assert home / "mine" in paths.model_folders()
+    assert home / "mine" in config.model_folders()
 
 
 def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert home / ".lmstudio" / "models" in paths.model_folders()
+    assert home / ".lmstudio" / "models" in paths.model_folders(())
     monkeypatch.setenv("HF_HOME", "/hf")
     monkeypatch.setenv("LLAMA_CACHE", "/llama")
-    assert {Path("/hf/hub"), Path("/llama")} <= set(paths.model_folders())
+    assert {Path("/hf/hub"), Path("/llama")} <= set(paths.model_folders(()))
     monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert Path("/hub") in paths.model_folders()
-    assert not [folder for folder in paths.model_folders() if "ollama" in str(folder).lower()]
+    assert Path("/hub") in paths.model_folders(())
+    assert not [folder for folder in paths.model_folders(()) if "ollama" in str(folder).lower()]

@@ -90,7 +90,7 @@ def test_the_starter_is_installed_where_models_are_found(
     monkeypatch.setattr(starter, "install_starter", install)
     assert run(["models", "install-starter"]) == 0
     assert asked
-    assert paths.models_dir() in paths.model_folders()
+    assert paths.models_dir() in paths.model_folders(())
     assert capsys.readouterr().err == "verifying\n"
 
 
