@@ -394,24 +394,7 @@ def _as_list(values: JsonObject) -> list[JsonObject]:
 
 
 def _dumped(parts: JsonObject) -> str:
-    """JSON with a line for each field."""
-    lines = ",\n".join(f"  {_json(name)}: {_part(part)}" for name, part in parts.items())
-    return f"{{\n{lines}\n}}\n"
-
-
-def _part(part: object) -> str:
-    listed = part.get("fields") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(listed, list) or not listed:
-        return _json(part)
-    others = "".join(
-        f"    {_json(name)}: {_json(value)},\n" for name, value in part.items() if name != "fields"
-    )
-    fields = ",\n".join(f"      {_json(each)}" for each in listed)
-    return f'{{\n{others}    "fields": [\n{fields}\n    ]\n  }}'
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(parts, indent=2, ensure_ascii=False) + "\n"
 
 
 FORMAT = Format(
