@@ -66,7 +66,7 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert shown.stdout == done.stdout
 
     again = kvchat(*arguments, "--prompts", "3")
-    assert "go on with it by --resume" in again.stderr
+    assert "continue it with --resume" in again.stderr
 
     more = kvchat(*arguments, "--prompts", "3", "--resume", str(json_path))
     assert more.returncode == 0, more.stderr
