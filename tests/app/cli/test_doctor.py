@@ -1,3 +1,5 @@
+"""`kvchat doctor` and `kvchat where`: the machine, and where files are."""
+
 import json
 import sys
 from pathlib import Path
@@ -39,3 +41,23 @@ def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
 def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["doctor", "no-such-model"]) == 1
     assert "no-such-model" in capsys.readouterr().err
+
+
+def test_where_lists_places_and_scanned_folders(home: Path) -> None:
+    (home / "models").mkdir()
+    done = kvchat("where")
+    assert done.returncode == 0
+    for part in ("settings", "chats.db", "presets", "themes", "logs", "KVCHAT_MODELS"):
+        assert part in done.stdout
+    assert f"  {home / 'models'}\n" in done.stdout
+    assert f"{home / '.lmstudio' / 'models'} (not there yet)" in done.stdout
+    assert [path.name for path in home.iterdir()] == ["models"]
+
+
+def test_where_gives_json(home: Path) -> None:
+    (home / "models").mkdir()
+    answer = json.loads(kvchat("where", "--json").stdout)
+    assert set(answer["places"]) == {
+        "settings", "presets", "themes", "chats", "models", "logs", "cache", "states",
+    }  # fmt: skip
+    assert {"path": str(home / "models"), "exists": True} in answer["model_folders"]

@@ -11,7 +11,9 @@ from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
 from app.store.records import NewChat
-from engine.configuration import SamplingSettings
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.errors import EngineError
+from engine.events import WorkerStopped
 from engine.requests import Message
 from tests.drafting_models import drafting_model
 from tests.fakes_client import ScriptedClient
@@ -133,3 +135,63 @@ def test_an_input_that_is_no_text_is_refused(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
     assert main.run(["run"]) == 2
     assert "standard input is no text in utf-8" in capsys.readouterr().err
+
+
+class Recorder:
+    """An engine that notes what it is asked to load and loads nothing."""
+
+    asked: Configuration | None = None
+
+    def __init__(self, **paths: object) -> None:
+        pass
+
+    def load(self, configuration: Configuration) -> None:
+        Recorder.asked = configuration
+        raise EngineError("nothing is loaded here")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(engine.process.client, "WorkerClient", Recorder)
+    presets = home / ".config" / "kvchat" / "presets"
+    presets.mkdir(parents=True)
+    (presets / "exact.toml").write_text(
+        'name = "exact"\n[speculation]\nverification = "match"\nstrict = true\n'
+    )
+    (presets.parent / "config.toml").write_text(
+        '[speculation]\nverification = "block"\nbonus_token = false\n'
+    )
+    return write(tmp_path / "model.gguf", header(llama_values()))
+
+
+def judged(recorded: Path, *arguments: str) -> tuple[str, bool, bool]:
+    Recorder.asked = None
+    assert main.run(["run", "hello", "--model", str(recorded), *arguments]) != 0
+    assert Recorder.asked is not None
+    settings: SpeculationSettings = Recorder.asked.speculation
+    return settings.verification, settings.bonus_token, settings.strict
+
+
+def test_config_says_how_drafts_are_judged_and_a_preset_takes_its_place(recorded: Path) -> None:
+    assert judged(recorded) == ("block", False, False)
+    assert judged(recorded, "--preset", "exact") == ("match", True, True)
+
+
+def test_the_command_line_has_the_last_word(recorded: Path) -> None:
+    flags = ["--verification", "rejection", "--bonus-token", "--strict"]
+    assert judged(recorded, *flags) == ("rejection", True, True)
+    other = ["--preset", "exact", "--no-strict", "--no-bonus-token"]
+    assert judged(recorded, *other) == ("match", False, False)
+
+
+def test_an_engine_that_hangs_in_a_reply_ends_the_command_though_it_starts_again(
+    client: ScriptedClient, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hung = WorkerStopped("The engine stopped answering", "for 15 s", None, will_restart=True)
+    client.generate = lambda request: client.emit(hung)  # type: ignore[method-assign]
+    assert main.run(asked("run", model)) == 1
+    assert "The engine stopped answering: for 15 s" in capsys.readouterr().err
+    assert client.is_closed
