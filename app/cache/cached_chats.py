@@ -28,7 +28,7 @@ def owner_of(chat_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CachedChat:
-    """The kept states of one chat, over all of its branches."""
+    """The snapshots of one chat, over all of its branches."""
 
     owner: str
     entries: tuple[CacheEntry, ...]
@@ -59,7 +59,7 @@ class CachedChat:
 
 
 def cached_chats(entries: Iterable[CacheEntry]) -> list[CachedChat]:
-    """Give the chats that something is kept of, those used last first; a shared state is in all."""
+    """The chats with snapshots, those used last first; a shared snapshot is in all of them."""
     by_owner: dict[str, list[CacheEntry]] = defaultdict(list)
     for entry in entries:
         for owner in entry.owners or (NOBODY,):
@@ -90,7 +90,7 @@ def _own(entries: Iterable[CacheEntry]) -> list[CacheEntry]:
 
 
 def _n_covered(entries: Iterable[CacheEntry]) -> int:
-    """Count tokens of stretches; of whole states, which all begin at 0, only the longest."""
+    """Tokens of stretches; of whole snapshots, which all begin at 0, only the longest."""
     n_whole = n_stretches = 0
     for entry in entries:
         if entry.start:
@@ -113,7 +113,7 @@ def forget_on_disk(owner: str) -> "Forgotten":
 
 
 def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
-    """Give the titles by number, and what kept them from being read."""
+    """The titles by number, and why they could not be read."""
     if not database.is_file():
         return {}, None
     try:

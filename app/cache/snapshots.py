@@ -37,8 +37,18 @@ class CachedModel:
         return sum(entry.file_bytes for entry in self.entries)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotCheck:
+    """What a check of one snapshot found."""
+
+    key: str
+    """Empty where the head of a file could not be read."""
+    problem: str | None = None
+    """What is wrong; None where nothing is."""
+
+
 def cached_models(folder: ColdFolder) -> list[CachedModel]:
-    """Give what a folder holds, the model used last first.
+    """What a folder holds, the model used last first.
 
     Raises:
         CacheStoreError: it cannot be read.
@@ -56,7 +66,7 @@ def cached_models(folder: ColdFolder) -> list[CachedModel]:
 
 
 def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
-    """Give the state with this key or, where there is only one, this beginning of a key.
+    """The snapshot with this key or, where there is only one, this beginning of a key.
 
     Raises:
         UnknownSnapshotError: none is meant, or more than one.
@@ -76,7 +86,7 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> ColdEntry:
 
 
 def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[ColdEntry]:
-    """Give a state and all that are of no use without it, the ends of lines first."""
+    """A snapshot and all that are of no use without it, the ends of lines first."""
     found, lines = [entry], {entry.state.line}
     for other in sorted(model, key=lambda each: each.state.start):
         if other.state.start and other.state.parent in lines and other != entry:
@@ -86,39 +96,25 @@ def with_continuations(model: Sequence[ColdEntry], entry: ColdEntry) -> list[Col
 
 
 def chat_numbers(entry: ColdEntry) -> list[int]:
-    """Give the numbers of the chats whose prompts passed through a state."""
+    """The numbers of the chats whose prompts passed through a snapshot."""
     numbers = (owner.removeprefix(CHAT) for owner in entry.state.owners if owner.startswith(CHAT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def chats_of(entry: ColdEntry, titles: Mapping[int, str]) -> list[str]:
-    """Give the chats of a state by title, or by number where there is none."""
+    """The chats of a snapshot by title, or by number where there is none."""
     return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
-
-
-def _used_at(entry: ColdEntry) -> float:
-    return entry.state.used_at
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotCheck:
-    """What a look at one state gave."""
-
-    key: str
-    """Empty where the head of a file could not be read."""
-    problem: str | None = None
-    """What is wrong; None where nothing is."""
 
 
 def verified(
     folder: ColdFolder, entries: Sequence[ColdEntry], *, tell: Callable[[int, int], None]
 ) -> list[SnapshotCheck]:
-    """Check states, damaged files that were found while listing them included.
+    """Check snapshots, damaged files that were found while listing them included.
 
     Args:
         folder: Where they lie; damaged ones are removed.
-        entries: The states.
-        tell: Is called with how many are done, of how many.
+        entries: The snapshots.
+        tell: Receives how many are done, of how many.
     """
     verdicts = [SnapshotCheck("", note) for note in folder.take_damaged()]
     for n_done, entry in enumerate(entries):
@@ -130,3 +126,7 @@ def verified(
             verdicts.append(SnapshotCheck(entry.state.key, str(error)))
     tell(len(entries), len(entries))
     return verdicts
+
+
+def _used_at(entry: ColdEntry) -> float:
+    return entry.state.used_at

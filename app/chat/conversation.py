@@ -57,7 +57,7 @@ N_PAST_TOKENS = 32_768
 LOCK_RETRY_S = 2.0
 """How often the lock of a chat that another kvchat writes is tried again, in seconds."""
 LEASED = 0
-"""In place of a chat's number, which is never 0."""
+"""Instead of the number of a chat, which is never 0."""
 WITHOUT_ENGINE = "ctrl+r tries once more, ctrl+o opens another model."
 
 
@@ -74,7 +74,7 @@ class EngineLease(Protocol):
         ...
 
     def take(self, event: Event) -> bool:
-        """Take an event; False for one that the conversation should have."""
+        """Handle an event; False for one that the conversation should have."""
         ...
 
 
@@ -523,7 +523,7 @@ class Conversation:
     # --- events ---
 
     def poll(self) -> ChatUpdate:
-        """Take what the engine said since the last call."""
+        """Handle what the engine said since the last call, and return what changed."""
         for event in self.client.poll():
             if self.lease is not None and self.lease.take(event):
                 continue

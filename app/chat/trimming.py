@@ -176,7 +176,7 @@ class Summariser:
             self._end(None, why)
 
     def take(self, event: Event) -> bool:
-        """Take an event; False for one that the chat should have."""
+        """Handle an event; False for one that the chat should have."""
         if not self._is_running or isinstance(event, ENGINE_EVENTS):
             return False
         match event:

@@ -1,4 +1,8 @@
-"""Answers one prompt alternately in two ways of drafting, and keeps the pairs."""
+"""Answers one prompt alternately with two ways of drafting, and keeps the pairs.
+
+The engine serves one request at a time, so the replies come one after the other; which side begins
+changes from pair to pair, since a machine that becomes warm is slower for the second.
+"""
 
 import time
 from collections.abc import Callable
@@ -67,7 +71,7 @@ class Answer:
         return self.tally.n_emitted / elapsed_s
 
     def take(self, event: Event) -> None:
-        """Take in one event of this reply."""
+        """Count one event of this reply."""
         match event:
             case PromptReady():
                 self._began = self._clock()
@@ -171,7 +175,7 @@ class Comparison:
             self._end(why)
 
     def take(self, event: Event) -> bool:
-        """Take in an event; False for one that was not of this comparison."""
+        """Handle an event; False for one that was not of this comparison."""
         if self._running is None or isinstance(event, ENGINE_EVENTS):
             return False
         answer = self.shown[self._running]
@@ -196,10 +200,10 @@ class Comparison:
         self.shown = [None, None]
         self._begin(len(self.pairs) % 2)
 
-    def _begin(self, place: int) -> None:
-        self._running = place
-        self.shown[place] = Answer(self.sides[place], self._clock)
-        self._client.set_speculation(self.sides[place].settings)
+    def _begin(self, index: int) -> None:
+        self._running = index
+        self.shown[index] = Answer(self.sides[index], self._clock)
+        self._client.set_speculation(self.sides[index].settings)
         self._client.generate(self.request)
 
     def _next(self) -> None:

@@ -14,7 +14,7 @@ MAX_TOKENS = 256
 
 
 def obstacle(controller: Conversation) -> str | None:
-    """Give why nothing can be compared now, None where it can."""
+    """Why nothing can be compared now; None where it can."""
     if controller.is_replying:
         return "A reply is under way: esc stops it, then the two can be compared."
     if controller.is_leased:
@@ -31,7 +31,7 @@ def obstacle(controller: Conversation) -> str | None:
 
 
 def prompt_of(controller: Conversation, composed: str) -> str:
-    """Give the text to answer: what stands in the composer, else the last question of the chat."""
+    """The text to answer: that of the composer, else the last question of the chat."""
     if composed.strip():
         return composed
     question = controller.history.last(Speaker.USER)
@@ -41,7 +41,7 @@ def prompt_of(controller: Conversation, composed: str) -> str:
 def request_of(
     controller: Conversation, composed: str, *, max_tokens: int = MAX_TOKENS
 ) -> GenerationRequest | None:
-    """Give the request that both sides answer, with the chat before it; None without a question.
+    """The request that both sides answer, with the chat before it; None without a question.
 
     Raises:
         StoreError: If the chat cannot be read.
@@ -73,7 +73,7 @@ def _past_replies(controller: Conversation) -> tuple[tuple[int, ...], ...]:
 
 
 def _answers_of(controller: Conversation, question_id: int) -> list[tuple[int, ...]]:
-    """Give the replies to a question: drafts copied from those would be right for no reason."""
+    """The replies to a question: drafts copied from those would be right for no reason."""
     reply = controller.history.last(Speaker.MODEL)
     if reply is None or reply.parent_id != question_id:
         return []

@@ -9,6 +9,8 @@ from engine.presets.library import list_presets
 from engine.presets.preset import read_preset
 from engine.speculation.registry import with_predictor
 
+_RULES = (ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED)
+
 
 class SideError(EngineError):
     """A side was written in a way that says nothing."""
@@ -54,12 +56,12 @@ class Side:
 
 
 def plain_side(settings: SpeculationSettings) -> Side:
-    """Give plain decoding, all else as in `settings`."""
+    """Plain decoding, all else as in `settings`."""
     return Side(replace(settings, predictor=PredictorName.OFF))
 
 
 def speculative_side(settings: SpeculationSettings) -> Side:
-    """Give what is on, or where nothing is on all sources under the automatic rule."""
+    """The settings that are on; where nothing is, all sources under the automatic rule."""
     if settings.predictor is not PredictorName.OFF:
         return Side(settings)
     automatic = ControllerName.AUTO
@@ -136,7 +138,7 @@ class SideChoice:
 def side_choices(
     predictors: tuple[str, ...], settings: SpeculationSettings, presets_dir: Path
 ) -> list[SideChoice]:
-    """Give the sides to choose from.
+    """The sides to choose from.
 
     Of a preset only the part about drafting is used: the model stays loaded as it is. Presets whose
     predictor this model cannot use are left out.
@@ -159,6 +161,3 @@ def side_choices(
         if entry.problem is None
     ]
     return here + [choice for choice in presets if choice.side.settings.predictor in predictors]
-
-
-_RULES = (ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED)

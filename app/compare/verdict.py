@@ -11,7 +11,7 @@ from engine.events import Finished
 from engine.speculation.divergence import first_divergence
 
 N_WORDS = 4
-"""Words that are shown before the place where texts part, and behind it."""
+"""Words that are shown before and after the point where texts diverge."""
 NEAR_ONE = 0.02
 """Ratios this near to 1 are called the same speed."""
 
@@ -66,7 +66,7 @@ class Divergence:
     before: str
     """The last words that both have."""
     first: str
-    """How the first reply goes on; empty where it ends."""
+    """How the first reply continues; empty where it ends."""
     second: str
     margin: float | None
     """By how many logits the first side's token was ahead of the next best there."""
@@ -85,7 +85,7 @@ class Identity:
 
 
 def speed_of(pairs: Sequence[Pair]) -> Speed | None:
-    """Give the ratios of speed, None before a pair has them."""
+    """The ratios of speed; None before a pair has them."""
     ratios = [ratio for pair in pairs if (ratio := _ratio(pair)) is not None]
     if not ratios:
         return None
@@ -98,12 +98,12 @@ def speed_of(pairs: Sequence[Pair]) -> Speed | None:
 
 
 def _most_gain(tallies: Sequence[Tally]) -> float | None:
-    """Give the tokens of a round, which is what drafts gain where a batch costs what one does."""
+    """Tokens of a round, which is what drafts gain where a batch costs no more than one token."""
     return max((each.tokens_per_round for each in tallies if each.tokens_per_round), default=None)
 
 
 def _most_loss(first: Sequence[Tally], second: Sequence[Tally]) -> float | None:
-    """Give the least ratio that drafts explain, those of the second side or of the first."""
+    """The least ratio that drafts explain, those of the second side or of the first."""
     if not _n_verified(second):
         gain = _most_gain(first)
         return None if gain is None else 1 / gain
@@ -123,12 +123,12 @@ def _n_verified(tallies: Sequence[Tally]) -> int:
 
 
 def has_drafts(pairs: Sequence[Pair]) -> bool:
-    """Tell whether a drafted token was verified in any reply; without one there is no gain."""
+    """Whether a drafted token was verified in any reply; without one there is no gain."""
     return any(_n_verified([pair.first.tally, pair.second.tally]) for pair in pairs)
 
 
 def identity_of(pairs: Sequence[Pair]) -> Identity | None:
-    """Give whether the replies of each pair are the same, None before there is a pair."""
+    """Whether the replies of each pair are the same; None before there is a pair."""
     if not pairs:
         return None
     divergences = [divergence_of(pair) for pair in pairs]
@@ -142,7 +142,7 @@ def identity_of(pairs: Sequence[Pair]) -> Identity | None:
 
 
 def divergence_of(pair: Pair) -> Divergence | None:
-    """Give where the replies of a pair part, None where they are the same."""
+    """Where the replies of a pair diverge; None where they are the same."""
     first, second = pair.first, pair.second
     token = first_divergence(_ids(first.finished), _ids(second.finished))
     if token is None:
@@ -168,7 +168,7 @@ def _ids(finished: Finished | None) -> tuple[int, ...]:
 
 
 def _n_shared(one: str, other: str) -> int:
-    """Give the length of the common start, back to the start of a word."""
+    """The length of the common start, back to the start of a word."""
     pairs = zip(one, other, strict=False)
     shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
     word = max(one.rfind(" ", 0, shared), one.rfind("\n", 0, shared))
@@ -183,7 +183,7 @@ JsonValue = dict[str, object]
 
 
 def as_values(comparison: Comparison) -> JsonValue:
-    """Give conditions, every pair and the verdict; times are in seconds, speeds in tokens/s."""
+    """A comparison as plain values: conditions, pairs and verdict, in seconds and tokens/s."""
     speed = speed_of(comparison.pairs)
     identity = identity_of(comparison.pairs)
     return {

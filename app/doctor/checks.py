@@ -15,6 +15,10 @@ from engine.memory.units import GIB, format_bytes
 from engine.model.library import ModelEntry
 
 Status = Literal["ok", "note", "fail"]
+LITTLE_BYTES = 1 << 30
+NO_BYTES = 32 << 20
+COLUMNS, LINES = 80, 24
+GOOD_COLUMNS, GOOD_LINES = 120, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,6 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
             "--no-binary llama-cpp-python llama-cpp-python",
         )
     return Check("gpu", "ok", detail)
-
-
-LITTLE_BYTES = 1 << 30
-NO_BYTES = 32 << 20
 
 
 def check_folders(entries: Sequence[ModelEntry]) -> Iterator[Check]:
@@ -130,10 +130,6 @@ def _nearest_existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-COLUMNS, LINES = 80, 24
-GOOD_COLUMNS, GOOD_LINES = 120, 36
-
-
 def check_terminal() -> Iterator[Check]:
     """Check size, colours and characters of the terminal that this runs in."""
     yield _size(is_terminal=all(s.isatty() for s in (sys.stdin, sys.stdout, sys.stderr)))
@@ -142,7 +138,7 @@ def check_terminal() -> Iterator[Check]:
 
 
 def check_colors(environment: Mapping[str, str]) -> Check:
-    """Say how many colours the terminal claims to have."""
+    """Check how many colours the terminal claims to have."""
     term = environment.get("TERM", "")
     if "NO_COLOR" in environment:
         return Check("colours", "note", "NO_COLOR is set: the screen is black and white", None)
@@ -159,7 +155,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
 
 
 def check_characters(encoding: str) -> Check:
-    """Say whether box and bar characters can be written."""
+    """Check whether box and bar characters can be written."""
     if encoding.lower().replace("-", "") == "utf8":
         return Check("characters", "ok", "UTF-8")
     return Check(

@@ -98,7 +98,7 @@ def check_trial(
 
 
 def trial_configuration(model: Path) -> Configuration:
-    """Give the smallest context that a few tokens need."""
+    """The smallest context that a few tokens need."""
     return Configuration(
         model_path=model,
         n_ctx=TRIAL_N_CTX,
@@ -107,7 +107,7 @@ def trial_configuration(model: Path) -> Configuration:
 
 
 def rebuild_advice(exit_code: int | None) -> str:
-    """Say how to build llama.cpp again, by what ended the process."""
+    """How to build llama.cpp again, by what ended the process."""
     if exit_code == -signal.SIGILL:
         return f"it was built for another processor, build it here: `make llama`, or {REINSTALL}"
     if exit_code == -signal.SIGSEGV and _has_amx():

@@ -382,7 +382,7 @@ class ChatStore:
         }
 
     def _lock_new_chat(self, left: Sequence[int]) -> None:
-        """Take the first new chat that no kvchat has, those with a text before others."""
+        """Lock the first new chat that no kvchat has, those with a text before others."""
         for index in chain(left, count()):
             self._new_lock, self._new_index = self._lock(f"new-{index}"), index
             if self._new_lock is not None:

@@ -101,7 +101,7 @@ def _copy(source: sqlite3.Connection, into: sqlite3.Connection, table: str) -> N
 
 
 def _readable(source: sqlite3.Connection, query: str) -> Iterator[tuple[object, ...]]:
-    """Give the rows up to the first that cannot be read."""
+    """The rows up to the first that cannot be read."""
     try:
         yield from source.execute(query)
     except (sqlite3.Error, UnicodeDecodeError):

@@ -111,8 +111,8 @@ CREATE TABLE drafts (
 )
 """
 
-# Each kvchat that is open has a new chat of its own, at a place that it locks.
-PLACES_OF_NEW_CHATS = "ALTER TABLE drafts ADD COLUMN place INTEGER NOT NULL DEFAULT 0"
+# Each kvchat that is open has a new chat of its own, whose number it locks.
+NUMBERS_OF_NEW_CHATS = "ALTER TABLE drafts ADD COLUMN place INTEGER NOT NULL DEFAULT 0"
 
 STEPS: tuple[str, ...] = (
     CHATS_AND_MESSAGES,
@@ -120,7 +120,7 @@ STEPS: tuple[str, ...] = (
     ARCHIVE_AND_CONTEXT,
     SEARCH,
     DRAFTS,
-    PLACES_OF_NEW_CHATS,
+    NUMBERS_OF_NEW_CHATS,
 )
 """Step i takes a database from version i to version i + 1."""
 
@@ -144,7 +144,7 @@ def upgrade(connection: sqlite3.Connection, path: Path, steps: Sequence[str] = S
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Give the number of steps that the database has seen."""
+    """The number of steps that the database has seen."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
@@ -164,7 +164,7 @@ def _take_steps(connection: sqlite3.Connection, path: Path, steps: Sequence[str]
 
 
 def statements_of(step: str) -> Iterator[str]:
-    """Give the statements of a step one by one; a trigger, semicolons and all, is one of them.
+    """The statements of a step one by one; a trigger, semicolons and all, is one of them.
 
     `executescript` would end the transaction that an upgrade is.
     """

@@ -38,13 +38,13 @@ class Wanted:
         """Whether a text that is given in small letters holds it."""
         if not all(word in lowered for word in self._lowered):
             return False
-        return not self.is_phrase or any(True for _ in self._places(self._lowered_pattern, lowered))
+        return not self.is_phrase or any(True for _ in self._spans(self._lowered_pattern, lowered))
 
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Give where it lies in `text`: start and end of each place."""
-        return self._places(self._pattern, text)
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each occurrence in `text`."""
+        return self._spans(self._pattern, text)
 
-    def _places(self, pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    def _spans(self, pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         spans = (match.span() for match in pattern.finditer(text))
         return (span for span in spans if not self.is_phrase or _is_whole(text, *span))
 
@@ -75,13 +75,13 @@ class Query:
         return all(each.is_in(lowered) for each in self.wanted)
 
     def first(self, text: str) -> int:
-        """Give where the first of the wanted things begins in `text`, 0 where none is in it."""
-        found = (next(each.places(text), None) for each in self.wanted)
-        return min((place[0] for place in found if place is not None), default=0)
+        """Where the first of the wanted things begins in `text`; 0 where none is in it."""
+        found = (next(each.spans(text), None) for each in self.wanted)
+        return min((span[0] for span in found if span is not None), default=0)
 
     def ranges(self, text: str) -> list[tuple[int, int]]:
-        """Give where the wanted things lie in `text`: start and end, in order, none overlapping."""
-        found = sorted(place for each in self.wanted for place in each.places(text))
+        """Start and end of the wanted things in `text`, in order, none overlapping."""
+        found = sorted(span for each in self.wanted for span in each.spans(text))
         ranges: list[tuple[int, int]] = []
         for start, end in found:
             if ranges and start <= ranges[-1][1]:
@@ -96,7 +96,7 @@ class Query:
         return [word for word in self._words() if len(word) < TERM_LENGTH]
 
     def terms(self) -> list[str]:
-        """Give terms of the index that every message with this query in it has."""
+        """Terms of the index that every message with this query in it has."""
         runs = (
             word[start : start + TERM_LENGTH]
             for word in self._words()
@@ -130,23 +130,23 @@ def parse_query(text: str) -> Query:
 
 
 def _border(left: str, right: str) -> list[str]:
-    """Give the terms that a blank or two between two characters make."""
+    """The terms that a blank or two between two characters make."""
     return [f"{left}{blank}{end}" for blank in BLANKS for end in (right, *BLANKS)]
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    """Whether a place in a text begins and ends where words do."""
+    """Whether a part of a text begins and ends where words do."""
     return not (_joins(text, start) or _joins(text, end))
 
 
-def _joins(text: str, place: int) -> bool:
-    """Whether the characters before and behind a place belong to one word."""
-    around = text[max(0, place - 1) : place + 1]
+def _joins(text: str, index: int) -> bool:
+    """Whether the characters before and at an index belong to one word."""
+    around = text[max(0, index - 1) : index + 1]
     return len(around) == 2 and all(map(_IN_WORD.match, around))
 
 
 def after(word: str) -> str:
-    """Give the least text that follows every text beginning with `word`."""
+    """The least text that sorts after every text beginning with `word`."""
     code = ord(word[-1]) + 1
     return word[:-1] + chr(0xE000 if code == 0xD800 else min(code, 0x10FFFF))
 
@@ -181,7 +181,7 @@ class SearchHit:
     snippet: str
     """One line of the text around what was found."""
     marked: tuple[tuple[int, int], ...]
-    """Where it was found in `snippet`: start and end of each place, in characters."""
+    """Where it was found in `snippet`: start and end of each occurrence, in characters."""
     created_at: float
     """Of the message, or of the chat; seconds since the epoch."""
     is_on_shown_path: bool
@@ -217,7 +217,7 @@ SELECT node FROM shown
 
 
 def search(db: sqlite3.Connection, text: str, limit: int) -> list[SearchHit]:
-    """Give where everything in `text` is found: titles, then messages, the newest first.
+    """Where everything in `text` is found: titles, then messages, the newest first.
 
     Args:
         db: A connection to the database.
@@ -258,7 +258,7 @@ def _titles(db: sqlite3.Connection, query: Query) -> Iterator[SearchHit]:
 
 
 def _messages(db: sqlite3.Connection, query: Query) -> Iterator[int]:
-    """Give the messages that hold everything wanted, the newest first."""
+    """The messages that hold everything wanted, the newest first."""
     if expression := _expression(query):
         yield from _indexed(db, query, expression, BEYOND)
         return
@@ -275,7 +275,7 @@ def _messages(db: sqlite3.Connection, query: Query) -> Iterator[int]:
 
 
 def _expression(query: Query) -> str:
-    """Give what the index is asked for, in FTS5's words; empty where every word is too short."""
+    """The query for the index, in FTS5's words; empty where every word is too short."""
     borders = (f"({_any_of(terms)})" for terms in query.borders())
     return " AND ".join([*map(quoted, query.terms()), *borders])
 
@@ -285,7 +285,7 @@ def _any_of(terms: Iterable[str]) -> str:
 
 
 def _indexed(db: sqlite3.Connection, query: Query, expression: str, before: int) -> Iterator[int]:
-    """Give the messages of the index that hold everything, and the replies that are not in it."""
+    """The messages of the index that hold everything, and the replies that are not in it."""
     unended = list(_holding(db.execute(_WITHOUT_END, (before,)), query))
     for found in _holding(db.execute(_INDEXED, (expression, before)), query):
         while unended and unended[-1] > found:
@@ -310,7 +310,7 @@ def _variants(db: sqlite3.Connection, words: Sequence[str]) -> str | None:
 
 
 def _shown(db: sqlite3.Connection, chat_ids: Iterable[int], first: int) -> set[int]:
-    """Give the messages from `first` on that lie on the shown paths of chats."""
+    """The messages from `first` on that are on the shown paths of chats."""
     # A parent is older than what hangs below it, so older ones need not be walked up to.
     rows = db.execute(_SHOWN.format(ids=_listed(chat_ids), first=first))
     return {row["node"] for row in rows}
@@ -336,7 +336,7 @@ def _message_hit(row: sqlite3.Row, query: Query, shown: set[int]) -> SearchHit:
 
 
 def _snippet(text: str, query: Query) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Give one line around what was found first, and where things were found in it."""
+    """One line around what was found first, and where things were found in it."""
     start = max(0, query.first(text) - LEAD)
     cut = text[start : start + SNIPPET_LENGTH]
     line = re.sub(r"\s+", " ", cut).strip()

@@ -35,7 +35,7 @@ class Writer:
     """Runs closures one after another on a connection of its own, each in a transaction.
 
     Whoever asks waits `patience_s` seconds at most: while another program writes the database, a
-    job of `run` is then given up, and one of `run_surely` goes on without the caller.
+    job of `run` is then given up, and one of `run_surely` continues without the caller.
     Partial replies are kept back up to `FLUSH_S` seconds, the newest of a message replacing the
     ones before. What fails there is given to `on_error`, once until a write succeeds again;
     without a handler the next `run` raises it.
@@ -80,7 +80,7 @@ class Writer:
         """Run `job` in a transaction, and wait for a busy database as long as it takes.
 
         Gives what it returns, or None where the caller's patience is over: it is done later then,
-        and `on_error` is told if that fails.
+        and `on_error` receives the error if that fails.
 
         Raises:
             StoreError: As `run` does, except for a busy database.
@@ -108,7 +108,7 @@ class Writer:
             self._report(error)
 
     def later(self, job: Callable[[sqlite3.Connection], None]) -> None:
-        """Run `job` in a transaction soon; returns at once, and what fails is told as above."""
+        """Run `job` in a transaction soon; returns at once, and errors are reported as above."""
         if not self._is_closed:
             self._jobs.put(lambda: self._try(job))
 
@@ -222,7 +222,7 @@ class Writer:
                     self._report(store_error(error, self._path))
 
     def _commit(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Do a job in the transaction that was begun, and end that."""
+        """Run a job in the transaction that was begun, and end that."""
         try:
             result = job(self._connection)
             self._connection.execute("COMMIT")
@@ -271,7 +271,7 @@ def _begins(future: "Future[T]") -> bool:
 
 
 def _wake() -> None:
-    """Do nothing: the writer only looks at its clock again."""
+    """An empty job, after which the writer looks at its clock again."""
 
 
 def _update_partials(connection: sqlite3.Connection, partials: dict[int, _Partial]) -> None:
