@@ -18,10 +18,9 @@ from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.dry_run import DryRun
 from engine.model.catalog import CatalogEntry, entries, find_entry
-from engine.model.ggml_types import GGML_TYPES
+from engine.model.ggml_types import TYPE_NUMBERS
 from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
 
-TYPE_IDS = {kind.name: number for number, kind in GGML_TYPES.items()}
 U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
 NORMAL, CONTROL = 1, 3
 WIDE_KEYS = ("ple.head_offsets", "ple.head_vocab_sizes", "ple.layer_multipliers")
@@ -78,7 +77,7 @@ def _tensor(tensor: TensorInfo) -> bytes:
     return (
         _text(tensor.name)
         + struct.pack(f"<I{n_dimensions}Q", n_dimensions, *tensor.shape)
-        + struct.pack("<IQ", TYPE_IDS[tensor.type.name], tensor.offset)
+        + struct.pack("<IQ", TYPE_NUMBERS[tensor.type.name], tensor.offset)
     )
 
 

@@ -232,14 +232,16 @@ def _results_seed() -> bytes:
 
 
 @cache
-def _model() -> Path:
+def _model_file() -> Path:
     return write(
         _folder() / "m.gguf", header(llama_values(), [("t", (64, 3), 0, 0)]), data_bytes=768
     )
 
 
 def _headers(data: bytes) -> Iterator[str]:
-    facts = HeaderCache(_file(data, "headers.json")).facts(_model(), _model().stat().st_size)
+    facts = HeaderCache(_file(data, "headers.json")).facts(
+        _model_file(), _model_file().stat().st_size
+    )
     texts = (facts.architecture, facts.file_type, facts.problem, facts.identity)
     yield from filter(None, texts)
     if facts.vocabulary is not None and facts.reads is not None:
@@ -249,7 +251,7 @@ def _headers(data: bytes) -> Iterator[str]:
 def _headers_seed() -> bytes:
     path = _file(b"", "headers.json")
     kept = HeaderCache(path)
-    kept.facts(_model(), _model().stat().st_size)
+    kept.facts(_model_file(), _model_file().stat().st_size)
     kept.save()
     return path.read_bytes()
 
@@ -278,7 +280,7 @@ def _calibrations_seed() -> bytes:
 
 def _small_files(data: bytes) -> Iterator[str]:
     yield str(BuildMemory(_file(data, "build.json")).extra_buffers_crash)
-    yield FileHashes(_file(data, "digests.json")).digest(_model())
+    yield FileHashes(_file(data, "digests.json")).digest(_model_file())
 
 
 def _remote(data: bytes) -> Iterator[str]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from engine.errors import ModelFileError
-from engine.model.ggml_types import FILE_TYPES, GGML_TYPES, GgmlType
+from engine.model.ggml_types import FILE_TYPES, TYPES_BY_NAME, GgmlType
 from engine.model.layouts.tables import Shape
 from engine.validation import nearest
 
-BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}
 DEFAULTS = {
     "F32": "f32", "F16": "f16", "BF16": "bf16", "Q8_0": "q8_0",
     "Q4_0": "q4_0", "Q4_1": "q4_1", "Q5_0": "q5_0", "Q5_1": "q5_1",
@@ -115,7 +114,7 @@ def tensor_types(mix: Mix, tensors: Sequence[Shape]) -> tuple[GgmlType, ...]:
             f"a model of the catalogue has no {mix.quantization!r}: {hint} are "
             f"{', '.join(QUANTIZATIONS)}"
         )
-    return tuple(BY_NAME[name] for name in _names(mix, tensors))
+    return tuple(TYPES_BY_NAME[name] for name in _names(mix, tensors))
 
 
 def kept_type(
@@ -204,7 +203,7 @@ def _use_more_bits(layer: int, n_layers: int) -> bool:
 def _output_type(mix: Mix, shape: tuple[int, ...], default: str) -> str:
     if mix.quantization == "MXFP4_MOE" or mix.architecture == "falcon":
         return "q8_0"
-    if shape[0] % BY_NAME[default].block_size or default == "q8_0":
+    if shape[0] % TYPES_BY_NAME[default].block_size or default == "q8_0":
         return "q8_0"
     return "q6_K"
 
@@ -272,7 +271,7 @@ def _plain_type(mix: Mix, role: Role, default: str) -> str:
 
 def _fitting(kind: str, shape: tuple[int, ...]) -> str:
     """A type whose blocks divide the row."""
-    if shape[0] % BY_NAME[kind].block_size == 0:
+    if shape[0] % TYPES_BY_NAME[kind].block_size == 0:
         return kind
     smaller = FALLBACKS.get(kind, kind)
-    return smaller if shape[0] % BY_NAME[smaller].block_size == 0 else "f16"
+    return smaller if shape[0] % TYPES_BY_NAME[smaller].block_size == 0 else "f16"
