@@ -4,7 +4,8 @@
 
 `shapes.py` writes the headers from what llama.cpp's own loader asks for. Each model is compared in
 drawn configurations, on the CPU and on stand-in GPUs. Named files alone are compared where some are
-given; `--misfits FILE` writes what is off with the command that plans it.
+given; `--misfits FILE` writes what is off with the command that plans it. `--held-out FOLDER` adds
+models of other seeds (`shapes.py FOLDER --first 1`), which formulas and ranges were not fitted to.
 """
 
 import argparse
@@ -62,23 +63,31 @@ def main() -> None:
         script = Path(__file__).with_name("shapes.py")
         command = [sys.executable, str(script), str(options.folder), "--llama-cpp"]
         subprocess.run([*command, str(options.llama_cpp)], check=True)
-    rows_path = options.folder / "rows.jsonl"
-    known = known_answers(rows_path)
-    truth = Truth(built_stand_in(options.llama_cpp, rows_path), dict(known))
-    rows = []
-    with rows_path.open("a", encoding="utf-8") as file:
-        for path in options.models or sorted(options.folder.glob("*.gguf")):
-            for row in rows_of(path, truth, drawn_cases(path.stem, N_CPU, N_GPU)):
-                rows.append(row)
-                if "truth" in row and row["key"] not in known:
-                    file.write(json.dumps(row) + "\n")
+    rows = _rows(options.folder, options.llama_cpp, options.models)
+    held_out = _rows(options.held_out, options.llama_cpp) if options.held_out else []
     found, placed = comparisons(rows), device_comparisons(rows)
     if options.misfits:
         options.misfits.write_text("\n".join(misfits(rows, found, placed)) + "\n", encoding="utf-8")
     if options.docs:
-        options.docs.write_text("\n".join(_page(rows, found, placed)) + "\n", encoding="utf-8")
+        lines = _page(rows, found, placed, held_out)
+        options.docs.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for goal, is_met, text in goals(found, placed):
         print(f"{'met' if is_met else 'NOT'}  {goal}: {text}")
+
+
+def _rows(folder: Path, source: Path, models: list[Path] | None = None) -> list[Row]:
+    """The rows of a folder's models; what llama.cpp says is asked once and kept there."""
+    rows_path = folder / "rows.jsonl"
+    known = known_answers(rows_path)
+    truth = Truth(built_stand_in(source, rows_path), dict(known))
+    rows = []
+    with rows_path.open("a", encoding="utf-8") as file:
+        for path in models or sorted(folder.glob("*.gguf")):
+            for row in rows_of(path, truth, drawn_cases(path.stem, N_CPU, N_GPU)):
+                rows.append(row)
+                if "truth" in row and row["key"] not in known:
+                    file.write(json.dumps(row) + "\n")
+    return rows
 
 
 def goals(found: list[Comparison], placed: list[Comparison]) -> list[Goal]:
@@ -169,7 +178,9 @@ def _line(c: Comparison, term: str) -> str:
     )
 
 
-def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) -> Iterator[str]:
+def _page(
+    rows: list[Row], found: list[Comparison], placed: list[Comparison], held_out: list[Row]
+) -> Iterator[str]:
     both, alone = refusals(rows)
     models = {c.model for c in (*found, *placed)}
     yield INTRODUCTION
@@ -182,6 +193,8 @@ def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
     yield f"- {both} further cases are refused by both sides, {len(alone)} by one"
     yield ""
     yield from goal_table(goals(found, placed))
+    if held_out:
+        yield from _held_out(held_out)
     yield "## By architecture"
     yield ""
     yield "`in range` is the share of cases with compute buffers in the range that is printed."
@@ -196,6 +209,20 @@ def _page(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
         yield _table_row(name, group, by_device.get(name, []))
     yield ""
     yield from _left(rows, found, placed)
+
+
+def _held_out(rows: list[Row]) -> Iterator[str]:
+    """The same table of models that formulas and ranges were not fitted to."""
+    found, placed = comparisons(rows), device_comparisons(rows)
+    n_models = len({c.model for c in (*found, *placed)})
+    yield "## Models of other seeds"
+    yield ""
+    yield (
+        f"Formulas and ranges were looked after on the models above; {n_models} of other seeds, "
+        f"with {len(found)} cases on the CPU and {len(placed)} devices, were only measured."
+    )
+    yield ""
+    yield from goal_table(goals(found, placed))
 
 
 def _size(model: str) -> str:
@@ -265,6 +292,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("models", nargs="*", type=Path, help="files of shapes.py; without any, all")
     parser.add_argument("--llama-cpp", type=Path, required=True, help="source of that llama.cpp")
     parser.add_argument("--folder", type=Path, default=SCRATCH, help="headers and rows")
+    parser.add_argument("--held-out", type=Path, help="folder with models of other seeds")
     parser.add_argument("--docs", type=Path, help="write the page here")
     parser.add_argument("--misfits", type=Path, help="write what is off here")
     return parser.parse_args()

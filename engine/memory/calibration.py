@@ -48,7 +48,7 @@ Calibrations = Mapping[str, Calibration]
 
 
 def card_name(name: str) -> str:
-    """Give a card's name as llama.cpp prints it: `NVIDIA GeForce RTX 3090` is `RTX 3090`.
+    """A card's name as llama.cpp prints it: `NVIDIA GeForce RTX 3090` is `RTX 3090`.
 
     The number that tells several cards of a plan apart is no part of it.
     """
@@ -59,7 +59,7 @@ def card_name(name: str) -> str:
 
 
 def overhead_bytes(device: Device, known: Calibrations) -> int | None:
-    """Give what was measured beyond buffers on a card of this name; None where nothing was."""
+    """What was measured beyond buffers on a card of this name; None where nothing was."""
     found = known.get(card_name(device.name))
     return None if found is None else found.overhead_bytes
 
@@ -87,7 +87,7 @@ def calibrate(log: ServerLog, planned: Estimate) -> dict[str, Calibration]:
 
 
 def _beside(row: DeviceMemory, log: ServerLog) -> int:
-    """Give what a draft model and a projector hold: the breakdown is of the target alone."""
+    """What a draft model and a projector hold: the breakdown is of the target alone."""
     return sum(b.nbytes for b in log.buffers if b.owner != "target" and b.device == row.name)
 
 
@@ -115,7 +115,7 @@ def _factor(row: DeviceMemory, log: ServerLog, planned: Estimate) -> float | Non
 
 
 def calibrated(planned: Estimate, known: Calibrations) -> Estimate:
-    """Put what was measured on cards of the same names into an estimate."""
+    """An estimate with what was measured on cards of the same names."""
     devices = tuple(_calibrated_device(device, known) for device in planned.devices)
     return replace(planned, devices=devices)
 

@@ -52,19 +52,19 @@ class Card:
         return self.ram_bytes is not None
 
     def device(self) -> Device:
-        """Give the card as a GPU that is all free."""
+        """The card as a GPU that is all free."""
         return Device(self.name, "gpu", self.memory_bytes, self.memory_bytes, self.is_unified)
 
 
 @cache
 def all_cards() -> tuple[Card, ...]:
-    """Give every card of the table; machines once for each size of their memory."""
+    """Every card of the table; machines once for each size of their memory."""
     table = tomllib.loads(CARDS_PATH.read_text(encoding="utf-8"))["cards"]
     return tuple(card for entry in table for card in _cards(entry))
 
 
 def find_card(name: str) -> Card:
-    """Give a card by its name: `RTX 4090`, `4090`, `rx 7900 xtx`, `M4 Max 64GB`.
+    """The card of a name: `RTX 4090`, `4090`, `rx 7900 xtx`, `M4 Max 64GB`.
 
     Maker, upper case and spaces do not matter; the size is needed where a card is sold in several.
 
@@ -95,7 +95,7 @@ def _by_key() -> dict[str, tuple[Card, ...]]:
 
 
 def _keys(name: str) -> set[str]:
-    """Give the keys of a name: with and without its family, with and without its size."""
+    """The keys of a name: with and without its family, with and without its size."""
     whole, bare = _key(name), _key(SIZE.sub("", name))
     return {whole, bare, FAMILY.sub("", whole), FAMILY.sub("", bare)}
 
@@ -139,7 +139,7 @@ def planned_devices(
     has_gpu: bool = True,
     instructions: Instructions | None = None,
 ) -> tuple[Device, ...]:
-    """Give the devices of a machine that is planned for: what is not said is that of this one.
+    """The devices of a machine that is planned for: what is not said is that of this one.
 
     Sizes come before cards, and the main memory last, as llama.cpp counts devices.
 
@@ -179,7 +179,7 @@ def _with_cpu(found: tuple[Device, ...], instructions: Instructions | None) -> t
 
 
 def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:
-    """Give cards as devices; llama.cpp's number tells two of a kind apart."""
+    """Cards as devices; llama.cpp's number tells two of a kind apart."""
     return tuple(
         replace(card.device(), name=f"GPU {index} · {card.name}")
         for index, card in enumerate(cards, first)

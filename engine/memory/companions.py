@@ -76,7 +76,7 @@ def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placemen
 
 
 def projector_graph_bytes(projector: GgufFile) -> int:
-    """Give a rough size of the buffers that encode one image."""
+    """A rough size of the buffers that encode one image."""
     width = projector.integer("clip.vision.embedding_length") or 0
     n_patches = PATCH_LIMIT
     image = projector.integer("clip.vision.image_size")

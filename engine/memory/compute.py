@@ -55,7 +55,7 @@ STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """Give the bytes of the largest compute buffer; `n_outputs` is the most rows with logits."""
+    """The bytes of the largest compute buffer; `n_outputs` is the most rows with logits."""
     return max(
         layers_bytes(architecture, shape),
         logits_bytes(architecture, shape, n_outputs),
@@ -63,7 +63,7 @@ def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int)
 
 
 def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """Give the buffer of the output layer: logits, and the hidden states they come from."""
+    """The buffer of the output layer: logits, and the hidden states they come from."""
     n_rows = shape.n_graph_tokens
     if not architecture.gives_all_logits:
         n_rows = min(n_rows, n_outputs)
@@ -73,7 +73,7 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer of the layers without the output layer."""
+    """The buffer of the layers without the output layer."""
     widths = [
         feed_forward_width(architecture),
         experts_width(architecture),
@@ -90,7 +90,7 @@ def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def streams_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what hyper-connections hold beside their streams while they mix them.
+    """What hyper-connections hold beside their streams while they mix them.
 
     Fused, the normed streams and the mixed ones; unfused (HY 4) a copy more. Qwen 4 adds n-grams.
     """
@@ -102,7 +102,7 @@ def streams_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer of a next-token head: attention over joined states.
+    """The buffer of a next-token head: attention over joined states.
 
     The rest of its block runs for the rows alone that give logits.
     """
@@ -111,7 +111,7 @@ def head_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer of attention: its activations, masks, and scores where they are stored.
+    """The buffer of attention: its activations, masks, and scores where they are stored.
 
     Without flash attention there is a score for every head and cell of the widest span; with it
     there is an f16 copy of a layer's f32 cache.
@@ -128,7 +128,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def encoded_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what T5's encoder hands to the decoder: as many tokens as the header's context has.
+    """What T5's encoder hands to the decoder: as many tokens as the header's context has.
 
     Without flash attention keys, values and transposed values of all of them are there too.
     """
@@ -137,14 +137,14 @@ def encoded_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def kernel_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what is there while a kernel attends: queries, results, and hidden states."""
+    """What is there while a kernel attends: queries, results, and hidden states."""
     layers = architecture.distinct_layers
     heads = max((layer.n_heads * layer.k_head_dim for layer in layers), default=0)
     return shape.n_graph_tokens * (2 * heads + 2 * architecture.d_hidden) * FLOAT_BYTES
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the scores of one token that are stored; 0 with flash attention.
+    """The scores of one token that are stored; 0 with flash attention.
 
     Biased by position they are stored three times, beside the distances that the biases are for.
     """
@@ -159,7 +159,7 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def feed_forward_width(architecture: Architecture) -> int:
-    """Give the elements of one token in a dense block: inner activations and hidden states."""
+    """The elements of one token in a dense block: inner activations and hidden states."""
     widths = architecture.widths
     if widths.is_gated:
         n_inner, n_beside = 3, 3 if widths.is_normed_behind else 4
@@ -171,7 +171,7 @@ def feed_forward_width(architecture: Architecture) -> int:
 
 
 def experts_width(architecture: Architecture) -> int:
-    """Give the elements of one token in a block of experts.
+    """The elements of one token in a block of experts.
 
     The experts' outputs fit where gate and up projections were, unless they are wider than both.
     """
@@ -190,7 +190,7 @@ def experts_width(architecture: Architecture) -> int:
 
 
 def attention_width(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the elements of one token in attention: queries, their results, keys and values.
+    """The elements of one token in attention: queries, their results, keys and values.
 
     Latent attention takes queries into the latent space and results out of it.
     """
@@ -209,7 +209,7 @@ def attention_width(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def _split_width(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what is there beside fused queries, keys and values.
+    """What is there beside fused queries, keys and values.
 
     Rotated queries and keys, or the normed hidden states that they come from. For a quantised
     cache queries and values are turned by a Hadamard matrix.
@@ -226,7 +226,7 @@ def _split_width(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer of a recurrent block: its projections, or a token's mixtures (RWKV)."""
+    """The buffer of a recurrent block: its projections, or a token's mixtures (RWKV)."""
     if not architecture.states:
         return 0
     widths, d_hidden = architecture.widths, architecture.d_hidden
@@ -252,7 +252,7 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def _linear_attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the buffer of MiniMax's lightning attention: each slot's tokens against each other."""
+    """The buffer of MiniMax's lightning attention: each slot's tokens against each other."""
     n_tokens = shape.n_graph_tokens
     width = 2 * architecture.widths.linear_attention + 2 * architecture.d_hidden
     scores = 3 * architecture.n_heads * n_tokens // max(1, shape.n_slots)
@@ -280,7 +280,7 @@ def is_turned(architecture: Architecture, shape: CacheShape) -> bool:
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the attention masks: one for dense layers, one for sliding ones."""
+    """The attention masks: one for dense layers, one for sliding ones."""
     size = HALF_BYTES if shape.flash_attention else FLOAT_BYTES
     return shape.n_graph_tokens * _mask_span(architecture, shape) * size
 
@@ -307,12 +307,12 @@ def _kind(architecture: Architecture) -> Kind:
 
 
 def output_bytes(architecture: Architecture, n_outputs: int) -> int:
-    """Give the bytes of the rows that logits are copied to, in the memory of the CPU."""
+    """The bytes of the rows that logits are copied to, in the memory of the CPU."""
     return n_outputs * architecture.n_vocab * FLOAT_BYTES
 
 
 def _mask_span(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the cells that a token's masks span."""
+    """The cells that a token's masks span."""
     if architecture.attends_in_batch:
         return shape.n_graph_tokens
     layers = architecture.distinct_layers

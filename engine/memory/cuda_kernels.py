@@ -91,7 +91,7 @@ def has_cuda_kernel(architecture: Architecture) -> bool:
 
 
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
-    """Give the kinds of layers that CUDA has no flash-attention kernel for."""
+    """The kinds of layers that CUDA has no flash-attention kernel for."""
     layers = dict.fromkeys(attending_layers(architecture))
     return tuple(layer for layer in layers if not _has_kernel(architecture, layer))
 
@@ -120,7 +120,7 @@ def _has_kernel(architecture: Architecture, layer: Layer) -> bool:
 
 
 def _value_dim(architecture: Architecture, layer: Layer) -> int:
-    """Give the elements of a value head; where values are views of keys, those of the view."""
+    """The elements of a value head; where values are views of keys, those of the view."""
     return layer.v_head_dim or max(architecture.v_head_dims, default=0)
 
 
@@ -164,7 +164,7 @@ def cast_shape(shape: CacheShape) -> CacheShape:
 
 
 def cast_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the f16 copy of the largest layer's f32 keys and values that the graph itself makes.
+    """The f16 copy of the largest layer's f32 keys and values that the graph itself makes.
 
     It does so on every device (`build_attn_mha`); values that are views are copied beside the keys.
     """
@@ -177,7 +177,7 @@ def cast_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def cuda_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the f16 copy of the largest layer's cache that CUDA's prefill makes behind the result.
+    """The f16 copy of the largest layer's cache that CUDA's prefill makes behind the result.
 
     Of every type but f16, and f32 that is cast before; views are not copied again (since llama.cpp
     pull request 23907).

@@ -189,9 +189,9 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
 def with_measured(
     planned: Estimate, buffers: tuple[MeasuredBuffer, ...], draft: Model | None = None
 ) -> Estimate:
-    """Put what llama.cpp laid out in the place of formulas; where it told nothing, those stay.
+    """An estimate of what llama.cpp laid out; where it says nothing, formulas stay.
 
-    Only for an estimate of the devices that llama.cpp found. A cache is told as one number: where
+    Only for an estimate of the devices that llama.cpp found. A cache comes as one number: where
     several devices hold it, they share it as the formula says, or else as they share the weights.
 
     Args:
@@ -213,9 +213,9 @@ def with_measured(
 
 
 def device_of(buffer: MeasuredBuffer, devices: tuple[DeviceEstimate, ...]) -> str | None:
-    """Give the name of the device that a buffer lies on.
+    """The name of the device that a buffer lies on.
 
-    A cache that is told without one lies where only one device has any. Everything of the host,
+    A cache that comes without one lies where only one device has any. Everything of the host,
     pinned and repacked buffers too, lies on the CPU.
     """
     if not buffer.device:

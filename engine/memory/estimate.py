@@ -61,7 +61,7 @@ def estimate(
     draft: Model | None = None,
     companions: Companions | None = None,
 ) -> Estimate:
-    """Say what a configuration costs; `draft` is the model of `configuration.draft`.
+    """What a configuration costs; `draft` is the model of `configuration.draft`.
 
     Raises:
         PresetError: a combination that llama.cpp refuses.
@@ -97,7 +97,7 @@ def shape_for(
     target: Target,
     devices: tuple[Device, ...],
 ) -> CacheShape:
-    """Give the cache that the target opens for a model: flash attention only where it has it."""
+    """The cache that the target opens for a model: flash attention only where it has it."""
     shape = cache_shape(configuration)
     is_possible = architecture.has_flash_attention and not falls_off_flash_attention(
         architecture, configuration, devices
@@ -112,7 +112,7 @@ def shape_for(
 
 
 def cache_shape(configuration: Configuration) -> CacheShape:
-    """Give the cache that every target opens; flash attention `auto` is on where it is needed."""
+    """The cache that every target opens; flash attention `auto` is on where it is needed."""
     return CacheShape(
         n_ctx=configuration.n_ctx,
         n_ubatch=min(configuration.n_batch, configuration.n_ubatch),
@@ -126,7 +126,7 @@ def cache_shape(configuration: Configuration) -> CacheShape:
 
 
 def n_outputs(configuration: Configuration, target: Target) -> int:
-    """Give the most rows of logits in one batch: `n_outputs_max` of the target program."""
+    """The most rows of logits in one batch: `n_outputs_max` of the target program."""
     if target == "kvchat":
         return configuration.n_rows
     n_draft = max(configuration.speculation.n_draft_of_server, configuration.n_mtp_draft)
@@ -134,7 +134,7 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
 
 
 def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the bytes of cache and state that one further slot takes.
+    """The bytes of cache and state that one further slot takes.
 
     Slots of their own cells get as many as the others have. Where cells are shared a further slot
     takes none, save for the windows and states that llama.cpp keeps for each.
@@ -151,7 +151,7 @@ def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def slots_text(
     architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
 ) -> str:
-    """Say what kvchat's slots share, and the price of a further one."""
+    """What kvchat's slots share, and the price of a further one."""
     shape = shape_for(architecture, configuration, "kvchat", devices)
     price, n_slots = slot_bytes(architecture, shape), shape.n_slots
     if shape.kv_unified:

@@ -28,7 +28,7 @@ def estimator(
     draft: Model | None = None,
     companions: Companions | None = None,
 ) -> Estimator:
-    """Give the estimate as a function of the configuration alone."""
+    """The estimate as a function of the configuration alone."""
     return lambda configuration: estimate(
         model, configuration, devices, target=target, draft=draft, companions=companions
     )
@@ -37,7 +37,7 @@ def estimator(
 def max_n_ctx(
     configuration: Configuration, cost: Estimator, *, n_ctx_limit: int, margin_bytes: int = 0
 ) -> int | None:
-    """Give the largest context up to a limit that fits, in steps of 256; None where none does.
+    """The largest context up to a limit that fits, in steps of 256; None where none does.
 
     The cost never falls when the context grows, so the steps are bisected.
     """

@@ -49,7 +49,7 @@ class MemoryLimit:
 def devices(
     *, vram_bytes: tuple[int, ...] = (), ram_bytes: int | None = None
 ) -> tuple[Device, ...]:
-    """Give the GPUs, then the CPU; sizes name memory to plan for instead of what was found.
+    """The GPUs, then the CPU; sizes name memory to plan for instead of what was found.
 
     Raises:
         HardwareError: a size is zero or negative.
@@ -65,7 +65,7 @@ def devices(
 
 
 def usable_devices() -> tuple[Device, ...]:
-    """Give the devices that the installed llama.cpp can use: no GPU where it was built without."""
+    """The devices that the installed llama.cpp can use: no GPU where it was built without."""
     return devices() if has_gpu_backend() else (find_cpu(),)
 
 
@@ -114,7 +114,7 @@ def find_cpu() -> Device:
 
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Give the tightest limit on this process's memory; None where there is none."""
+    """The tightest limit on this process's memory; None where there is none."""
     found = [limit for group in _groups(root) if (limit := _limit(group)) is not None]
     if not found:
         return None
@@ -144,7 +144,7 @@ def _cpu(total_bytes: int, free_bytes: int) -> Device:
 
 
 def _groups(root: Path) -> list[Path]:
-    """Give the folders of the process's memory group and of those above it."""
+    """The folders of the process's memory group and of those above it."""
     mounted = root / "sys/fs/cgroup"
     groups = []
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -170,7 +170,7 @@ def _limit(group: Path) -> MemoryLimit | None:
 
 
 def _reclaimable(group: Path) -> int:
-    """Give the bytes of file pages that nobody uses now: they go before anything is refused."""
+    """The bytes of file pages that nobody uses now: they go before anything is refused."""
     fields = dict(
         line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line
     )

@@ -86,7 +86,7 @@ class CacheShape:
 
 
 def kv_type(name: KVTypeName) -> GgmlType:
-    """Give a cache type by its name.
+    """The cache type of a name.
 
     Raises:
         PresetError: there is no such type.
@@ -108,7 +108,7 @@ def pad(n: int) -> int:
 
 
 def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    """Give the bytes of each layer that owns a cache, by its index.
+    """The bytes of each layer that owns a cache, by its index.
 
     Without flash attention values are stored transposed, padded to the widest layer. Indexers of
     sparse attention keep a second cache of every token.
@@ -123,7 +123,7 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
 def layers_kv_bytes(
     architecture: Architecture, layers: Mapping[int, Layer], shape: CacheShape
 ) -> dict[int, int]:
-    """Give the bytes of some layers of a model, unchecked."""
+    """The bytes of some layers of a model, unchecked."""
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
     widest = architecture.v_width_max
     sizes = {}
@@ -139,7 +139,7 @@ def layers_kv_bytes(
 
 
 def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    """Give the bytes of each recurrent layer's state, by its index: float32, a row for each slot.
+    """The bytes of each recurrent layer's state, by its index: float32, a row for each slot.
 
     With `n_rollback` each slot keeps that many rows more, to take drafted tokens back
     (`src/llama-memory-recurrent.cpp`).

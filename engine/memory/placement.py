@@ -66,7 +66,7 @@ def place(
 
 
 def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
-    """Give the device of an override: `CPU`, or a GPU by its number.
+    """The device of an override: `CPU`, or a GPU by its number.
 
     Raises:
         PresetError: there is no such device.
@@ -165,7 +165,7 @@ def _used_gpus(configuration: Configuration, gpus: tuple[Device, ...]) -> tuple[
 
 
 def _bounds(configuration: Configuration, gpus: tuple[Device, ...]) -> list[float]:
-    """Give the end of each GPU's share, from 0 to 1."""
+    """The end of each GPU's share, from 0 to 1."""
     shares = [float(gpu.free_bytes) for gpu in gpus]
     if configuration.tensor_split and len(gpus) > 1:
         if len(configuration.tensor_split) > len(gpus):

@@ -127,7 +127,7 @@ class Compared:
 
 
 def read_server_log(path: Path) -> ServerLog:
-    """Give what the last run in a log allocated.
+    """What the last run in a log allocated.
 
     Raises:
         LogError: the file cannot be read, or no line of it tells of memory.
@@ -146,7 +146,7 @@ def read_server_log(path: Path) -> ServerLog:
 
 
 def parse_server_log(lines: Iterable[str]) -> ServerLog:
-    """Give what the last run in the lines of a log allocated.
+    """What the last run in the lines of a log allocated.
 
     Raises:
         LogError: they are no text, or tell of more than any run has.
@@ -167,7 +167,7 @@ def parse_server_log(lines: Iterable[str]) -> ServerLog:
 
 
 def compare_log(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
-    """Give every term that was planned or measured, in the order of devices and terms.
+    """Every term that was planned or measured, in the order of devices and terms.
 
     GPUs are matched by their number, everything in main memory with the CPU. Overhead is in no
     log and left out.
@@ -191,7 +191,7 @@ def compare_log(planned: Estimate, log: ServerLog) -> tuple[Compared, ...]:
 
 
 def settings_that_differ(planned: Estimate, log: ServerLog) -> tuple[str, ...]:
-    """Say where the log is of another configuration than the one that is planned."""
+    """Where the log is of another configuration than the one that is planned."""
     configuration = planned.configuration
     wanted = {
         "n_ctx": planned.n_ctx,
@@ -218,7 +218,7 @@ def _lines(file: TextIOWrapper) -> Iterator[str]:
 
 
 def _json_row(line: str) -> dict[str, object] | None:
-    """Give a row of `--log-jsonl`; None for a line that was cut off, or text with a brace."""
+    """A row of `--log-jsonl`; None for a line that was cut off, or text with a brace."""
     try:
         row = parse_json(line)
     except ValueError:
@@ -227,7 +227,7 @@ def _json_row(line: str) -> dict[str, object] | None:
 
 
 class _Run:
-    """What one run has told so far.
+    """What the log says of one run so far.
 
     A context prints its compute buffers again whenever it lays its graph out anew, so the last ones
     count; caches and weights of several devices or kinds add up.
@@ -243,7 +243,7 @@ class _Run:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether a buffer was told."""
+        """Whether the log named a buffer."""
         return bool(self._kept or self._graphs)
 
     def read(self, text: str) -> None:
@@ -274,7 +274,7 @@ class _Run:
             raise LogError(f"the log tells of more than {MAX_FACTS:,} buffers in one run")
 
     def log(self) -> ServerLog:
-        """Give what was told."""
+        """What the lines read so far say."""
         buffers = (*self._kept, *self._graphs.values())
         return ServerLog(buffers, tuple(self._rows.values()), self._settings)
 

@@ -14,7 +14,7 @@ HALF_BYTES = 2
 
 
 def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attending: int) -> int:
-    """Give the widest place of attention that looks at chosen tokens, without the masks.
+    """The widest place of attention that looks at chosen tokens, without the masks.
 
     Args:
         architecture: A model, with an indexer or without.
@@ -40,7 +40,7 @@ def sparse_attention_bytes(architecture: Architecture, shape: CacheShape, attend
 
 
 def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the zeros that open the mask to chosen tokens: all layers' are there from the start."""
+    """The zeros that open the mask to chosen tokens: all layers' are there from the start."""
     indexer = architecture.indexer
     if indexer is None or architecture.name == "minimax-m3":
         return 0
@@ -55,7 +55,7 @@ def choices_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def _chosen_cells_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the scores, the indexer's own mask (f16), and the mask of what was chosen.
+    """The scores, the indexer's own mask (f16), and the mask of what was chosen.
 
     Without flash attention the latter is filled and added in f32, and values are transposed.
     """
@@ -68,7 +68,7 @@ def _chosen_cells_bytes(architecture: Architecture, shape: CacheShape) -> int:
 
 
 def transposed_values_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give the copy of a layer's latent values: attention without kernels needs rows."""
+    """The copy of a layer's latent values: attention without kernels needs rows."""
     layers = architecture.distinct_layers
     v_dim = max(architecture.v_head_dims, default=0)
     v_dim = max([v_dim, *(layer.v_width for layer in layers)])
@@ -77,7 +77,7 @@ def transposed_values_bytes(architecture: Architecture, shape: CacheShape) -> in
 
 
 def _blocks_bytes(architecture: Architecture, indexer: Indexer, shape: CacheShape) -> int:
-    """Give the masks of chosen blocks for each head of an indexer (MiniMax M3).
+    """The masks of chosen blocks for each head of an indexer (MiniMax M3).
 
     They are expanded from blocks to cells, one stream behind the other, and transposed: twice
     there, beside the causal mask in f32. llama.cpp attends to everything without flash attention,
@@ -94,7 +94,7 @@ def _blocks_bytes(architecture: Architecture, indexer: Indexer, shape: CacheShap
 
 
 def _pooled_scores_bytes(indexer: Indexer, shape: CacheShape) -> int:
-    """Give the scores of pooled keys, expanded to cells and transposed (Qwen 4).
+    """The scores of pooled keys, expanded to cells and transposed (Qwen 4).
 
     Or the keys that are pooled: a row for each cell of all streams, and two of the pooled.
     """
@@ -109,7 +109,7 @@ def _pooled_scores_bytes(indexer: Indexer, shape: CacheShape) -> int:
 def _pooled_latents_bytes(
     architecture: Architecture, indexer: Indexer, shape: CacheShape, attending: int
 ) -> int:
-    """Give attention to pools of tokens: the cells of chosen pools as a mask (GLM 5.3).
+    """Attention to pools of tokens: the cells of chosen pools as a mask (GLM 5.3).
 
     Or the keys and gates of all cells, of which softmax makes pooled keys.
     """
@@ -125,7 +125,7 @@ def _pooled_latents_bytes(
 
 
 def _compressed_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """Give what spans the compressed cache: masks, and keys beside those of the window.
+    """What spans the compressed cache: masks, and keys beside those of the window.
 
     DeepSeek V4 joins both in one tensor; without flash attention values are transposed too.
     """

@@ -77,7 +77,7 @@ class DeviceEstimate:
         return self.device.free_bytes - self.total_bytes - self.shared_bytes
 
     def term(self, kind: TermKind) -> Term:
-        """Give one part, zero bytes where the device has none of it."""
+        """One part, zero bytes where the device has none of it."""
         return self.terms.get(kind, NOTHING)
 
 
@@ -141,7 +141,7 @@ class Ledger:
                 self.add(gpu, TermKind.OVERHEAD, GPU_OVERHEAD_BYTES, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:
-        """Give what each device holds; main memory also has the parts of GPUs that share it."""
+        """What each device holds; main memory also has the parts of GPUs that share it."""
         found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
         shared = sum(each.total_bytes for each in found if each.device.is_unified)
         return tuple(

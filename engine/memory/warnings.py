@@ -72,14 +72,14 @@ def warnings_for(
     *,
     is_kvchat: bool = True,
 ) -> tuple[str, ...]:
-    """Give a sentence for each thing that the user should know before loading."""
+    """A sentence for each thing that the user should know before loading."""
     now = Situation(model, configuration, shape, devices, is_kvchat)
     found = [text for rule in RULES if (text := rule(now))]
     return (*found, *(f"{now.architecture.name}: {doubt}" for doubt in now.architecture.doubts))
 
 
 def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | None:
-    """Say what a context beyond training needs; None where it is within."""
+    """What a context beyond training needs; None where it is within."""
     scaling = rope_scaling(model, n_ctx_slot)
     if scaling is None:
         return None
@@ -95,7 +95,7 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
 
 
 def rope_scaling(model: Model, n_ctx_slot: int) -> RopeScaling | None:
-    """Give the scaling that a context of one slot needs; None within what was trained on."""
+    """The scaling that a context of one slot needs; None within what was trained on."""
     trained = model.architecture.n_ctx_train
     if n_ctx_slot <= trained:
         return None
@@ -191,7 +191,7 @@ def _no_experts(now: Situation) -> str:
 
 
 def _unused_main_gpu(now: Situation) -> str:
-    """Warn of a main GPU where all GPUs share the layers, as llama.cpp does unless told."""
+    """Warn of a main GPU where all GPUs share the layers, as llama.cpp does by default."""
     if not now.configuration.main_gpu or now.configuration.split_mode == "none":
         return ""
     return (

@@ -140,7 +140,7 @@ def weights_of(
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
-    """Give the pattern of the experts that stay in main memory: all below zero, None for none."""
+    """The pattern of the experts that stay in main memory: all below zero, None for none."""
     if not 0 <= n_cpu_moe < MAX_LAYERS:
         return EXPERTS
     layers = "|".join(map(str, range(n_cpu_moe)))
@@ -150,7 +150,7 @@ def expert_pattern(n_cpu_moe: int) -> str | None:
 def override_rules(
     overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> list[tuple[re.Pattern[str], str]]:
-    """Give the patterns in the order in which llama.cpp tries them, each with its device.
+    """The patterns in the order in which llama.cpp tries them, each with its device.
 
     Raises:
         PresetError: a pattern is no regular expression.
@@ -190,12 +190,12 @@ def _is_quick(pattern: str) -> bool:
 
 
 def overridden(name: str, rules: list[tuple[re.Pattern[str], str]]) -> str | None:
-    """Give the device that the first matching rule names; None where none matches."""
+    """The device that the first matching rule names; None where none matches."""
     return next((device for pattern, device in rules if pattern.search(name)), None)
 
 
 def layer_of(name: str, n_blocks: int) -> int | None:
-    """Give the layer whose device a tensor follows; None for those of input and output."""
+    """The layer whose device a tensor follows; None for those of input and output."""
     match = LAYER.match(name)
     if match and int(match[1]) < n_blocks:
         return int(match[1])
@@ -223,7 +223,7 @@ def _tied_embeddings(file: GgufFile) -> TensorInfo | None:
 
 
 def _output_as_embeddings(file: GgufFile) -> TensorInfo | None:
-    """Give the output layer of which CodeShell makes its embeddings where a file has none."""
+    """The output layer of which CodeShell makes its embeddings where a file has none."""
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if file.architecture != "codeshell" or "token_embd.weight" in tensors:
         return None
