@@ -192,8 +192,8 @@ def warning_lines(text: str, width: int) -> list[Line]:
     """A warning, broken into lines behind its sign."""
     parts = wrap(visible(text), max(width - 2, 10)) or [""]
     return [
-        (Run("! " if place == 0 else "  ", "warn"), Run(part, "warn"))
-        for place, part in enumerate(parts)
+        (Run("! " if index == 0 else "  ", "warn"), Run(part, "warn"))
+        for index, part in enumerate(parts)
     ]
 
 
@@ -225,7 +225,7 @@ def command_lines(plan: Plan, width: int) -> list[Line]:
 
 
 def _flags(arguments: list[str]) -> list[str]:
-    """Join each flag with its value."""
+    """Each flag with its value."""
     groups: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or not groups:

@@ -59,7 +59,7 @@ def knob_sheet(
     height: int,
     arrows: Arrows | None = None,
 ) -> KnobSheet:
-    """Lay the panel out: rows that scroll, a problem under its row, and at the bottom the help."""
+    """The panel: rows that scroll, a problem under its row, and at the bottom the help."""
     foot = _foot(knobs[state.selected], setup, facts, arrows, width)
     problem = _problem(state.problem, width) if state.problem else []
     room = max(height - len(foot) - len(problem), min(LEAST_ROWS, height))

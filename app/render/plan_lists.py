@@ -81,8 +81,8 @@ def goal_lines(found: SearchResult, width: int) -> list[Line]:
 def _item(sign: str, text: str, width: int, style: str = "") -> list[Line]:
     parts = wrap(visible(text), max(width - 2, 10)) or [""]
     return [
-        (Run(f"{sign if place == 0 else ' '} ", "accent"), Run(part, style))
-        for place, part in enumerate(parts)
+        (Run(f"{sign if index == 0 else ' '} ", "accent"), Run(part, style))
+        for index, part in enumerate(parts)
     ]
 
 
@@ -153,7 +153,7 @@ COMMENT_MARKS = ("#", ";")
 def export_lines(
     format_: Format, request: ExportRequest, exported: Exported, width: int
 ) -> list[Line]:
-    """Give the text, wrapped, and behind it companions and what stands in no comment."""
+    """The text, wrapped, then its companions and the notes that have no comment to stand in."""
     lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
     for companion in exported.companions:
         lines += [EMPTY, (Run(companion.file_name, "heading-minor"),)]
@@ -167,7 +167,7 @@ def export_lines(
 
 
 def place_line(format_: Format, request: ExportRequest, exported: Exported) -> Line:
-    """Say what the file is called and where it would be installed."""
+    """What the file is called and where it would be installed."""
     name = Run(format_.file_name(request), "strong")
     if exported.install_path is None:
         return (name,)

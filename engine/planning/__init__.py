@@ -1,1 +1,1 @@
-"""What is planned and what it costs, for the command and the screen; no Textual."""
+"""What to choose: plans, knobs, what-ifs and the search, for screen, commands and scripts."""

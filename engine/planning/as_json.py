@@ -12,7 +12,7 @@ MAX_CONTEXTS = 16
 
 
 def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
-    """Give a plan as what `json.dumps` takes; sizes are bytes."""
+    """A plan as what `json.dumps` takes; sizes are bytes."""
     file = plan.model.file
     table = cost_table(plan, planner.estimator(plan.setup), MAX_CONTEXTS)
     effects = what_ifs(plan, planner, planner.facts_of(plan.setup))
@@ -54,7 +54,7 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
 
 
 def _range(term: Term) -> list[int]:
-    """Give the least and the most that a number may be: twice the same where it is sure."""
+    """The least and the most that a number may be: twice the same where it is sure."""
     low = term.nbytes if term.low_bytes is None else term.low_bytes
     high = term.nbytes if term.high_bytes is None else term.high_bytes
     return [low, high]
@@ -69,7 +69,7 @@ def _table(table: CostTable) -> dict[str, object]:
 
 
 def _cell(cell: Cell) -> dict[str, object]:
-    """Give a cell; `total_bytes` is null where llama.cpp refuses the combination."""
+    """A cell; `total_bytes` is null where llama.cpp refuses the combination."""
     verdict = None if cell.verdict is None else str(cell.verdict)
     return {"total_bytes": cell.total_bytes, "verdict": verdict, "is_plan": cell.is_current}
 
@@ -84,7 +84,7 @@ def _effect(effect: Effect) -> dict[str, object]:
 
 
 def fit_json(fit: FitResult) -> dict[str, object]:
-    """Give a found configuration as what `json.dumps` takes; sizes are bytes."""
+    """A found configuration as what `json.dumps` takes; sizes are bytes."""
     found, plan = fit.found, fit.plan
     return {
         "model": str(fit.model.file.path),

@@ -11,7 +11,7 @@ from engine.planning.planner import Plan, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A knob that stands otherwise."""
+    """A knob with another value."""
 
     label: str
     a: str
@@ -34,7 +34,7 @@ class ComparedTerm:
 
 @dataclass(frozen=True, slots=True)
 class ComparedDevice:
-    """A device in both plans, by its place among the GPUs; None where a plan has it not."""
+    """A device in both plans, by its number among the GPUs; None where a plan lacks it."""
 
     a: DeviceEstimate | None
     b: DeviceEstimate | None
@@ -59,7 +59,7 @@ class Comparison:
 
 
 def compare(a: Plan, b: Plan) -> Comparison:
-    """Give what tells two plans apart; the models may differ too."""
+    """The differences of two plans, whose models may differ too."""
     return Comparison(
         _differences(a, b),
         tuple(_device(old, new) for kind in ("gpu", "cpu") for old, new in _pairs(kind, a, b)),

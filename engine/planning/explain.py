@@ -32,7 +32,7 @@ class Step:
 
 
 def steps_to(space: Space, model: Model, goal: Goal, best: Choice) -> tuple[Step, ...]:
-    """Explain a choice knob by knob, from the best setting of each to the one that was taken."""
+    """The reasons for a choice, from the best setting of each knob to the one that was taken."""
     knobs, _ = best
     start = Knobs(0, 0, space.micro_batches[0], with_draft=False)
     placed = replace(start, placement=knobs.placement)
@@ -49,7 +49,7 @@ def steps_to(space: Space, model: Model, goal: Goal, best: Choice) -> tuple[Step
 
 
 def split_step(space: Space, shared: Space, best: Choice) -> Step:
-    """Say what an even split of the layers among the GPUs buys against llama.cpp's own."""
+    """What an even split of the layers among the GPUs buys against llama.cpp's own."""
     knobs, steps = best
     layers = " and ".join(f"{share:g}" for share in shared.base.tensor_split)
     had = space.largest(knobs)
@@ -101,7 +101,7 @@ def _placement(space: Space, model: Model, goal: Goal, knobs: Knobs) -> Step | N
 
 
 def _why_moved(space: Space, goal: Goal, knobs: Knobs) -> str:
-    """Say what the next faster placement would lack."""
+    """What the next faster placement would lack."""
     faster = replace(knobs, placement=knobs.placement - 1)
     steps = space.largest(faster)
     if steps is None:
@@ -175,7 +175,7 @@ def _context(space: Space, model: Model, goal: Goal, best: Choice) -> Step:
 
 
 def _missing(space: Space, knobs: Knobs, steps: int) -> str:
-    """Say which device is full, by what the next tokens would lack."""
+    """Which device is full, by what the next tokens would lack."""
     estimate = space.estimate(knobs, steps + 1)
     short = {
         d.device.name: space.margin_bytes - d.left_bytes
@@ -189,7 +189,7 @@ def _missing(space: Space, knobs: Knobs, steps: int) -> str:
 def _gain(
     space: Space, before: Knobs, after: Knobs, verbs: tuple[str, str] = ("buys", "makes")
 ) -> tuple[int | None, str]:
-    """Give the tokens that a change buys, and say so."""
+    """The tokens that a change buys, as a number and in words."""
     had, has = space.largest(before), space.largest(after)
     if has is None:
         return None, f"{verbs[1]} some of the room that {space.tokens(space.least):,} tokens need"
@@ -220,7 +220,7 @@ class Alternative:
 
 
 def alternatives(space: Space, model: Model, best: Choice) -> tuple[Alternative, ...]:
-    """Give what one other knob would make of a choice: cache type, draft, place of the layers."""
+    """The choices with one other knob: cache type, draft, placement of the layers."""
     knobs, steps = best
     found = [*_other_pairs(space, model, knobs, steps), *_other_draft(space, knobs)]
     farther = _farther(space, model, knobs, steps)
@@ -232,7 +232,7 @@ def alternatives(space: Space, model: Model, best: Choice) -> tuple[Alternative,
 def _other_pairs(
     space: Space, model: Model, knobs: Knobs, steps: int
 ) -> Iterator[tuple[str, Choice]]:
-    """Give finer caches with less context or slower layers, and coarser ones with more context."""
+    """Finer caches with less context or slower layers, and coarser ones with more context."""
     for pair in range(len(space.pairs)):
         other, label = replace(knobs, pair=pair), f"{pair_label(space.pairs[pair])} cache"
         reached = space.largest(other)
@@ -246,7 +246,7 @@ def _other_pairs(
 
 
 def _at_context(space: Space, knobs: Knobs, steps: int) -> Choice | None:
-    """Give a choice at the fastest placement from its own on where a context fits."""
+    """A choice at the fastest placement from its own on where a context fits."""
     index = space.first_fitting(knobs, steps, (knobs.placement, len(space.placements) - 1))
     if index is None:
         return None
@@ -264,7 +264,7 @@ def _other_draft(space: Space, knobs: Knobs) -> list[tuple[str, Choice]]:
 
 
 def _farther(space: Space, model: Model, knobs: Knobs, steps: int) -> tuple[str, Choice] | None:
-    """Give the fastest placement where twice the context fits, or all of it."""
+    """The fastest placement where twice the context fits, or all of it."""
     wanted = min(2 * steps, space.most)
     found = _at_context(space, replace(knobs, placement=0), wanted) if wanted > steps else None
     if found is None:

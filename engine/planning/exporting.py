@@ -10,7 +10,7 @@ from engine.validation import nearest
 
 
 def export_format(name: str, flags: str = "current") -> Format:
-    """Give a format by its name.
+    """The export format of a name.
 
     Raises:
         ExportError: there is none, or it cannot address a llama-server with these flags.
@@ -29,7 +29,7 @@ def export_format(name: str, flags: str = "current") -> Format:
 
 
 def flag_set(name: str) -> FlagSet:
-    """Give a set of flags by its name.
+    """The set of flags of a name.
 
     Raises:
         ExportError: there is none.
@@ -50,7 +50,7 @@ def export_request(
     server: str = "llama-server",
     flags: str = "current",
 ) -> ExportRequest:
-    """Give the request for a plan: the model's file names it, and the preset's name behind it."""
+    """The export of a plan, named by the model's file and the preset."""
     stem = plan.model.file.path.stem
     return ExportRequest(
         configuration=plan.setup.configuration,

@@ -94,7 +94,7 @@ class Limits:
 
 
 def parse_pair(text: str) -> Pair:
-    """Read a pair of cache types: `q8_0` for both, `q8_0/q4_0` for keys and values.
+    """The pair of cache types of a text: `q8_0` for both, `q8_0/q4_0` for keys and values.
 
     Raises:
         PresetError: one of them is no cache type.
@@ -110,5 +110,5 @@ def parse_pair(text: str) -> Pair:
 
 
 def pair_label(pair: Pair) -> str:
-    """Write a pair as it is read."""
+    """The text that a pair is parsed from."""
     return pair[0] if pair[0] == pair[1] else f"{pair[0]}/{pair[1]}"

@@ -144,7 +144,7 @@ class KVCachePlanner:
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration as it stands."""
+        """The configuration of now."""
         return self._setup.configuration
 
     @property

@@ -16,7 +16,7 @@ from engine.planning.planner import Plan, Planner, device_index
 
 
 def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
-    """Ask llama.cpp's dry run; where it cannot measure, the formula's numbers stay.
+    """The plan by llama.cpp's dry run; where that cannot measure, the formula's numbers stay.
 
     It measures this machine's own devices, not sizes that were typed. A draft model is laid out by
     itself and counted beside the target. The largest context stays the formula's.
@@ -52,7 +52,7 @@ LoadedBytes = Mapping[str, Mapping[TermKind, int]]
 def loaded_bytes(
     buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
 ) -> dict[str, dict[TermKind, int]]:
-    """Sum the buffers that llama.cpp reported; those of a device that is not planned are left."""
+    """The sums of the buffers that llama.cpp reported for the devices of a plan."""
     cpu = next(d.device.name for d in devices if d.device.kind == "cpu")
     gpus = [d.device.name for d in devices if d.device.kind == "gpu"]
     found: dict[str, dict[TermKind, int]] = {}
@@ -67,7 +67,7 @@ def loaded_bytes(
 
 
 def holders() -> list[str]:
-    """Give a line for each process on an NVIDIA GPU, the largest first; none without one."""
+    """A line for each process on an NVIDIA GPU, the largest first; none without one."""
     found = sorted(nvidia_processes(), key=lambda process: -(process.used_bytes or 0))
     return [
         f"{_program(process.pid)} (process {process.pid}) holds "

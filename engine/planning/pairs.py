@@ -178,7 +178,7 @@ class Judge:
 
 
 def entry_of(file_name: str) -> CatalogEntry | None:
-    """Give the model of the catalogue whose name begins a file's name, the longest such name."""
+    """The model of the catalogue whose name begins a file's name, the longest such name."""
     plain = _plain(file_name)
     best: tuple[int, CatalogEntry | None] = (0, None)
     for entry in entries():
@@ -189,7 +189,7 @@ def entry_of(file_name: str) -> CatalogEntry | None:
 
 
 def server_options(draft: JudgedDraft) -> list[str]:
-    """Give the options that make llama-server draft with a model, in the words of today's builds.
+    """The options that make llama-server draft with a model, in the words of today's builds.
 
     Raises:
         ModelFileError: the draft is not on this machine.

@@ -38,7 +38,7 @@ class Placement:
 def placements(
     model: Model, devices: tuple[Device, ...], offload: Offload
 ) -> tuple[Placement, ...]:
-    """Give the placements that a search may choose, the fastest first.
+    """The placements that a search may choose, the fastest first.
 
     Experts leave the GPU before layers do: a token reads only a few of them, and its attention
     stays fast.
@@ -115,7 +115,7 @@ def _ladder(model: Model) -> tuple[Placement, ...]:
 
 
 def _read_bytes(model: Model) -> list[tuple[float, float]]:
-    """Give the bytes that one token reads of each layer: without experts, and of experts."""
+    """The bytes that one token reads of each layer: without experts, and of experts."""
     architecture = model.architecture
     share = architecture.n_experts_used / architecture.n_experts if architecture.n_experts else 0.0
     experts = expert_bytes(model.file)
@@ -128,7 +128,7 @@ def _read_bytes(model: Model) -> list[tuple[float, float]]:
 
 @lru_cache(maxsize=16)
 def expert_bytes(file: GgufFile) -> dict[int, int]:
-    """Give the bytes of the experts of each layer that has some."""
+    """The bytes of the experts of each layer that has some."""
     found: dict[int, int] = {}
     for tensor in file.tensors:
         match = EXPERT_TENSOR.match(tensor.name)
@@ -139,7 +139,7 @@ def expert_bytes(file: GgufFile) -> dict[int, int]:
 
 
 def n_moe_layers_in_main_memory(placement: Placement, model: Model) -> int:
-    """Give how many layers keep their experts in main memory."""
+    """How many layers keep their experts in main memory."""
     with_experts = expert_bytes(model.file)
     if placement.n_cpu_moe < 0:
         return len(with_experts)

@@ -37,7 +37,7 @@ class PlanRequest:
     machine: PlannedMachine = field(default_factory=PlannedMachine)
     margin_bytes: int | None = None
     rules: Mapping[str, object] = field(default_factory=dict)
-    """Values that stand over those of the preset, by the preset's own keys."""
+    """Values that come before those of the preset, by the preset's own keys."""
 
 
 def setup_of(

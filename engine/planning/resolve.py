@@ -36,7 +36,7 @@ class Machine:
 def resolve(
     preset: Preset | None, model: Model, machine: Machine, *, draft: Model | None = None
 ) -> Configuration:
-    """Give the configuration of a preset (None: the defaults) for a model on a machine.
+    """The configuration of a preset (None: the defaults) for a model on a machine.
 
     Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
     then the context: `auto` is the smallest of training, 8192 and what fits; `max` all that fits up
@@ -119,7 +119,7 @@ def _with_most_on_gpus(
     cost: Estimator,
     margin: int,
 ) -> Configuration:
-    """Lay on the GPUs what fits beside the usual context, or beside the least one."""
+    """The configuration with on the GPUs what fits beside the usual context, or the least one."""
     usual = min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
     wanted = rules.n_ctx if isinstance(rules.n_ctx, int) else usual
     ladder = placements(model, machine.devices, Offload.PARTIAL)
@@ -171,7 +171,7 @@ def settled_by_goal(
     target: Target,
     draft: Model | None,
 ) -> Configuration:
-    """Give the best configuration for a preset's goal, with what the preset fixes left as it is.
+    """The best configuration for a preset's goal, with what the preset fixes left as it is.
 
     A fixed context is taken as it is, also where it does not fit.
 
@@ -224,7 +224,7 @@ def _check(rules: Preset) -> None:
 
 
 def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Give the devices that the rules leave: no GPU for no layers, and the memory they name."""
+    """The devices that the rules leave: no GPU for no layers, and the memory they name."""
     used = [d for d in devices if d.kind == "cpu" or rules.n_gpu_layers != 0]
     if rules.ram_gib is None:
         return tuple(used)

@@ -57,7 +57,7 @@ def search(
     base: Configuration | None = None,
     limits: Limits | None = None,
 ) -> SearchResult:
-    """Give the best configuration of a model for a goal that fits the free memory of each device.
+    """The best configuration of a model for a goal that fits the free memory of each device.
 
     It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
     `draft`, a model that could draft for this one. Everything else stays as in `base`, whose other
@@ -120,7 +120,7 @@ def _start(model: Model, base: Configuration | None, draft: Model | None) -> Con
 def _pairs(
     model: Model, start: Configuration, devices: tuple[Device, ...], limits: Limits
 ) -> tuple[Pair, ...]:
-    """Give the cache types to choose among: no quantised one where CUDA has no kernel for it."""
+    """The cache types to choose among: no quantised one where CUDA has no kernel for it."""
     if limits.pairs is not None:
         return limits.pairs
     whole: Pair = FAST_PAIRS[0]
@@ -162,7 +162,7 @@ def _n_ctx_range(model: Model, goal: Goal, limits: Limits, n_slots: int) -> tupl
 
 
 def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
-    """Give the error that says what is short on which device with the smallest choice.
+    """The error that says what is short on which device with the smallest choice.
 
     Where llama.cpp would refuse every choice, the error is its reason.
     """

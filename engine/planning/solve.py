@@ -21,7 +21,7 @@ Places = tuple[int, int]
 
 
 def best_choice(space: Space, goal: Goal, offload: Offload) -> Choice | None:
-    """Give the best choice for a goal, None where nothing fits."""
+    """The best choice for a goal, None where nothing fits."""
 
     def value(choice: Choice) -> Rank:
         return rank(space, goal, *choice)
@@ -39,7 +39,7 @@ def best_choice(space: Space, goal: Goal, offload: Offload) -> Choice | None:
 
 
 def _finest(space: Space, offload: Offload, value: Callable[[Choice], Rank]) -> Choice | None:
-    """Give the best choice with the first pair of cache types that fits, and the first batch."""
+    """The best choice with the first pair of cache types that fits, and the first batch."""
     for pair in range(len(space.pairs)):
         of_pair = [knobs for knobs in space.choices() if knobs.pair == pair]
         places = _places(space, of_pair, offload)
@@ -52,7 +52,7 @@ def _finest(space: Space, offload: Offload, value: Callable[[Choice], Rank]) -> 
 
 
 def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
-    """Give the best choice of the fastest placements, the context counting last."""
+    """The best choice of the fastest placements, the context counting last."""
     places = _places(space, space.choices(), Offload.PARTIAL)
     if places is None:
         return None
@@ -65,7 +65,7 @@ def _fastest(space: Space, value: Callable[[Choice], Rank]) -> Choice | None:
 
 
 def _places(space: Space, choices: list[Knobs], offload: Offload) -> Places | None:
-    """Give the placements that may be taken: all, or those about as fast as the fastest that fits.
+    """The placements that may be taken: all, or those about as fast as the fastest that fits.
 
     Once one is known, another choice matters only where it fits a faster placement.
     """
@@ -90,7 +90,7 @@ def _farthest(
     places: Places | None,
     value: Callable[[Choice], Rank],
 ) -> Choice | None:
-    """Give the best of the choices at the largest context that any of them reaches in the places.
+    """The best of the choices at the largest context that any of them reaches at the placements.
 
     At that context a finer cache may lie a little farther down than the places, as long as it is
     hardly slower than the fastest that reaches it.
@@ -112,7 +112,7 @@ def _farthest(
 
 
 def _place_for(space: Space, knobs: Knobs, steps: int, places: Places) -> int | None:
-    """Give the fastest placement at which a context fits: one of the places, else a slower one."""
+    """The fastest placement at which a context fits: one of the places, else a slower one."""
     found = space.first_fitting(knobs, steps, places)
     end = len(space.placements) - 1
     if found is None and places[1] < end:
@@ -121,7 +121,7 @@ def _place_for(space: Space, knobs: Knobs, steps: int, places: Places) -> int | 
 
 
 def _reach(space: Space, knobs: Knobs, places: Places, low: int) -> int:
-    """Give the largest context of a choice at any placement, 0 where it is under `low`."""
+    """The largest context of a choice at any placement, 0 where it is under `low`."""
 
     def is_too_much(steps: int) -> bool:
         return space.first_fitting(knobs, steps, places) is None
@@ -133,7 +133,7 @@ def _reach(space: Space, knobs: Knobs, places: Places, low: int) -> int:
 
 
 def _balanced(space: Space) -> Choice | None:
-    """Give the choice of the best score, by bounds: what cannot win is not looked at.
+    """The choice of the best score, by bounds: what cannot win is not looked at.
 
     Among placements from `first` to `last` none has more context than the GPUs allow at `last`, and
     none is faster than `first`.
@@ -171,7 +171,7 @@ MAX_ROUNDS = 4
 def best_shared(
     space: Space, model: Model, goal: Goal, offload: Offload
 ) -> tuple[Space, Choice | None]:
-    """Give the best choice of a goal and its space: with llama.cpp's split, or with an even one."""
+    """The best choice of a goal and its space: with llama.cpp's split, or with an even one."""
     best = best_choice(space, goal, offload)
     split = None if space.base.tensor_split else _split_for(space, model, best)
     if split is None:
@@ -196,7 +196,7 @@ def _is_better(space: Space, goal: Goal, offload: Offload, other: Choice, best: 
 
 
 def _split_for(space: Space, model: Model, best: Choice | None) -> tuple[float, ...] | None:
-    """Give the even split at a choice, or, where none fits, at the smallest one."""
+    """The even split at a choice, or, where none fits, at the smallest one."""
     knobs, steps = best or (space.choices()[-1], space.least)
     split: tuple[float, ...] | None = None
     try:
@@ -213,7 +213,7 @@ def _split_for(space: Space, model: Model, best: Choice | None) -> tuple[float, 
 
 
 def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[float, ...] | None:
-    """Give the layers of each GPU that leave equal room for more context.
+    """The layers of each GPU that leave equal room for more context.
 
     None where a change would move less than one layer, or a GPU has no room at all.
     """
@@ -241,7 +241,7 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
 
 
 def _layers(model: Model, estimate: Estimate, gpus: tuple[Device, ...]) -> dict[Device, int]:
-    """Give the number of layers on each GPU, the output layer counting as one."""
+    """The number of layers on each GPU, the output layer counting as one."""
     now = estimate.configuration
     cpu = next(d.device for d in estimate.devices if d.device.kind == "cpu")
     weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)

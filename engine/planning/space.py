@@ -68,7 +68,7 @@ class Space:
         self._reach: dict[Knobs, int | None] = {}
 
     def with_base(self, base: Configuration) -> "Space":
-        """Give the same choices around another configuration."""
+        """The same choices around another configuration."""
         return Space(
             base,
             self.cost,
@@ -82,7 +82,7 @@ class Space:
         )
 
     def choices(self) -> list[Knobs]:
-        """Give every choice but those of placement, the best of each knob first."""
+        """Every choice but those of placement, the best of each knob first."""
         return [
             Knobs(0, pair, n_ubatch, with_draft)
             for pair in range(len(self.pairs))
@@ -91,7 +91,7 @@ class Space:
         ]
 
     def configuration(self, knobs: Knobs, steps: int) -> Configuration:
-        """Give the configuration of a choice at a context of `steps` times 256 tokens."""
+        """The configuration of a choice at a context of `steps` times 256 tokens."""
         placement, (type_k, type_v) = self.placements[knobs.placement], self.pairs[knobs.pair]
         base = self.base
         flash = base.flash_attention
@@ -117,11 +117,11 @@ class Space:
         return with_n_ctx(chosen, self.tokens(steps))
 
     def tokens(self, steps: int) -> int:
-        """Give the context of a number of steps: training need not be a whole number of them."""
+        """The context of a number of steps: training need not be a whole number of them."""
         return min(steps * PAD, self.limit)
 
     def estimate(self, knobs: Knobs, steps: int) -> Estimate:
-        """Say what a choice costs.
+        """What a choice costs.
 
         Raises:
             PresetError: llama.cpp would refuse it.
@@ -155,7 +155,7 @@ class Space:
         return Room(on_gpus, on_cpu, lying <= free if len(gpus) > 1 else on_gpus)
 
     def first_fitting(self, knobs: Knobs, steps: int, places: tuple[int, int]) -> int | None:
-        """Give the fastest of the placements at which a context fits, None where none does.
+        """The fastest of the placements at which a context fits, None where none does.
 
         Each placement leaves less on a GPU than the one before, so they are bisected. With several
         GPUs each leaves less on all of them together only: the borders between them move, and one
@@ -183,11 +183,11 @@ class Space:
         return self._room(knobs, steps).maybe_on_gpus
 
     def largest(self, knobs: Knobs) -> int | None:
-        """Give the largest context of a choice in steps, None where the least does not fit."""
+        """The largest context of a choice in steps, None where the least does not fit."""
         return self._last_where(knobs, self.fits)
 
     def reach(self, knobs: Knobs) -> int | None:
-        """Give the largest context that the GPUs may allow at a placement or a faster one.
+        """The largest context that the GPUs may allow at a placement or a faster one.
 
         None where the least does not fit.
         """
@@ -208,7 +208,7 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """Give the first number from low to high where something holds that stays true from there."""
+    """The first number from low to high where something holds that stays true from there."""
     if not holds(high):
         return None
     while low < high:
@@ -244,22 +244,22 @@ Rank = tuple[float, ...]
 
 
 def rank(space: Space, goal: Goal, knobs: Knobs, steps: int) -> Rank:
-    """Give what sorts choices of placements that are about as fast, the best last."""
+    """What sorts choices of placements that are about as fast, the best last."""
     pair, draft, batch = -knobs.pair, float(knobs.with_draft), knobs.n_ubatch
-    place = -knobs.placement
+    placement = -knobs.placement
     match goal:
         case Goal.CONTEXT:
-            return (steps, pair, batch, place, draft)
+            return (steps, pair, batch, placement, draft)
         case Goal.QUALITY:
-            return (pair, batch, steps, place, draft)
+            return (pair, batch, steps, placement, draft)
         case Goal.SPEED:
-            return (draft, pair, batch, place, steps)
+            return (draft, pair, batch, placement, steps)
         case Goal.BALANCED:
-            return (log2(steps * PAD) - cost_of(space, knobs), steps, batch, pair, place)
+            return (log2(steps * PAD) - cost_of(space, knobs), steps, batch, pair, placement)
 
 
 def last_as_fast(space: Space, first: int) -> int:
-    """Give the last placement that counts as being as fast as one.
+    """The last placement that counts as being as fast as one.
 
     That is any within a factor of 1.4 of its speed; only itself where nothing has left the GPUs.
     """
@@ -276,7 +276,7 @@ def last_as_fast(space: Space, first: int) -> int:
 
 
 def cost_of(space: Space, knobs: Knobs) -> float:
-    """Give what a choice costs the balanced goal, in halvings of the context.
+    """What a choice costs the balanced goal, in halvings of the context.
 
     A doubling of the context is worth as much as a doubling of the speed.
     """
@@ -290,5 +290,5 @@ def cost_of(space: Space, knobs: Knobs) -> float:
 
 
 def coarseness(pair: Pair) -> float:
-    """Give what a pair of cache types costs, in halvings of the context."""
+    """What a pair of cache types costs, in halvings of the context."""
     return KEY_SHARE * COARSENESS[pair[0]] + (1 - KEY_SHARE) * COARSENESS[pair[1]]

@@ -60,7 +60,7 @@ class CostTable:
         )
 
     def setup_at(self, setup: Setup, y: int, x: int) -> Setup:
-        """Give a setup with the types and the context of a cell."""
+        """A setup with the types and the context of a cell."""
         row = self.rows[y]
         typed = replace(setup.configuration, type_k=row.type_k, type_v=row.type_v)
         return setup.with_configuration(with_n_ctx(typed, self.contexts[x]))
@@ -69,7 +69,7 @@ class CostTable:
 def cost_table(
     plan: Plan, cost: Estimator, n_columns: int, *, shown: tuple[int, ...] = ()
 ) -> CostTable:
-    """Give what other types and contexts would cost, the plan's own among them.
+    """What other types and contexts would cost, the plan's own among them.
 
     Args:
         plan: In the middle, where there is room on both sides.
@@ -93,13 +93,13 @@ def cost_table(
 def _contexts(
     n_ctx: int, n_ctx_train: int, n_columns: int, shown: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Choose columns around a context: powers of two up to training, and the context itself."""
+    """The columns around a context: powers of two up to training, and the context itself."""
     steps = sorted({n_ctx, n_ctx_train, *(n for n in STEPS if n < n_ctx_train)})
-    place = steps.index(n_ctx)
-    first = min(max(place - n_columns // 2, 0), max(len(steps) - n_columns, 0))
+    index = steps.index(n_ctx)
+    first = min(max(index - n_columns // 2, 0), max(len(steps) - n_columns, 0))
     if len(shown) == n_columns and shown[0] in steps:
         before = steps.index(shown[0])
-        is_inside = before < place < before + n_columns - 1
+        is_inside = before < index < before + n_columns - 1
         if tuple(steps[before : before + n_columns]) == shown and is_inside:
             first = before
     return tuple(steps[first : first + n_columns])

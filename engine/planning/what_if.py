@@ -36,7 +36,7 @@ class Arrows:
 
 
 def effect_of(label: str, setup: Setup, plan: Plan, planner: Planner) -> Effect | None:
-    """Give what another setup of the same machine changes; None where llama.cpp refuses it."""
+    """What another setup of the same machine changes; None where llama.cpp refuses it."""
     try:
         found = planner.plan(setup)
     except PresetError:
@@ -48,7 +48,7 @@ def effect_of(label: str, setup: Setup, plan: Plan, planner: Planner) -> Effect 
 
 
 def arrows(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Arrows:
-    """Give what a step of one knob would do."""
+    """What a step of one knob would do."""
     if knob.chooser is not None or knob.disabled_reason(plan.setup, facts):
         return Arrows(None, None)
 
@@ -62,9 +62,9 @@ def arrows(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> Arrows:
 
 
 def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | None]:
-    """Give what each change worth a thought would do, one at a time, for idle moments.
+    """What each change worth a thought would do, one at a time, for idle moments.
 
-    None stands for a change that was tried and does nothing.
+    None is a change that was tried and does nothing.
     """
     for label, change in _changes(plan, planner, facts):
         configuration = change(plan.setup.configuration)
@@ -76,7 +76,7 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
 
 
 def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
-    """Put first what makes the plan fit, then what saves, then what would have room besides.
+    """The best effects: first what makes the plan fit, then what saves, then what has room besides.
 
     Among equals the order of trying stays: what costs the least quality or speed comes first.
     """
@@ -90,7 +90,7 @@ def ranked(found: list[Effect], plan: Plan) -> tuple[Effect, ...]:
 
 
 def what_ifs(plan: Plan, planner: Planner, facts: Facts) -> tuple[Effect, ...]:
-    """Give the changes worth a thought at once, the best first."""
+    """The changes worth a thought at once, the best first."""
     return ranked([effect for effect in effects(plan, planner, facts) if effect], plan)
 
 
@@ -99,7 +99,7 @@ Label = Callable[[Configuration], str]
 
 
 def _changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[tuple[Label, Change]]:
-    """Give the changes to try, those that cost the least quality or speed first."""
+    """The changes to try, those that cost the least quality or speed first."""
     yield lambda c: f"context {c.n_ctx:,}", lambda c: _largest_context(c, plan)
     yield lambda _: "q8_0 K and V", lambda c: _kv(c, "q8_0", at_most=8)
     yield lambda _: "q4_0 K and V", lambda c: _kv(c, "q4_0", at_most=4)
@@ -193,7 +193,7 @@ def _no_draft(configuration: Configuration) -> Configuration | None:
 def _most_layers(
     configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
 ) -> Configuration | None:
-    """Put as many layers on the GPUs as fit there."""
+    """The configuration with as many layers on the GPUs as fit there."""
     n_all = facts.model.architecture.n_layers + 1
 
     def gpus_fit(n_layers: int) -> bool:
@@ -207,7 +207,7 @@ def _most_layers(
 def _fewest_cpu_experts(
     configuration: Configuration, plan: Plan, cost: Estimator, facts: Facts
 ) -> Configuration | None:
-    """Keep the experts of as few layers as will do in main memory."""
+    """The configuration with the experts of as few layers as will do in main memory."""
     n_all = facts.model.architecture.n_layers
 
     def gpus_fit(n_on_gpu: int) -> bool:
@@ -228,7 +228,7 @@ def _gpus_fit(cost: Estimator, configuration: Configuration, margin_bytes: int) 
 
 
 def _last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Give the last number up to which a condition holds, `low` taken for granted."""
+    """The last number up to which a condition holds, `low` taken for granted."""
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):
@@ -239,7 +239,7 @@ def _last_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
 
 
 def _pool(new: Estimate, old: Estimate) -> int:
-    """Give the difference on the GPUs, or in all where none is used."""
+    """The difference on the GPUs, or in all where none is used."""
     has_gpu = any(
         device.device.kind == "gpu" and device.total_bytes
         for device in (*new.devices, *old.devices)
