@@ -10,6 +10,17 @@ from textual.binding import Binding, BindingType
 
 from engine.validation import did_you_mean
 
+RENAMED_IDS = {
+    "plan-list-up": "rows-up",
+    "plan-list-down": "rows-down",
+    "plan-list-page-up": "rows-page-up",
+    "plan-list-page-down": "rows-page-down",
+    "plan-list-first": "rows-first",
+    "plan-list-last": "rows-last",
+    "plan-list-pick": "rows-pick",
+}
+"""Ids that settings of earlier versions may have, and the ids of the same keys today."""
+
 
 def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
@@ -58,8 +69,8 @@ CHAT_KEYS: list[BindingType] = [
 MESSAGE_KEYS: list[BindingType] = [
     _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
          "Answer once more and keep the old reply as a variant", show=True),
-    _key("c", "screen.continue_reply", "Go on", "message-continue",
-         "Go on with the last reply where it was cut"),
+    _key("c", "screen.continue_reply", "Continue", "message-continue",
+         "Continue the last reply where it was cut"),
     _key("u", "screen.see_all", "See all", "message-see-all",
          "Let the model see the whole chat again, after turns were dropped or summarised"),
     _key("e", "screen.edit", "Edit", "message-edit",
@@ -83,7 +94,7 @@ MESSAGE_KEYS: list[BindingType] = [
 
 COMPOSER_KEYS: list[BindingType] = [
     _key("enter", "screen.send", "Send", "composer-send",
-         "Send the message; with nothing written, go on with a reply that was cut"),
+         "Send the message; with nothing written, continue a reply that was cut"),
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Begin a new line in the message"),
     _key("ctrl+c", "copy_or_clear", "Empty", "composer-empty",
@@ -93,17 +104,6 @@ COMPOSER_KEYS: list[BindingType] = [
     _key("ctrl+z", "undo", "Undo", "composer-undo",
          "Take the last change back: what was typed, pasted or emptied"),
 ]  # fmt: skip
-
-RENAMED_IDS = {
-    "plan-list-up": "rows-up",
-    "plan-list-down": "rows-down",
-    "plan-list-page-up": "rows-page-up",
-    "plan-list-page-down": "rows-page-down",
-    "plan-list-first": "rows-first",
-    "plan-list-last": "rows-last",
-    "plan-list-pick": "rows-pick",
-}
-"""Ids that settings of earlier versions may have, and the ids of the same keys today."""
 
 
 @dataclass(frozen=True, slots=True)

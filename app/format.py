@@ -3,16 +3,16 @@
 from engine.memory.units import format_bytes
 
 NO_VALUE = "\N{EN DASH}"
-"""Stands where there is no number yet."""
+"""Shown where there is no number yet."""
 
 ROUGH = "~"
-"""Stands before a figure that the noise of the machine blurs."""
+"""Shown before a figure that the noise of the machine blurs."""
 NOISY = 0.1
-"""Spread of plain steps from which speeds are told as rough."""
+"""Spread of plain steps from which speeds are shown as rough."""
 ROUGH_GAIN = 0.25
-"""Share of a gain that is noise, from which it is told as rough."""
+"""Share of a gain that is noise, from which it is shown as rough."""
 MANY = 20
-"""Tokens from which a share of them is told in per cents."""
+"""Tokens from which a share of them is shown in per cents."""
 
 nbytes = format_bytes
 """A size as every command and screen writes it."""
@@ -53,7 +53,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """The noun as it stands behind a count: `hit` behind 1, `misses` or `replies` behind 2."""
+    """The noun after a count: `hit` after 1, `misses` or `replies` after 2."""
     if n == 1:
         return noun
     if noun.endswith("y"):

@@ -6,7 +6,7 @@ from datetime import datetime
 from app import format as fmt
 from app.chat.snapshot import CockpitSnapshot
 from app.render.charts import GraphSymbols, bar
-from app.render.lines import Line, Run, clipped, indented, padded, width_of, wrapped
+from app.render.lines import Line, Run, clipped, hanging, padded
 from app.sanitize import visible
 from engine.cache.report import CacheCounts, CacheNote, TierName, TierUse
 from engine.events import CacheChanged
@@ -22,9 +22,12 @@ BYTES_WIDTH = 11
 Tier = TierUse | TierName
 """How full a tier is, or its name alone where nothing is known yet."""
 
+N_BLOCKS = 6
+"""Lines of the tiers where each has two."""
+
 
 def tiers_of(snapshot: CockpitSnapshot) -> tuple[Tier, ...]:
-    """Give the three tiers; of one sequence, the hot one as the context tells it round by round."""
+    """The three tiers; of one sequence, the hot one as the context counts it round by round."""
     told: dict[TierName, Tier] = {name: name for name in TIERS}
     hot = _hot(snapshot)
     if hot is not None:
@@ -68,6 +71,11 @@ def labelled(label: str, *values: str | Run) -> Line:
     """A dimmed label in the width that the tiers' names have, and its values."""
     runs = (Run(value) if isinstance(value, str) else value for value in values)
     return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *runs)
+
+
+def field(label: str, value: Line, width: int) -> list[Line]:
+    """A dimmed label and a value, broken into lines beside it."""
+    return hanging(labelled(label), value, width)
 
 
 def _hot(snapshot: CockpitSnapshot) -> TierUse | None:
@@ -175,13 +183,7 @@ def prefix_lines(cache: CacheChanged | None, note: str | None, width: int) -> li
     parts: list[Run] = [Run(next(iter(_wordings(cache))))]
     if note:
         parts.append(Run(f" ({visible(note)})", "muted"))
-    return hanging("prefix", tuple(parts), width)
-
-
-def hanging(label: str, value: Line, width: int) -> list[Line]:
-    """A labelled value whose further lines stand below it."""
-    first, *others = wrapped(value, max(width - LABEL_WIDTH, 8)) or [()]
-    return [labelled(label, *first), *(labelled("", *other) for other in others)]
+    return field("prefix", tuple(parts), width)
 
 
 def reuse_line(counts: CacheCounts, width: int) -> Line:
@@ -248,10 +250,7 @@ def note_line(note: CacheNote, width: int) -> Line:
 
 def note_lines(note: CacheNote, width: int) -> list[Line]:
     """The same in full, in as many lines as it takes."""
-    when = _when(note)
-    indent = width_of(when)
-    first, *others = wrapped((_said(note),), max(width - indent, 8))
-    return [(*when, *first), *indented(others, indent)]
+    return hanging(_when(note), (_said(note),), width)
 
 
 def _when(note: CacheNote) -> Line:
@@ -284,10 +283,6 @@ def _wordings(cache: CacheChanged) -> Iterable[str]:
 
 def _parts(*counted: tuple[int, str]) -> str:
     return ", ".join(f"{fmt.count(n)} {name}" for n, name in counted if n)
-
-
-N_BLOCKS = 6
-"""Lines of the tiers where each has two."""
 
 
 def cache_lines(

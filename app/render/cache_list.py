@@ -7,7 +7,7 @@ from dataclasses import replace
 from app import format as fmt
 from app.cache.cached_chats import NOBODY, CachedChat
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.render.cache import LABEL_WIDTH, TIERS, hanging, note_lines
+from app.render.cache import LABEL_WIDTH, TIERS, field, note_lines
 from app.render.charts import GraphSymbols, bar
 from app.render.lines import Line, Run, clipped, padded
 from app.sanitize import visible
@@ -21,10 +21,15 @@ _COLUMNS = (
     ("uses", 5), ("spares", 8), ("used", 7), ("bytes", 6), ("pinned", 8), ("where", 6),
     ("tokens", 12),
 )  # fmt: skip
-"""Columns behind the title, those first that go first where there is no room."""
+"""Columns after the title, those first that go first where there is no room."""
 _ORDER = ("tokens", "bytes", "where", "pinned", "uses", "used", "spares")
 _MARKS = {"hot": "H", "warm": "W", "cold": "C"}
 _ABSENT = "\N{MIDDLE DOT}"
+
+_COUNT_WIDTH = 9
+_STATE = re.compile(r"\bState ([0-9a-f]{16})\b")
+Owners = Mapping[str, Sequence[str]]
+"""Owners of a state by its key."""
 
 
 def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> Line:
@@ -48,11 +53,11 @@ def empty_text(snapshot: CockpitSnapshot) -> str:
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         return "No model is loaded: what is kept belongs to a model and its settings."
     if snapshot.tiers is None:
-        return "Nothing was told of the cache yet."
+        return "The cache has not reported yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
         return "Nothing can be kept: [cache] in the settings is off, or just being opened."
-    return "Nothing is kept of this model yet: states are saved behind replies."
+    return "Nothing is kept of this model yet: states are saved after each reply."
 
 
 def table_head(width: int) -> Line:
@@ -168,13 +173,6 @@ def _table_line(
     return clipped(tuple(runs), width)
 
 
-_COUNT_WIDTH = 9
-_STATE = re.compile(r"\bState ([0-9a-f]{16})\b")
-
-Owners = Mapping[str, Sequence[str]]
-"""Owners of a state by its key."""
-
-
 def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> list[Line]:
     """What is known of one kept state.
 
@@ -187,14 +185,14 @@ def state_detail(entry: CacheEntry, titles: Titles, width: int, now: float) -> l
     own = fmt.counted(entry.n_tokens - entry.start, "token")
     span = f"{fmt.count(entry.start)} to {fmt.count(entry.n_tokens)}, {own} of its own"
     lines = [
-        *hanging("state", (Run(entry.key, "strong"),), width),
-        *hanging("tokens", (Run(span),), width),
-        *hanging("lies", _lies(entry), width),
-        *hanging("used", (Run(_used(entry.n_uses, now - entry.used_at)),), width),
-        *hanging("spares", (Run(_spares(entry.recompute_s)),), width),
+        *field("state", (Run(entry.key, "strong"),), width),
+        *field("tokens", (Run(span),), width),
+        *field("lies", _lies(entry), width),
+        *field("used", (Run(_used(entry.n_uses, now - entry.used_at)),), width),
+        *field("spares", (Run(_spares(entry.recompute_s)),), width),
     ]
-    for place, owner in enumerate(entry.owners or (NOBODY,)):
-        lines += hanging("" if place else "chats", (Run(title_of(owner, titles)),), width)
+    for index, owner in enumerate(entry.owners or (NOBODY,)):
+        lines += field("" if index else "chats", (Run(title_of(owner, titles)),), width)
     return [clipped(line, width) for line in lines]
 
 
@@ -213,14 +211,14 @@ def chat_detail(
     states = fmt.counted(len(chat.entries), "state")
     shared = f", {fmt.nbytes(chat.n_shared_bytes)} of them shared" if chat.n_shared_bytes else ""
     lines = [
-        *hanging("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
-        *hanging("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest line"),), width),
-        *(_tier(chat, place, width, symbols) for place in range(len(TIERS))),
-        *hanging("bytes", (Run(f"{fmt.nbytes(chat.nbytes)}{shared}"),), width),
-        *hanging("states", (Run(states),), width),
+        *field("chat", (Run(title_of(chat.owner, titles), "strong"),), width),
+        *field("tokens", (Run(f"{fmt.count(chat.n_tokens)} in its longest line"),), width),
+        *(_tier(chat, index, width, symbols) for index in range(len(TIERS))),
+        *field("bytes", (Run(f"{fmt.nbytes(chat.nbytes)}{shared}"),), width),
+        *field("states", (Run(states),), width),
         *_pinned_with(chat, titles, width),
-        *hanging("used", (Run(_used(chat.n_uses, now - chat.used_at)),), width),
-        *hanging("spares", (Run(_spares(chat.recompute_s)),), width),
+        *field("used", (Run(_used(chat.n_uses, now - chat.used_at)),), width),
+        *field("spares", (Run(_spares(chat.recompute_s)),), width),
     ]
     return [clipped(line, width) for line in lines]
 
@@ -244,7 +242,7 @@ def log_lines(notes: Sequence[CacheNote], width: int, owners: Owners, titles: Ti
 
 
 def _named(text: str, owners: Owners, titles: Titles) -> str:
-    """A line of the log with the titles of chats in the place of the keys of states."""
+    """A line of the log with titles of chats instead of keys of states."""
 
     def named(match: re.Match[str]) -> str:
         of = owners.get(match[1])
@@ -262,11 +260,11 @@ def _pinned_with(chat: CachedChat, titles: Titles, width: int) -> list[Line]:
     said = "all of it" if chat.is_pinned else f"{len(states)} of {len(chat.entries)} states"
     if others:
         said += f", together with “{owners_text(others, titles)}”"
-    return hanging("pinned", (Run(said, "accent"),), width)
+    return field("pinned", (Run(said, "accent"),), width)
 
 
-def _tier(chat: CachedChat, place: int, width: int, symbols: GraphSymbols) -> Line:
-    tier = TIERS[place]
+def _tier(chat: CachedChat, index: int, width: int, symbols: GraphSymbols) -> Line:
+    tier = TIERS[index]
     n_tokens = chat.n_by_tier[tier]
     drawn = bar(n_tokens / chat.n_tokens, max(width - LABEL_WIDTH - _COUNT_WIDTH, 1), symbols)
     coloured = (

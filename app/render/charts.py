@@ -25,6 +25,19 @@ _MARKS: dict[GraphSymbols, tuple[str, str]] = {
     "ascii": ("+", "x"),
 }
 
+MIN_HEIGHT = 3
+"""Lines under which a chart says nothing: two of bars, and the axis."""
+MAX_HEIGHT = 8
+LABEL_WIDTH = 5
+TICK_EVERY = 4
+_HEIGHTS: dict[GraphSymbols, str] = {
+    "block": "▁▂▃▄▅▆▇█",
+    "braille": "⣀⣀⣤⣤⣶⣶⣿⣿",
+    "ascii": "...:::##",
+}
+_GUESS: dict[GraphSymbols, str] = {"block": "╌", "braille": "⠒", "ascii": "-"}
+_CHOSEN: dict[GraphSymbols, str] = {"block": "▲", "braille": "▲", "ascii": "^"}
+
 
 def bar(fraction: float, width: int, symbols: GraphSymbols) -> Line:
     """A filled part and a free part that are `width` cells together."""
@@ -90,21 +103,6 @@ def _joined(*runs: Run) -> Line:
     return tuple(run for run in runs if run.text)
 
 
-MIN_HEIGHT = 3
-"""Lines under which a chart says nothing: two of bars, and the axis."""
-MAX_HEIGHT = 8
-LABEL_WIDTH = 5
-TICK_EVERY = 4
-
-_HEIGHTS: dict[GraphSymbols, str] = {
-    "block": "▁▂▃▄▅▆▇█",
-    "braille": "⣀⣀⣤⣤⣶⣶⣿⣿",
-    "ascii": "...:::##",
-}
-_GUESS: dict[GraphSymbols, str] = {"block": "╌", "braille": "⠒", "ascii": "-"}
-_CHOSEN: dict[GraphSymbols, str] = {"block": "▲", "braille": "▲", "ascii": "^"}
-
-
 def cost_chart(
     costs: CostsMeasured | None,
     width: int,
@@ -147,7 +145,7 @@ def _caption(width: int, chosen: int | None, symbols: GraphSymbols) -> str:
 
 
 def _n_shown(costs: CostsMeasured) -> int:
-    """Give how many numbers of tokens are drawn: a little more than was measured, 9 at least."""
+    """How many numbers of tokens are drawn: a little more than was measured, 9 at least."""
     most = max((n_rows for n_rows, _ in costs.points), default=1)
     return min(max(most + 2, 9), len(costs.curve))
 
@@ -172,14 +170,14 @@ def _bars(
 
 
 def _cell(eighths: int, symbols: GraphSymbols, *, is_measured: bool) -> str:
-    """Give one character of a column that reaches `eighths` above the lower edge of its line."""
+    """One character of a column that reaches `eighths` above the lower edge of its line."""
     if is_measured:
         return " " if eighths <= 0 else _HEIGHTS[symbols][min(eighths, 8) - 1]
     return _GUESS[symbols] if 0 < eighths <= 8 else " "
 
 
 def _spaced(symbol: str, cells: int) -> str:
-    """Give a column of `cells` cells, the last one a gap where there is room for one."""
+    """A column of `cells` cells, the last one a gap where there is room for one."""
     return symbol * cells if cells == 1 else symbol * (cells - 1) + " "
 
 
@@ -190,13 +188,13 @@ def _label(top: float, line: int, height: int) -> str:
 
 
 def _axis(n_rows: int, cells: int, chosen: int | None, symbols: GraphSymbols) -> Line:
-    """Give the numbers of tokens under their columns; the chosen one is marked in its place."""
+    """The numbers of tokens under their columns; the chosen one is marked."""
     text = [" "] * (n_rows * cells + 2)
     mark = (chosen - 1) * cells if chosen is not None and chosen <= n_rows else None
     for n in range(1, n_rows + 1, TICK_EVERY):
-        place = (n - 1) * cells
-        if mark is None or not place <= mark < place + len(str(n)):
-            text[place : place + len(str(n))] = str(n)
+        start = (n - 1) * cells
+        if mark is None or not start <= mark < start + len(str(n)):
+            text[start : start + len(str(n))] = str(n)
     line = "".join(text)
     label = Run(f"{'n':>{LABEL_WIDTH - 1}} ", "muted")
     if mark is None:

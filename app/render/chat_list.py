@@ -112,7 +112,7 @@ def when_text(seconds: float, now: datetime) -> str:
 
 
 def _counts(row: ChatRow) -> Line:
-    size = f"{row.size.n_messages:>5} msg {fmt.tokens(row.size.n_tokens):>6} tok "
+    size = f"{row.size.n_messages:>5} msg {fmt.tokens(row.size.n_tokens):>6} tokens "
     if not row.is_cache_known:
         return (Run(f"{size}  {fmt.NO_VALUE}", "muted"),)
     letters = [

@@ -14,7 +14,7 @@ from app.compare.verdict import (
     identity_of,
     speed_of,
 )
-from app.render.lines import Line, Run, clipped, plain, spread, wrapped
+from app.render.lines import Line, Run, clipped, hanging, plain, spread
 from app.sanitize import visible
 from engine.requests import GenerationRequest
 
@@ -92,19 +92,14 @@ def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
 
 
 def _labelled(label: str, value: Line, width: int) -> list[Line]:
-    parts = wrapped(value, max(width - LABEL_WIDTH, 2))
-    names = [label, *[""] * (len(parts) - 1)]
-    return [
-        (Run(f"{name:<{LABEL_WIDTH}}", "muted"), *part)
-        for name, part in zip(names, parts, strict=True)
-    ]
+    return hanging((Run(f"{label:<{LABEL_WIDTH}}", "muted"),), value, width)
 
 
 def _state(comparison: Comparison) -> Line:
     n_pairs = len(comparison.pairs)
-    place = comparison.running_side
-    if place is not None:
-        label = comparison.sides[place].label
+    index = comparison.running_side
+    if index is not None:
+        label = comparison.sides[index].label
         of = f"pair {n_pairs + 1} of {comparison.n_wanted}"
         return (Run(f"{of}: "), Run(label, "accent"), Run(" answers"))
     if comparison.problem is not None:

@@ -68,6 +68,13 @@ def indented(lines: list[Line], n_cells: int) -> list[Line]:
     return [(Run(" " * n_cells), *runs) for runs in lines]
 
 
+def hanging(sign: Line, value: Line, width: int) -> list[Line]:
+    """A value broken into lines, all of them at the right of a sign or label before the first."""
+    indent = width_of(sign)
+    first, *others = wrapped(value, max(width - indent, 8))
+    return [(*sign, *first), *indented(others, indent)]
+
+
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two lines as one, the second at the right edge; the first is clipped if they do not fit."""
     room = width - width_of(right)

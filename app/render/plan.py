@@ -7,8 +7,8 @@ from textwrap import wrap
 
 from app import format as fmt
 from app.render.charts import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, spread, width_of, wrapped
-from app.sanitize import visible
+from app.render.lines import EMPTY, Line, Run, clipped, hanging, spread, width_of, wrapped
+from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
@@ -190,11 +190,7 @@ def largest_context_line(plan: Plan) -> Line:
 
 def warning_lines(text: str, width: int) -> list[Line]:
     """A warning, broken into lines behind its sign."""
-    parts = wrap(visible(text), max(width - 2, 10)) or [""]
-    return [
-        (Run("! " if index == 0 else "  ", "warn"), Run(part, "warn"))
-        for index, part in enumerate(parts)
-    ]
+    return hanging((Run("! ", "warn"),), (Run(one_line(text), "warn"),), width)
 
 
 def heading_line(plan: Plan, width: int, note: str = "") -> Line:

@@ -6,9 +6,9 @@ from textwrap import wrap
 
 from app import format as fmt
 from app.render.charts import GraphSymbols
-from app.render.lines import EMPTY, Line, Run, clipped, width_of
+from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
 from app.render.plan import VERDICT_SIGNS, mark, memory_bar, part_name
-from app.sanitize import visible
+from app.sanitize import one_line, visible
 from engine.planning.comparison import ComparedDevice, ComparedTerm, Comparison
 from engine.planning.knob import Knob
 from engine.planning.planner import Facts, Setup, Verdict
@@ -37,7 +37,7 @@ class KnobLine:
     """A line and the knob that it belongs to, None under the rows."""
 
     line: Line
-    place: int | None
+    index: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ def knob_sheet(
     first = min(state.first, len(knobs) - n_rows)
     first = min(max(first, state.selected - n_rows + 1), state.selected)
     lines: list[KnobLine] = []
-    for place in range(first, first + n_rows):
-        row = _row(knobs[place], setup, facts, state, width, is_selected=place == state.selected)
-        lines.append(KnobLine(row, place))
-        if place == state.selected:
-            lines += [KnobLine(part, place) for part in problem]
+    for index in range(first, first + n_rows):
+        row = _row(knobs[index], setup, facts, state, width, is_selected=index == state.selected)
+        lines.append(KnobLine(row, index))
+        if index == state.selected:
+            lines += [KnobLine(part, index) for part in problem]
     gap = max(height - len(lines) - len(foot), 0)
     lines += [KnobLine(line, None) for line in (*[EMPTY] * gap, *foot)]
     return KnobSheet(lines[:height], first, first, len(knobs) - first - n_rows)
@@ -96,8 +96,7 @@ def _row(
 
 
 def _problem(text: str, width: int) -> list[Line]:
-    parts = wrap(visible(text), max(width - 4, 10))
-    return [(Run(f"  {'✗' if i == 0 else ' '} {part}", "bad"),) for i, part in enumerate(parts)]
+    return hanging((Run("  ✗ ", "bad"),), (Run(one_line(text), "bad"),), width)
 
 
 def _foot(knob: Knob, setup: Setup, facts: Facts, arrows: Arrows | None, width: int) -> list[Line]:

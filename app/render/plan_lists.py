@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from textwrap import wrap
 
 from app import format as fmt
-from app.render.lines import EMPTY, Line, Run, clipped, padded, spread, width_of, wrapped
+from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread, width_of, wrapped
 from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
-from app.sanitize import visible
+from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
 from engine.planning.explain import configuration_rows
@@ -79,11 +79,7 @@ def goal_lines(found: SearchResult, width: int) -> list[Line]:
 
 
 def _item(sign: str, text: str, width: int, style: str = "") -> list[Line]:
-    parts = wrap(visible(text), max(width - 2, 10)) or [""]
-    return [
-        (Run(f"{sign if index == 0 else ' '} ", "accent"), Run(part, style))
-        for index, part in enumerate(parts)
-    ]
+    return hanging((Run(f"{sign} ", "accent"),), (Run(one_line(text), style),), width)
 
 
 def preset_lines(

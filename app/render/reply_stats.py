@@ -6,7 +6,7 @@ from engine.events import GenerationStats
 
 
 def reply_stats_text(message: StoredMessage) -> str | None:
-    """Give the statistics of a reply as short lines; None where nothing was kept.
+    """The statistics of a reply as short lines; None where nothing was kept.
 
     A figure that was not measured, or that an older kvchat did not keep, has no line.
     """
@@ -89,10 +89,10 @@ def _by_source(stats: GenerationStats) -> str:
 
 def _by_position(stats: GenerationStats) -> str:
     parts = [
-        f"{place}: {_rate(counts.n_accepted, counts.n_examined)}"
-        for place, counts in enumerate(stats.by_position, 1)
+        f"{position}: {_rate(counts.n_accepted, counts.n_examined)}"
+        for position, counts in enumerate(stats.by_position, 1)
     ]
-    return f"accepted by place: {' · '.join(parts)}" if parts else ""
+    return f"accepted by position: {' · '.join(parts)}" if parts else ""
 
 
 def _rate(part: int, whole: int) -> str:

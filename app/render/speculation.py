@@ -13,6 +13,16 @@ from engine.events import PositionCounts, SourceCounts
 
 _BETWEEN = Run(" · ", "muted")
 
+REASON_CELLS = 85
+"""Cells of the longest usual reason, for which lines are kept free."""
+FIGURES_WIDTH = 44
+"""Cells of the figures where the chart stands beside them."""
+CHART_WIDTH = 24
+"""Cells under which the chart stands below instead."""
+GAP = 3
+N_FIGURES = 6
+"""Lines of the figures."""
+
 
 def source_shares(by_source: Mapping[str, SourceCounts], width: int) -> list[Line]:
     """Accepted of verified tokens of each source, the most useful first: `suffix 301/380 79%`.
@@ -42,31 +52,18 @@ def position_shares(
 
     Columns first, then as many numbers as there is room for: `90% 50% 3/4`.
     """
-    rates = [fmt.share(place.n_accepted, place.n_examined) for place in by_position]
+    rates = [fmt.share(counts.n_accepted, counts.n_examined) for counts in by_position]
     if not rates:
         return (Run(fmt.NO_VALUE),)
     bars = history(rates, max(width, 1), symbols, top=1.0)
     room = width - len(rates) - 2
     numbers = ""
-    for place in by_position:
-        text = fmt.acceptance(place.n_accepted, place.n_examined)
+    for counts in by_position:
+        text = fmt.acceptance(counts.n_accepted, counts.n_examined)
         if len(numbers) + 1 + len(text) > room:
             break
         numbers += f" {text}"
     return (*bars, Run(f" {numbers}", "muted")) if numbers else bars
-
-
-REASON_CELLS = 85
-"""Cells of the longest usual reason, for which lines are kept free."""
-
-
-FIGURES_WIDTH = 44
-"""Cells of the figures where the chart stands beside them."""
-CHART_WIDTH = 24
-"""Cells under which the chart stands below instead."""
-GAP = 3
-N_FIGURES = 6
-"""Lines of the figures."""
 
 
 def speculation_lines(
@@ -142,11 +139,11 @@ def _figures(
 def _decision(
     snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols, height: int | None
 ) -> list[Line]:
-    """The ribbon, the shares of sources and places, and the reason in full.
+    """The ribbon, the shares of sources and positions, and the reason in full.
 
     The shares are the session's, and say so, where the reply has none.
 
-    The reason keeps its lines when it becomes shorter, so that nothing below it jumps; places and
+    The reason keeps its lines when it becomes shorter, so that nothing below jumps; positions and
     further sources make room for it where there is little.
     """
     room = width - LABEL_WIDTH
@@ -158,8 +155,8 @@ def _decision(
     drafts = row("drafts", *(ribbon(snapshot.verdicts, room, symbols) or (Run(fmt.NO_VALUE),)))
     shares = source_shares(told.by_source, room - width_of(whose))
     sources = labelled("by source", [(*shares[0], *whose), *shares[1:]])
-    places = position_shares(told.by_position, room - width_of(whose), symbols)
-    positions = [row("by position", *places, *whose)]
+    shares_by_position = position_shares(told.by_position, room - width_of(whose), symbols)
+    positions = [row("by position", *shares_by_position, *whose)]
     if height is not None:
         positions = positions if height >= 3 + len(reason) else []
         sources = sources[: max(height - 1 - len(positions) - len(reason), 1)]

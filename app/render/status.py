@@ -17,6 +17,13 @@ LABEL_WIDTH = 13
 VALUE_WIDTH = 9
 """Cells of a right-aligned value."""
 
+MAX_TITLE = 20
+"""Characters of the title of a chat that is answered in the background."""
+MIN_NAME = 8
+"""Cells of the model's name where the line is short."""
+QUANTISATION = re.compile(r"[.\-_]((?:I?Q|TQ)\d\w*|MXFP4\w*|B?F16|F32)$", re.IGNORECASE)
+_SEPARATOR = Run(" · ", "muted")
+
 
 def row(label: str, *values: str | Run) -> Line:
     """A dimmed label and its value."""
@@ -41,14 +48,6 @@ def labelled(label: str, values: list[Line]) -> list[Line]:
     return [row(label, *first), *(row("", *other) for other in others)]
 
 
-MAX_TITLE = 20
-"""Characters of the title of a chat that is answered in the background."""
-MIN_NAME = 8
-"""Cells of the model's name where the line is short."""
-QUANTISATION = re.compile(r"[.\-_]((?:I?Q|TQ)\d\w*|MXFP4\w*|B?F16|F32)$", re.IGNORECASE)
-_SEPARATOR = Run(" · ", "muted")
-
-
 def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
     """One line; the right part wins where they do not fit together."""
     right = (*_joined([Run(text) for text in _figures(snapshot)]), Run(" "))
@@ -58,7 +57,7 @@ def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
 
 
 def _fitting(parts: list[Run], room: int) -> list[Run]:
-    """The parts with a shorter name, so that what is behind it can be read."""
+    """The parts with a shorter name, so that what follows it can be read."""
     if not parts:
         return parts
     others = width_of(_joined([Run(""), *parts[1:]]))
@@ -96,7 +95,7 @@ def _who(snapshot: CockpitSnapshot) -> list[tuple[str, str]]:
 
 
 def short_title(title: str) -> str:
-    """Give a title on one line and cut to a few words."""
+    """A title on one line, cut to a few words."""
     shown = visible(title.replace("\n", " "))
     return shown if len(shown) <= MAX_TITLE else shown[: MAX_TITLE - 1] + "…"
 
@@ -248,7 +247,7 @@ def _by_kind(buffers: tuple[BufferSize, ...], width: int) -> Line:
 
 
 def _largest(told: Sequence[tuple[str, int]], n: int) -> str:
-    """The first `n` sizes in short, and behind them the sum of the others: `KV 180M +205K`."""
+    """The first `n` sizes in short, and after them the sum of the others: `KV 180M +205K`."""
     named = " · ".join(f"{name} {fmt.short_nbytes(nbytes)}" for name, nbytes in told[:n])
     others = sum(nbytes for _, nbytes in told[n:])
     return f"{named} +{fmt.short_nbytes(others)}" if others else named

@@ -7,7 +7,7 @@ from app import format as fmt
 from app.chat.entries import Entry, Speaker
 from app.chat.reply import TokenSpan
 from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
-from app.render.markdown.document import MarkdownDocument
+from app.render.markdown import MarkdownDocument
 from app.sanitize import visible
 from engine.events import TokenKind
 
@@ -30,15 +30,30 @@ _KINDS = {
     TokenKind.PLAIN: ("kind-plain", "no draft"),
 }
 
+GUTTER = 8
+"""Cells left of the text, for the marker of the selection and the speaker."""
+MAX_WIDTH = 110
+"""Longer lines are hard to read, so the text is not wider than this."""
+MAX_QUESTION_LINES = 200
+"""Lines of a pasted question that are shown; the rest is sent and saved all the same."""
+_SPEAKERS = {
+    Speaker.USER: "you",
+    Speaker.MODEL: "model",
+    Speaker.NOTE: "note",
+    Speaker.DIVIDER: "",
+}
+UNSEEN = "the model no longer sees what is above"
+SUMMARISED = "the model sees what is above as this summary"
+
 
 def source_style(source: str) -> str:
-    """Give the style of a predictor by its name; all that are not kvchat's own share one."""
+    """The style of a predictor; all that are not kvchat's own share one."""
     style = f"source-{source}"
     return style if style in SOURCE_STYLES else "source-other"
 
 
 def span_style(span: TokenSpan, mode: TintMode) -> str:
-    """Give the style of a span: by who drafted it, or by what became of the draft.
+    """The style of a span: by who drafted it, or by what became of the draft.
 
     By source only accepted drafts have a colour: what stands in the place of a refuted token is the
     model's own.
@@ -119,23 +134,6 @@ def _wrapped(row: list[Run], width: int) -> list[Line]:
     return wrapped(tuple(row), width) if row else [EMPTY]
 
 
-GUTTER = 8
-"""Cells left of the text, for the marker of the selection and the speaker."""
-MAX_WIDTH = 110
-"""Longer lines are hard to read, so the text is not wider than this."""
-MAX_QUESTION_LINES = 200
-"""Lines of a pasted question that are shown; the rest is sent and saved all the same."""
-
-_SPEAKERS = {
-    Speaker.USER: "you",
-    Speaker.MODEL: "model",
-    Speaker.NOTE: "note",
-    Speaker.DIVIDER: "",
-}
-UNSEEN = "the model no longer sees what is above"
-SUMMARISED = "the model sees what is above as this summary"
-
-
 class EntryLines:
     """The lines of one entry at a width; a live reply only lays out its last block again.
 
@@ -146,7 +144,7 @@ class EntryLines:
     def __init__(self, entry: Entry, tint: TintMode = "off") -> None:
         self.entry = entry
         self.hint = ""
-        """Which keys apply to it; stands behind how the reply went."""
+        """Which keys apply to it; follows how the reply went."""
         self._tint: TintMode = tint
         self._spans = list(entry.spans)
         self._tinted = self._tinted_text()

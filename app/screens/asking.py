@@ -189,7 +189,7 @@ class Asking:
     # --- what the keys ask ---
 
     def send(self) -> None:
-        """Ask what is written; with nothing written, go on with a reply that was cut."""
+        """Ask what is written; with nothing written, continue a reply that was cut."""
         is_edit = self._drafts.is_edit
         draft, before = self._drafts.take()
         if draft.text.strip():
@@ -202,7 +202,7 @@ class Asking:
         self.describe()
 
     def continue_reply(self) -> None:
-        """Go on with the last reply where it was cut."""
+        """Continue the last reply where it was cut."""
         self._request(Waiting(self._chat_id, "go on"))
 
     def regenerate(self, message_id: int | None) -> None:
@@ -267,7 +267,7 @@ class Asking:
         self.describe()
 
     def _request(self, request: Waiting) -> bool:
-        """Ask now, or when the engine is free; False where that cannot be, and why is told."""
+        """Ask now, or when the engine is free; False, after a notice, where that cannot be."""
         if self._awaited() is None or self._conversation.history.is_read_only:
             return self._can_ask() and self._ask(request)
         self._drafts.pending.add(request)
@@ -285,7 +285,7 @@ class Asking:
                         self._offer_room("this reply ended because the context is full")
                     elif not conversation.continue_reply():
                         self._screen.notify(
-                            "The last reply is whole: there is nothing to go on with."
+                            "The last reply is whole: there is nothing to continue."
                         )
                 case "again":
                     if not conversation.regenerate(request.message_id):
@@ -345,7 +345,7 @@ class Asking:
         return not conversation.is_replying and conversation.history.unfinished() is not None
 
     def _can_ask(self) -> bool:
-        """Whether the engine can be asked; where not, the user is told why."""
+        """Whether the engine can be asked; where not, a notice says why."""
         conversation = self._conversation
         if conversation.can_ask:
             return True
@@ -359,7 +359,7 @@ class Asking:
         return False
 
     def _return(self, chat_id: int | None, first: Draft) -> None:
-        """Give a text that cannot be sent, and those behind it, back to the chat's composer."""
+        """Put a text that cannot be sent, and those that wait after it, into its composer."""
         drafts = self._drafts
         draft = first.and_then(drafts.pending.take_all(chat_id))
         is_gone = chat_id is not None and not drafts.is_stored(chat_id)

@@ -21,7 +21,7 @@ from app.chat.reply import TokenSpan
 from app.chat.snapshot import Phase
 from app.chat.update import ChatUpdate
 from app.clipboard import copy
-from app.render.markdown.document import code_blocks
+from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
 from app.render.status import status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
@@ -134,7 +134,7 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self._keep_focus)
 
     def _keep_focus(self) -> None:
-        """Give the focus back that a window too small for the chat has taken away."""
+        """Focus the composer again after a window too small for the chat took the focus away."""
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
@@ -228,12 +228,12 @@ class ChatScreen(Screen[None]):
     # --- asking ---
 
     def action_send(self) -> None:
-        """Ask what is written; with nothing written, go on with a reply that was cut."""
+        """Ask what is written; with nothing written, continue a reply that was cut."""
         self.transcript.selected = None  # what is asked next is of the end of the chat
         self.asking.send()
 
     def action_continue_reply(self) -> None:
-        """Go on with the last reply where it was cut."""
+        """Continue the last reply where it was cut."""
         self.asking.continue_reply()
 
     def action_regenerate(self) -> None:

@@ -165,7 +165,7 @@ class ExportScreen(ModalScreen[None]):
         return place_line(self._format, self._request, found)
 
     def _given(self) -> Exported | None:
-        """The text; where there is none, the user is told why."""
+        """The text; where there is none, a notice says why."""
         if isinstance(self._exported, Exported):
             return self._exported
         self.notify(str(self._exported), severity="error")

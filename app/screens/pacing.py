@@ -26,7 +26,7 @@ class Pacer:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Do the work inside; its time sets when it is due again."""
+        """A context for the work; its time sets when the next is due."""
         begin = self._clock()
         yield
         cost = self._clock() - begin

@@ -16,7 +16,7 @@ NOTHING = Draft()
 MAX_LINE = 24
 """Cells of the first line of what waits."""
 LONG_TEXT = 2000
-"""Characters from which on the size of a text is told."""
+"""Characters from which on the size of a text is shown."""
 LONG_LINES = 8
 """Lines from which on the composer does not show all of them."""
 _BEGINS: Mapping[Kind, str] = {"text": "sent", "go on": "goes on", "again": "answered again"}

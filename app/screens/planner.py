@@ -585,7 +585,7 @@ class PlannerScreen(Screen[Configuration | None]):
             self.notify(f"Saved {path}")
 
     def _shown_plan(self) -> Plan | None:
-        """The plan; where there is none, the user is told what to do."""
+        """The plan; where there is none, a notice says what to do."""
         if self.plan is None:
             self.notify(
                 "There is no plan yet: change what is said on the right, or choose a model."

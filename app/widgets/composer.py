@@ -52,7 +52,7 @@ class Composer(TextArea):
             await self.run_action(active.binding.action)
 
     def take(self) -> str:
-        """Give what is written and be empty: what is typed from now on is another text."""
+        """Take out what is written: what is typed from now on is another text."""
         text = self.text
         if text.strip():
             self.begin("")

@@ -19,7 +19,7 @@ FIRST_KEYS = "0123456789"
 
 
 class PlanKnobs(InkLines, can_focus=True):
-    """Rows to choose from; what is done with them is told in messages."""
+    """Rows to choose from; messages carry what is done with them."""
 
     COMPONENT_CLASSES = ink_classes(
         (*FRAME_INKS, "muted", "strong", "accent", "bad", "good", "warn")
@@ -107,9 +107,9 @@ class PlanKnobs(InkLines, can_focus=True):
         """Go to another knob."""
         self._select((self._state.selected + step) % len(KNOBS))
 
-    def action_choose_end(self, place: int) -> None:
+    def action_choose_end(self, index: int) -> None:
         """Go to the first knob or the last."""
-        self._select(place % len(KNOBS))
+        self._select(index % len(KNOBS))
 
     def action_turn(self, step: int) -> None:
         """Turn the chosen knob; an idle one says why it does nothing."""
@@ -167,11 +167,11 @@ class PlanKnobs(InkLines, can_focus=True):
     # --- mouse ---
 
     def on_click(self, event: events.Click) -> None:
-        place = self._place_at(event.y)
-        if place is None:
+        index = self._index_at(event.y)
+        if index is None:
             return
-        if place != self._state.selected:
-            self._select(place)
+        if index != self._state.selected:
+            self._select(index)
         x = event.x - self.gutter.left
         if x >= LABEL_WIDTH and not self.is_typing:
             self._click_value(x)
@@ -198,7 +198,7 @@ class PlanKnobs(InkLines, can_focus=True):
     def _wheel(self, event: events.MouseEvent, step: int) -> None:
         """Turn the chosen knob under the mouse; beside it, go through the rows."""
         event.stop()
-        if self._place_at(event.y) == self._state.selected and (
+        if self._index_at(event.y) == self._state.selected and (
             event.x - self.gutter.left >= LABEL_WIDTH
         ):
             if self.knob.chooser is None:
@@ -207,14 +207,14 @@ class PlanKnobs(InkLines, can_focus=True):
             last = len(KNOBS) - 1
             self._select(min(max(self._state.selected - step, 0), last))
 
-    def _place_at(self, y: int) -> int | None:
+    def _index_at(self, y: int) -> int | None:
         y -= self.gutter.top
-        return self._shown[y].place if 0 <= y < len(self._shown) else None
+        return self._shown[y].index if 0 <= y < len(self._shown) else None
 
     # --- painting ---
 
-    def _select(self, place: int) -> None:
-        self._state = KnobState(place, first=self._state.first)
+    def _select(self, index: int) -> None:
+        self._state = KnobState(index, first=self._state.first)
         self._arrows = None
         self._paint()
         self.post_message(self.Focused(self.knob))

@@ -14,7 +14,7 @@ from engine.planning.table import CostTable
 
 
 class PlanTable(InkLines, can_focus=True):
-    """Cells to go to with the arrows or the mouse; the chosen one is told in a message."""
+    """Cells to go to with the arrows or the mouse; a message carries the chosen one."""
 
     COMPONENT_CLASSES = ink_classes((*FRAME_INKS, "muted", "strong", "good", "warn", "bad"))
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -44,7 +44,7 @@ class Row(Generic[Key]):
 
 
 class SelectList(ScrollView, Ink, can_focus=True):
-    """A list with one marked row; what is marked and what is picked is told in messages."""
+    """A list with one marked row; messages carry which row is marked and which is picked."""
 
     COMPONENT_CLASSES = ink_classes((*PANEL_INKS, *STYLES, "note", "marked-row"))
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -260,6 +260,6 @@ class SelectList(ScrollView, Ink, can_focus=True):
             return
         first, end = self._tops[self.index], self._tops[self.index + 1]
         if first < self.scroll_offset.y:
-            self.scroll_to(y=first, animate=False)
+            self.scroll_to(y=first, animate=False, force=True)
         elif end > self.scroll_offset.y + self._room:
-            self.scroll_to(y=end - self._room, animate=False)
+            self.scroll_to(y=end - self._room, animate=False, force=True)

@@ -204,7 +204,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self.refresh(Region(0, top, size.width, size.height - top))
 
     def on_resize(self) -> None:
-        anchor = self._place_of(self.scroll_offset.y)
+        anchor = self._index_of(self.scroll_offset.y)
         self.forget_strips()
         self._lay_out_from(0)
         if not self.is_following and anchor < len(self._tops):
@@ -247,12 +247,12 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._thumb = (top, top + length)
 
     def _paint(self, y: int, width: int) -> Strip:
-        place = self._place_of(y)
+        index = self._index_of(y)
         prefix: Line = (Run(" " * GUTTER),)
-        if place >= 0:
-            entry = self._shown[place].entry
+        if index >= 0:
+            entry = self._shown[index].entry
             is_selected = entry.key == self.selected
-            prefix = gutter(entry, is_first=y == self._tops[place], is_selected=is_selected)
+            prefix = gutter(entry, is_first=y == self._tops[index], is_selected=is_selected)
         return self.strip((*prefix, *self._lines[y]), width)
 
     def _with_selection(self, strip: Strip, y: int) -> Strip:
@@ -296,8 +296,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         keys = [shown.entry.key for shown in self._shown if shown.entry.speaker not in own]
         if not keys:
             return
-        place = keys.index(self.selected) + step if self.selected in keys else len(keys) - 1
-        self.selected = keys[min(max(place, 0), len(keys) - 1)]
+        index = keys.index(self.selected) + step if self.selected in keys else len(keys) - 1
+        self.selected = keys[min(max(index, 0), len(keys) - 1)]
         shown = next(i for i, s in enumerate(self._shown) if s.entry.key == self.selected)
         top = self._tops[shown]
         if not 0 <= top - self.scroll_offset.y < self.size.height - 2:
@@ -310,22 +310,22 @@ class Transcript(ScrollView, Ink, can_focus=True):
             key: Its id.
             found: A text in it, whose first line is scrolled to.
         """
-        place = next((i for i, entry in enumerate(self._all) if entry.key == key), None)
-        if place is None:
+        index = next((i for i, entry in enumerate(self._all) if entry.key == key), None)
+        if index is None:
             return False
         self.is_following = False
-        if place < self.n_hidden:
-            self._n_window = len(self._all) - place + WINDOW // 2
+        if index < self.n_hidden:
+            self._n_window = len(self._all) - index + WINDOW // 2
             self.forget_strips()
             self.show(self._all)
         self.selected = key
-        line = self._line_of(place - self.n_hidden, found)
+        line = self._line_of(index - self.n_hidden, found)
         self.scroll_to(y=max(line - 2, 0), animate=False)
         self.focus()
         return True
 
     def _line_of(self, shown: int, found: str) -> int:
-        """Give the line of a shown entry that holds a text, its first one where none does."""
+        """The line of a shown entry that holds a text, its first one where none does."""
         start = self._tops[shown]
         end = self._tops[shown + 1] if shown + 1 < len(self._tops) else len(self._lines)
         wanted = found.casefold()
@@ -355,11 +355,11 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if y < len(self._heading()):
             self.action_load_earlier()
             return
-        place = self._place_of(y)
-        if place >= 0 and y < len(self._lines):
-            self.post_message(self.Clicked(self._shown[place].entry.key))
+        index = self._index_of(y)
+        if index >= 0 and y < len(self._lines):
+            self.post_message(self.Clicked(self._shown[index].entry.key))
 
-    def _place_of(self, y: int) -> int:
+    def _index_of(self, y: int) -> int:
         """Which shown entry the line belongs to; -1 above the first."""
         return bisect_right(self._tops, y) - 1
 

@@ -26,3 +26,9 @@ def test_one_key_for_two_actions_goes_to_the_first() -> None:
     keymap = read_keymap({"chat-stop": "f8", "chat-new": "f9,f8"}, IDS)
     assert keymap.keys == {"chat-stop": "f8"}
     assert "wants f8, which chat-stop has already" in keymap.problems[0]
+
+
+def test_an_id_of_an_earlier_version_rebinds_the_same_key() -> None:
+    keymap = read_keymap({"plan-list-down": "n"}, ["rows-down"])
+    assert dict(keymap.keys) == {"rows-down": "n"}
+    assert keymap.problems == ()

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from app.render.lines import plain, width_of
-from app.render.markdown.document import MarkdownDocument, code_blocks
+from app.render.markdown import MarkdownDocument, code_blocks
 
 HARD = """# Title
 

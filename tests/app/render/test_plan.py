@@ -120,13 +120,13 @@ def test_a_problem_stands_under_its_knob(setup: Setup) -> None:
     lines = knob_sheet(KNOBS, setup, Planner().facts_of(setup), state, 30, 20).lines
     assert plain(lines[2].line).rstrip().endswith("q9▏")
     assert plain(lines[3].line) == "  ✗ q9 is none of them"
-    assert [line.place for line in lines[:5]] == [0, 1, 2, 2, 3]
+    assert [line.index for line in lines[:5]] == [0, 1, 2, 2, 3]
 
 
 def test_the_chosen_knob_is_marked_without_colour(setup: Setup) -> None:
     lines = knob_sheet(KNOBS, setup, Planner().facts_of(setup), KnobState(1), 30, 20).lines
     assert [plain(line.line)[0] for line in lines[:3]] == [" ", "▸", " "]
-    assert all(width_of(line.line) == 30 for line in lines if line.place is not None)
+    assert all(width_of(line.line) == 30 for line in lines if line.index is not None)
 
 
 def test_the_preview_of_a_broken_preset_names_every_fault() -> None:

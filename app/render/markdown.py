@@ -4,7 +4,7 @@ from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
 from app.render.lines import EMPTY, Line, Run, wrapped
-from app.render.markdown.blocks import block_lines
+from app.render.markdown_blocks import block_lines
 from app.sanitize import visible
 
 # Raw HTML is shown as text. So are link definitions: they would vanish from the reply, and a link
