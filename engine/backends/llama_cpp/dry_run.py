@@ -85,8 +85,7 @@ class DryRunner:
         configuration = configuration_of(request["configuration"])
         model = self._opened(configuration)
         self._log.clear()
-        params = context_parameters(configuration, request["n_rows"])
-        params.n_rs_seq = request["n_rollback"]
+        params = context_parameters(configuration, request["n_rows"], request["n_rollback"])
         context = llama_cpp.llama_init_from_model(model, params)
         if context is None:
             raise ModelLoadError(self._refusal())

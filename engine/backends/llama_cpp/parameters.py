@@ -47,14 +47,21 @@ class ModelParameters:
         self.params = params
 
 
-def context_parameters(configuration: Configuration, n_rows: int) -> Any:
-    """llama.cpp's parameters of a context that holds `n_rows` rows of logits in one batch."""
+def context_parameters(configuration: Configuration, n_rows: int, n_rollback: int = 0) -> Any:
+    """llama.cpp's parameters of a context.
+
+    Args:
+        configuration: What the context is opened with.
+        n_rows: Rows of logits that one batch may ask for.
+        n_rollback: Rows that each slot of a recurrent state keeps to take drafted tokens back.
+    """
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = configuration.n_ctx
     params.n_batch = configuration.n_batch
     params.n_ubatch = configuration.n_ubatch
     params.n_seq_max = configuration.n_slots
     params.n_outputs_max = n_rows
+    params.n_rs_seq = n_rollback
     params.type_k = TYPE_NUMBERS[configuration.type_k]
     params.type_v = TYPE_NUMBERS[configuration.type_v]
     params.flash_attn_type = FLASH_ATTENTION[configuration.flash_attention]

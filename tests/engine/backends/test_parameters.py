@@ -1,4 +1,4 @@
-"""Adapters and overrides on a real model."""
+"""A configuration as llama.cpp's parameters, and adapters and overrides on a real model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,8 @@ import pytest
 
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import TensorOverride
+from engine.backends.llama_cpp.parameters import ModelParameters, context_parameters
+from engine.configuration import Configuration, TensorOverride
 from engine.errors import ModelLoadError
 from tests.engine.backends.test_llama_cpp import settings
 from tests.gguf_files import header
@@ -89,3 +90,32 @@ def test_tensors_can_be_sent_to_main_memory_and_nothing_else_changes(starter_pat
         plain = logits(backend)
     with opened(starter_path, tensor_overrides=(override,), n_cpu_moe=-1) as backend:
         assert np.allclose(logits(backend), plain, atol=0.5)
+
+
+def test_every_setting_of_a_configuration_reaches_llama_cpp(starter_path: Path) -> None:
+    odd = Configuration(
+        starter_path,
+        768,
+        n_batch=96,
+        n_ubatch=48,
+        n_slots=3,
+        type_k="q8_0",
+        type_v="bf16",
+        flash_attention="off",
+        kv_unified=True,
+        swa_full=True,
+        offload_kqv=False,
+        n_gpu_layers=7,
+        split_mode="none",
+        use_extra_buffers=False,
+    )
+    context = context_parameters(odd, n_rows=20, n_rollback=4)
+    assert (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max) == (768, 96, 48, 3)
+    assert (context.n_outputs_max, context.n_rs_seq) == (20, 4)
+    assert (context.type_k, context.type_v, context.flash_attn_type) == (8, 30, 0)
+    assert (context.kv_unified, context.swa_full, context.offload_kqv) == (True, True, False)
+    model = ModelParameters(odd).params
+    assert (model.n_gpu_layers, model.split_mode, model.use_extra_bufts) == (7, 0, False)
+    whole = ModelParameters(Configuration(starter_path, 256)).params
+    assert (whole.split_mode, whole.use_extra_bufts) == (1, True)
+    assert whole.n_gpu_layers >= 1000
