@@ -60,7 +60,8 @@ CROWDED = {
     "qwen3moe": GraphNodes(47),
     "qwen3vlmoe": GraphNodes(47, 2, 14),
 }
-"""Architectures of few tensors and many operations; counted in their graphs (`src/models`)."""
+"""Architectures of few tensors and many operations; counted in their graphs (`src/models`), that of
+MiniCPM with experts: without them it has room."""
 EQUAL_SLOTS = frozenset({"kimi-linear", "minimax-01"})
 """Architectures whose graph is laid out once more for one slot (`sched_reserve`), which then has to
 have as many tokens for each separate cache."""
@@ -138,7 +139,9 @@ def _layer_nodes(model: Model, counted: GraphNodes) -> int:
         return n_nodes
     n_used = architecture.n_experts_used
     n_groups = file.integer(f"{architecture.name}.expert_group_count") or 0
-    n_nodes += counted.n_expert * n_used + (n_used == 1) - (not architecture.widths.is_expert_gated)
+    n_mixtures = counted.n_expert // 2  # each copies what a single expert gives
+    n_nodes += counted.n_expert * n_used + n_mixtures * (n_used == 1)
+    n_nodes -= not architecture.widths.is_expert_gated
     n_nodes += SHARED_NODES * ("ffn_up_shexp.weight" in names)
     return n_nodes + GROUP_NODES * (n_groups > 1)
 
