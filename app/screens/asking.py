@@ -5,6 +5,7 @@ esc takes it back.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from textual.content import Content
@@ -81,7 +82,22 @@ class Drafts:
         else:
             self.pending.keep(old, Draft())
             self.pending.move(old, new)
+        if new is not None:
+            self._read_again(new)
         self._show(draft.and_then(self.pending.draft(new)))
+
+    def _read_again(self, chat_id: int) -> None:
+        """Read what another kvchat has left in a chat meanwhile, unless something is written here.
+
+        Where it cannot be read the text that is known stays.
+        """
+        known = self._saved.get(chat_id, Draft())
+        if self.pending.of(chat_id) or self.pending.draft(chat_id) != known:
+            return
+        with suppress(StoreError):
+            stored = self._conversation.history.store.draft(chat_id)
+            self.pending.keep(chat_id, stored)
+            self._saved = {**self._saved, chat_id: stored}
 
     def is_stored(self, chat_id: int) -> bool:
         """Whether there still is a chat."""

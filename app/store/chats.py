@@ -376,10 +376,21 @@ class ChatStore:
             left = sorted(row["place"] for row in rows if row["chat_id"] is None)
             self._lock_new_chat(left)
         return {
-            row["chat_id"]: Draft(row["content"], row["edited_id"], row["before_edit"])
+            row["chat_id"]: _draft_of(row)
             for row in rows
             if row["chat_id"] is not None or row["place"] == self._new_index
         }
+
+    def draft(self, chat_id: int) -> Draft:
+        """The text of a stored chat that was not sent; empty where there is none.
+
+        Raises:
+            StoreError: If it cannot be read.
+        """
+        rows = self._read(
+            "SELECT content, edited_id, before_edit FROM drafts WHERE chat_id = ?", chat_id
+        )
+        return _draft_of(rows[0]) if rows else Draft()
 
     def _lock_new_chat(self, left: Sequence[int]) -> None:
         """Lock the first new chat that no kvchat has, those with a text before others."""
@@ -445,6 +456,10 @@ class ChatStore:
 def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]]:
     for row in group:
         yield row["id"], [each["id"] for each in group if each["has_text"] or each is row]
+
+
+def _draft_of(row: sqlite3.Row) -> Draft:
+    return Draft(row["content"], row["edited_id"], row["before_edit"])
 
 
 def _only(rows: Sequence[sqlite3.Row], kind: str, key: int) -> sqlite3.Row:

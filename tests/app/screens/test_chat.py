@@ -8,7 +8,8 @@ from textual.widgets._toast import ToastRack
 from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.store.records import NewChat, NewMessage
+from app.store.chats import ChatStore
+from app.store.records import Draft, NewChat, NewMessage
 from app.widgets.bars import TitleBar
 from app.widgets.panels import Panel
 from engine.configuration import ControllerName, PredictorName
@@ -363,3 +364,33 @@ async def test_enter_waits_for_the_letters_before_it(tmp_path: Path) -> None:
 
 def _name(character: str) -> str:
     return {" ": "space", ",": "comma"}.get(character, character)
+
+
+async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = make_app(tmp_path)
+    store = app.controller.history.store
+    chat = store.create_chat(NewChat("shared"))
+
+    def leave(text: str) -> None:
+        with ChatStore(store.path) as other:
+            other.save_drafts({chat.id: Draft(text)})
+
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        for text in ("of the other", "newer"):
+            leave(text)
+            screen.open_chat(chat.id)
+            await wait_until(pilot, lambda text=text: screen.composer.text == text)
+            await pilot.press("ctrl+n")
+            await wait_until(pilot, lambda: screen.composer.text == "")
+        screen.open_chat(chat.id)
+        await wait_until(pilot, lambda: screen.composer.text == "newer")
+        monkeypatch.setattr(screen.drafts, "save", lambda: None)
+        screen.composer.put("mine")
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: screen.composer.text == "")
+        leave("too late")
+        screen.open_chat(chat.id)
+        await wait_until(pilot, lambda: screen.composer.text == "mine")
