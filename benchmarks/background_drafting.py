@@ -17,8 +17,8 @@ from statistics import median
 from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.clock import Stopwatch
 from engine.configuration import Configuration, DraftConfiguration
-from engine.speculation.cost import Stopwatch
 
 N_CTX = 1024
 WARM_STEPS = 4

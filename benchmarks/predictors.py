@@ -15,8 +15,8 @@ import statistics
 from collections.abc import Sequence
 from itertools import islice
 
+from engine.clock import Stopwatch
 from engine.configuration import PredictorName, SpeculationSettings
-from engine.speculation.cost import Stopwatch
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.registry import Readers
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
+from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError
 from engine.events import Loaded
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.speculation.cost import Stopwatch
+from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
 from engine.speculation.predictors.guard import Barred
-from engine.speculation.profile import CostProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
 from engine.process.watchdog import BuildMemory
-from engine.speculation.profile import CostMemory, CostProfile
+from engine.speculation.cost_profile import CostMemory
+from engine.speculation.costs import CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.presets.programs import test_imported_files as imports

@@ -13,8 +13,8 @@ from itertools import pairwise
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
+from engine.speculation.costs import Costs
 from engine.speculation.drafter import Examiner
-from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
 
@@ -70,6 +70,14 @@ class World:
     """Share of the rounds in which the source has anything to say."""
     tells: bool = False
     """Whether the confidence is the share of right guesses, or says nothing."""
+    slowness: Callable[[int], float] = lambda _: 1.0
+    """Times as long as at first that everything takes at a place: others use the machine too."""
+    switching: float = 0.0
+    """Plain steps that a plain step right behind a batch takes longer."""
+    n_prompt: int = 0
+    """Tokens that a draft model has not read when the reply begins."""
+    in_part: float = 1.0
+    """What the share of right guesses is multiplied by where a draft model left some out."""
     seed: int = 0
     rng: random.Random = field(init=False)
 
@@ -83,10 +91,11 @@ class World:
                 return low + (high - low) * (n_rows - left) / (right - left)
         return self.curve[-1][1]
 
-    def clock(self, steps: float) -> float:
-        """Give what a clock shows for that work, in seconds."""
+    def clock(self, steps: float, place: int) -> float:
+        """What a clock shows for that work, in seconds."""
         stall = 5.0 if self.rng.random() < self.stalls else 0.0
-        return STEP_S * (steps * self.rng.lognormvariate(0.0, self.noise) + stall)
+        noise = self.rng.lognormvariate(0.0, self.noise)
+        return STEP_S * self.slowness(place) * (steps * noise + stall)
 
 
 @dataclass(slots=True)
@@ -116,21 +125,42 @@ class Played:
         return worst
 
 
-def play(world: World, controller: Controller, n_tokens: int) -> Played:
-    """Let a controller draft for a line of that many tokens."""
-    played, examiner, n_behind = Played(), Examiner(), 0
+@dataclass(slots=True)
+class _Reading:
+    """How far a draft model has read the line."""
+
+    n_behind: int
+    n_left_out: int = 0
+
+    def catch_up(self, world: World, controller: Controller) -> int:
+        """The tokens that it reads before its first guess of a round."""
+        n_missed = self.n_left_out + self.n_behind
+        if world.in_part < 1.0 and n_missed > RESTART and controller.affords_catch_up(n_missed):
+            self.n_left_out = 0
+            return n_missed
+        self.n_left_out += max(self.n_behind - RESTART, 0)
+        return min(self.n_behind, RESTART)
+
+
+def play(world: World, controller: Controller, n_tokens: int, costs: Costs | None = None) -> Played:
+    """Let a controller draft for a line of that many tokens; rounds are timed for `costs`."""
+    played, examiner, reading = Played(), Examiner(), _Reading(world.n_prompt)
     while played.n_tokens < n_tokens:
-        truth = _truth(world, played.n_tokens)
-        guesses, was_asked = _pulled(world, controller, played.n_tokens)
+        place = played.n_tokens
+        truth = _truth(world, place, world.in_part if reading.n_left_out else 1.0)
+        guesses, was_asked = _pulled(world, controller, place)
         n_drafted = controller.n_to_verify(guesses) if guesses else 0
         examiner.follow("simulated", guesses, is_verified=n_drafted > 0)
         n_accepted = _leading(truth[:n_drafted])
         n_emitted = n_accepted + 1
         drafting = world.source.step * len(guesses) + world.source.fixed * was_asked
         if guesses:
-            drafting += world.source.catch_up * min(n_behind, RESTART)
-        n_behind = n_emitted if guesses else n_behind + n_emitted
+            drafting += world.source.catch_up * reading.catch_up(world, controller)
+            reading.n_behind = 0
+        reading.n_behind += n_emitted
         verifying = world.verify_steps(1 + n_drafted)
+        is_behind_batch = bool(played.lengths) and played.lengths[-1] > 0
+        verifying += world.switching * (is_behind_batch and not n_drafted)
         played.n_tokens += n_emitted
         played.steps += drafting + verifying
         played.n_drafted += n_drafted
@@ -138,6 +168,9 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
         played.marks.append((played.n_tokens, played.steps))
         line = [int(right) for right in truth[:n_accepted]]
         line.append(int(truth[n_accepted]) if n_accepted == n_drafted else 0)
+        verify_s = world.clock(verifying, place) if len(played.lengths) > 1 else None
+        if costs is not None and verify_s is not None:
+            costs.add(1 + n_drafted, verify_s)
         controller.observe(
             RoundOutcome(
                 n_verified=n_drafted,
@@ -145,18 +178,19 @@ def play(world: World, controller: Controller, n_tokens: int) -> Played:
                 n_accepted=n_accepted,
                 n_emitted=n_emitted,
                 n_drafted=len(guesses),
-                draft_s=world.clock(drafting) if was_asked else 0.0,
-                verify_s=world.clock(verifying) if len(played.lengths) > 1 else None,
+                draft_s=world.clock(drafting, place) if was_asked else 0.0,
+                verify_s=verify_s,
                 examined=examiner.examine(line),
             )
         )
     return played
 
 
-def play_auto(world: World, n_tokens: int, experience: Experience | None = None) -> Played:
-    """Let `auto` draft."""
-    known = Experience() if experience is None else experience
-    return play(world, AutoController(known), n_tokens)
+def play_auto(world: World, n_tokens: int, controller: AutoController | None = None) -> Played:
+    """Let `auto` draft for a reply, with what it learned from earlier ones."""
+    controller = AutoController() if controller is None else controller
+    controller.start_reply()
+    return play(world, controller, n_tokens, controller.costs)
 
 
 def best_steady(curve: Curve, share: float, source: Source) -> float:
@@ -193,9 +227,10 @@ def best_fixed(make: Callable[[], World], n_tokens: int) -> float:
     )
 
 
-def _truth(world: World, place: int) -> list[bool]:
+def _truth(world: World, place: int, known: float) -> list[bool]:
     return [
-        world.rng.random() < world.text(world.rng, place + index) for index in range(MAX_DRAFT + 1)
+        world.rng.random() < known * world.text(world.rng, place + index)
+        for index in range(MAX_DRAFT + 1)
     ]
 
 

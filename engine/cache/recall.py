@@ -5,18 +5,40 @@ start of them that lies somewhere is used. What a reply added is kept the same w
 tokens get here, so nothing that was refuted is ever kept.
 """
 
+from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
+from statistics import median
 
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.slots import HotTier, empty
+from engine.clock import Stopwatch
 from engine.errors import ContextFullError, StateError
-from engine.speculation.cost import PromptRate, Stopwatch
 
 MIN_GAIN = 16
 """Tokens that a kept state must bring beyond what the context holds; fewer are computed sooner."""
+
+
+class PromptRate:
+    """The time of one token of a prompt: the median over the last prompts that were computed."""
+
+    MIN_TOKENS = 16
+    """A shorter prompt says more about a batch's fixed cost than about a token's."""
+    RECENT = 15
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=self.RECENT)
+
+    def add(self, n_tokens: int, elapsed_s: float) -> None:
+        """Take the time of computing a prompt, or what was left of it."""
+        if n_tokens >= self.MIN_TOKENS:
+            self._samples.append(elapsed_s / n_tokens)
+
+    def seconds_of(self, n_tokens: int) -> float | None:
+        """What computing that many tokens would take; None before anything was measured."""
+        return n_tokens * median(self._samples) if self._samples else None
 
 
 @dataclass(frozen=True, slots=True)

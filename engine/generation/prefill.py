@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from engine.backends.base import Backend, Logits
 from engine.cache.recall import Recall
+from engine.clock import Stopwatch
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady
 from engine.generation.cancellation import Cancellation
 from engine.generation.reply import Reply
-from engine.speculation.calibration import N_MEASURED, SIZES, measure_batches
-from engine.speculation.cost import Stopwatch
-from engine.speculation.experience import Experience
+from engine.speculation.costs import N_MEASURED, SIZES, Costs, measure_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,10 @@ class FirstRow:
 class Prefill:
     """Computes prompts into the sequence that `Recall` chose, and learns what that costs."""
 
-    def __init__(self, backend: Backend, recall: Recall, experience: Experience) -> None:
+    def __init__(self, backend: Backend, recall: Recall, costs: Costs) -> None:
         self._backend = backend
         self._recall = recall
-        self._experience = experience
+        self._costs = costs
 
     def read(
         self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
@@ -63,7 +62,7 @@ class Prefill:
         if n_measured:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
-            measure_batches(self._recall.sequence, rest, self._experience.curve)
+            measure_rows(self._recall.sequence, rest, self._costs)
             yield PromptProgress(n_known, n_known, n_reused)
         self._recall.keep_prompt()
         cancellation.check()
@@ -82,7 +81,7 @@ class Prefill:
         elapsed_s = reply.watch.split()
         row_s = elapsed_s
         if n_last:
-            plain_s = self._experience.curve.plain_s
+            plain_s = self._costs.plain.seconds
             row_s = min(elapsed_s / (n_last + 1) if plain_s is None else plain_s, elapsed_s)
             self._recall.rate.add(n_last, elapsed_s - row_s)
             reply.stats.prefill_s += elapsed_s - row_s
@@ -112,7 +111,7 @@ class Prefill:
         """Tokens of the prompt that go in small batches, to learn what these cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
-        is_known = len(self._experience.curve.measured()) > 1
+        is_known = len(self._costs.rows.measured()) > 1
         has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
         is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED
         return N_MEASURED if is_due else 0

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from engine.backends.base import Vocabulary
 from engine.cache.recall import Recalled
+from engine.clock import Stopwatch
 from engine.events import CommittedToken, FinishReason, TokenKind, TokensCommitted
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.cost import Stopwatch
 from engine.speculation.drafter import Draft
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Verdict

@@ -14,7 +14,8 @@ from engine.backends.base import Backend, Sequence
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall
 from engine.cache.report import CacheReport, CacheSettings
-from engine.configuration import ControllerName, SpeculationSettings
+from engine.clock import Stopwatch
+from engine.configuration import SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, IncompatiblePairError
 from engine.events import (
     CacheChanged,
@@ -34,12 +35,11 @@ from engine.generation.reply import Reply, Round, StreamingText
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Sampler
-from engine.speculation.cost import PlainStep, Stopwatch
+from engine.speculation.auto import AutoController
+from engine.speculation.costs import CostProfile, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
-from engine.speculation.experience import Experience
 from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.guard import Barred, Busy
-from engine.speculation.profile import CostProfile
 from engine.speculation.registry import Registry
 from engine.speculation.stats import ReplyStats
 from engine.speculation.strict import Exactness
@@ -85,8 +85,9 @@ class Session:
         self._recall = Recall(backend)
         self._sequence: Sequence = self._recall.sequence
         self._registry = Registry(backend, draft_backend, barred)
-        self._experience = Experience(costs)
-        self._prefill = Prefill(backend, self._recall, self._experience)
+        self._costs = Costs(costs)
+        self._auto = AutoController(self._costs)
+        self._prefill = Prefill(backend, self._recall, self._costs)
         self._wanted = speculation
         self._is_replying = False
         self._is_closed = False
@@ -94,7 +95,7 @@ class Session:
 
     @property
     def _plain_step(self) -> PlainStep:
-        return self._experience.curve.plain
+        return self._costs.plain
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ class Session:
 
     def costs(self) -> CostProfile | None:
         """Give the measured costs of rounds, None while too little was measured."""
-        return self._experience.profile()
+        return self._costs.profile()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor and controller from the next round on."""
@@ -297,7 +298,7 @@ class Session:
         settings = self._wanted
         if old is not None and old.fault is not None:
             self._registry.give_up(old.settings, old.fault)
-        controller = make_controller(settings, self._experience)
+        controller = make_controller(settings, self._auto)
         engaged = self._registry.engage(
             settings,
             reply.request,
@@ -334,13 +335,10 @@ class Session:
         return settle(verdict, draft.tokens, row, reply.sampler, line)
 
     def _learn(self, drafter: Drafter, done: Round) -> None:
-        """Measure costs under every rule; `auto` takes them in itself."""
         outcome = done.outcome
+        if outcome.verify_s is not None:
+            self._costs.add(1 + outcome.n_verified, outcome.verify_s)
         drafter.observe(outcome, [token.token for token in done.committed.tokens])
-        self._experience.check()
-        is_auto = drafter.settings.controller is ControllerName.AUTO
-        if outcome.verify_s is not None and not (is_auto and drafter.is_on):
-            self._experience.curve.add(1 + outcome.n_verified, outcome.verify_s)
 
     def _tell(
         self, reply: Reply, done: Round, length: int = 0, drafter: Drafter | None = None
@@ -353,7 +351,7 @@ class Session:
             n_emitted=len(done.committed.tokens),
             draft_s=done.draft_s,
             elapsed_s=done.elapsed_s,
-            switching=self._experience.curve.switching,
+            switching=self._costs.rows.switching,
         )
         finished = RoundFinished(
             n_drafted=done.draft.n_drafted,
@@ -419,9 +417,9 @@ class Session:
 
     def _measured_costs(self) -> Iterator[CostsMeasured]:
         """What was measured; nothing before a batch was compared with a plain step."""
-        curve = self._experience.curve
-        if curve.plain_s is not None and len(curve.measured()) > 1:
-            yield CostsMeasured(curve.measured(), curve.plain_s, curve.all_steps)
+        rows, plain_s = self._costs.rows, self._costs.plain.seconds
+        if plain_s is not None and len(rows.measured()) > 1:
+            yield CostsMeasured(rows.measured(), plain_s, rows.all_steps)
 
     def _finished(self, reply: Reply) -> Finished:
         return Finished(

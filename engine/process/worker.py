@@ -15,6 +15,7 @@ import threading
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
+from engine.clock import Stopwatch
 from engine.errors import EngineError
 from engine.events import (
     CacheChanged,
@@ -45,8 +46,7 @@ from engine.process.protocol import (
     Stop,
 )
 from engine.requests import GenerationRequest
-from engine.speculation.cost import Stopwatch
-from engine.speculation.profile import KeptCosts
+from engine.speculation.cost_profile import KeptCosts
 
 SEND_EVERY_S = 0.06
 """Rounds that end within this time are sent together: the screen shows a frame of them at once, and

@@ -1,17 +1,31 @@
-"""How many to draft, decided by the gain that measured costs and shares promise."""
+"""How many to draft, decided by the gain that measured costs and acceptance promise.
+
+Four ideas: what rows cost and what guesses cost (`costs`), how often guesses are right
+(`acceptance`), and a credit that bounds what exploring may lose.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 from engine.configuration import MAX_DRAFT
-from engine.speculation.asking import N_SHADOW, N_TRIAL, Asked
-from engine.speculation.budget import START
+from engine.speculation.acceptance import Acceptance
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.drafting_cost import DraftingCost
-from engine.speculation.experience import Experience
-from engine.speculation.gain import best_length
+from engine.speculation.costs import Costs, DraftCost
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
+
+START = 3.0
+"""Plain steps that a session may lose before it has won any."""
+LOSS = 0.01
+"""Share of the time that may be lost for good, in plain steps a token."""
+LIMIT = 6.0
+"""Most plain steps that may be saved up; won time beyond it is not risked again."""
+RATE_ROUNDS = 32
+WELL_KNOWN = 16
+"""Examined guesses of a source from which its shares are trusted beyond the credit."""
+SURE = 0.9
+"""Share of the expected tokens that has to pay for a draft which the credit does not cover."""
 
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
@@ -20,42 +34,179 @@ LEAST_PLAIN = 3
 """Plain steps of this run below which they are measured more often."""
 OUTLOOK = 128
 """Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
-WELL_KNOWN = 16
-"""Examined guesses of a source from which its shares are trusted beyond the credit."""
-REPLAN_EVERY = 8
-"""Plain rounds before it is said again what is likely to come: they change what that rests on
-slowly, and whether a round drafts is decided by its own guesses."""
-FIRST_OUTLOOK = 4096
-"""Tokens over which the first trial of a source is paid for, whatever it costs."""
+
+CHEAP = 0.06
+"""Plain steps that `N_PASSING` guesses may cost for a source to be asked in passing."""
+N_PASSING = 4
+N_TRIAL = 3
+"""Guesses that a source makes whatever they cost, until their cost is known."""
+PASSING_LOSS = 0.004
+"""Share of the time that a cheap source may take while it is off."""
+WON_FOR = 48
+"""Tokens for which a cheap source is asked in every round behind a draft of its that was worth it:
+what it proposes differs from place to place, and only asking tells."""
+FIRST_TOKENS = 16
+"""Tokens at the start of a reply for which a cheap source is asked in every round."""
+PROBE_EVERY = (24, 192)
+"""Tokens between two probes of a source that is off: at first and after a right one, and doubled
+after wrong ones up to."""
+
+
+class Credit:
+    """How much slower than plain decoding speculation may ever make a session.
+
+    The guard of a conservative bandit (Wu et al. 2016, arXiv 1602.04282) over rounds: one that
+    could cost more than the credit, if every drafted token were wrong, is not made. So n tokens
+    take at most (1 + `LOSS`) n + `START` plain steps, up to errors of measurement, and since credit
+    is capped no later stretch loses more than `LIMIT` steps beside its share.
+    """
+
+    def __init__(self) -> None:
+        self.steps = START
+        self.rate = 1.0
+        """Tokens in the time of a plain step over the last rounds, at least 1."""
+        self._n_tokens = self._n_steps = 4.0  # a lucky first round does not set the rate
+
+    def settle(self, n_emitted: int, n_steps: float) -> None:
+        """Take the tokens of a round and the plain steps that such a round takes."""
+        self.steps = min(LIMIT, self.steps + n_emitted * (1.0 + LOSS) - n_steps)
+        kept = 1.0 - 1.0 / RATE_ROUNDS
+        self._n_tokens = kept * self._n_tokens + n_emitted
+        self._n_steps = kept * self._n_steps + n_steps
+        self.rate = max(1.0, self._n_tokens / self._n_steps)
+
+
+def best_length(
+    shares: Sequence[float],
+    added_steps: Sequence[float],
+    *,
+    rate: float,
+    credit: float,
+    is_known: bool = False,
+) -> int:
+    """The length whose tokens exceed what its time would give by most, 0 where none does.
+
+    Renewal-reward argument: among rounds of unlike length the best tokens per second come from the
+    largest `tokens - rate * time`, with `rate` that best itself (Dinkelbach 1967). All lengths are
+    looked at, so a kink of the costs is jumped where the other side is worth it.
+
+    Args:
+        shares: for each length the share of rounds whose guesses are all right up to there.
+        added_steps: for each length the plain steps that a round takes beyond one.
+        rate: tokens in the time of a plain step.
+        credit: plain steps that may be lost if every guess is wrong.
+        is_known: whether the shares rest on many guesses: then a draft is made without credit too
+            where it pays with `SURE` of its expected tokens. Without that, credit which was spent
+            on one source would keep a better one from ever earning it back.
+    """
+    best, best_gain, tokens = 0, 0.0, 0.0
+    for length, (share, steps) in enumerate(zip(shares, added_steps, strict=False), start=1):
+        tokens += share
+        gain = tokens - rate * steps
+        is_covered = steps <= credit or (is_known and SURE * tokens > rate * steps)
+        if gain > best_gain and is_covered:
+            best, best_gain = length, gain
+    return best
+
+
+@dataclass(slots=True)
+class Source:
+    """One source of guesses in one reply: what it costs, and when it is asked while it is off."""
+
+    cost: DraftCost
+    confidence: float = 0.8
+    """Of its last first guess."""
+    n_behind: int | None = None
+    """Tokens that it has to catch up with; None before its first guess of the reply."""
+    tokens_off: int = 0
+    probe_after: int = PROBE_EVERY[0]
+    tokens_since_won: int = WON_FOR - FIRST_TOKENS
+    rounds_unasked: float = inf
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its cost was measured."""
+        return self.cost.step is not None
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it is asked in passing: guesses that nobody verifies still teach."""
+        return self.is_known and self.cost.steps(N_PASSING, 0) <= CHEAP
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether a cheap source is asked though it is off: so rarely that it hardly costs."""
+        if self.tokens_since_won <= WON_FOR:
+            return True
+        return self.rounds_unasked * PASSING_LOSS >= self.cost.steps(N_PASSING, 0)
+
+    @property
+    def is_probe_due(self) -> bool:
+        """Whether one guess is verified though none is expected to gain."""
+        return self.tokens_off >= self.probe_after
+
+    def steps(self, n_drafted: int) -> float:
+        """The cost of its coming draft, in plain steps."""
+        if not n_drafted:
+            return 0.0
+        n_missed = RESTART if self.n_behind is None else min(self.n_behind, RESTART)
+        return self.cost.steps(n_drafted, n_missed)
+
+    def wakes(self) -> None:
+        """Take that its drafts gain: a later pause starts with short ones between probes."""
+        self.probe_after, self.tokens_off = PROBE_EVERY[0], 0
+
+    def end_round(self, n_emitted: int, *, was_asked: bool) -> None:
+        """Take the tokens of a round."""
+        self.tokens_off += n_emitted
+        self.tokens_since_won += n_emitted
+        self.rounds_unasked = 0 if was_asked else self.rounds_unasked + 1
+        if was_asked:
+            self.n_behind = n_emitted
+        elif self.n_behind is not None:
+            self.n_behind += n_emitted
+
+    def end_probe(self, *, was_right: bool) -> None:
+        """Take the outcome of a probe: wrong ones make the next one rarer."""
+        self.probe_after = (
+            PROBE_EVERY[0] if was_right else min(2 * self.probe_after, PROBE_EVERY[1])
+        )
 
 
 class AutoController:
     """Drafts another token while it raises the tokens per second (renewal-reward argument).
 
-    With the measured curve T in plain steps, shares P_i that the first i guesses are right, and
+    With the measured row costs T in plain steps, shares P_i that the first i guesses are right, and
     the rate r in tokens a step, a draft of k tokens gains P_1 + ... + P_k - r (T(k + 1) - 1 + its
     drafting); the k with the largest gain is verified, and where none gains the round is plain.
     A source whose guesses cost time is asked for the next one only while some longer draft still
     gains: the rule of SpecDec++ (Huang et al. 2024, arXiv 2405.19715) with a measured threshold,
-    looking ahead over kinks of the curve.
+    looking ahead over kinks of the costs.
 
-    Losses are bounded by `SlowdownBudget`. Cheap sources are asked in plain rounds too, and what
-    the line then says counts as examined; others are probed ever more rarely.
+    Losses are bounded by `Credit`. Cheap sources are asked in plain rounds too, and what the line
+    then says counts as examined; others are probed ever more rarely.
+
+    It belongs to a session and learns from reply to reply: `start_reply` goes before each. Whoever
+    runs the rounds adds their times to `costs`, before `observe`.
     """
 
-    def __init__(self, experience: Experience) -> None:
-        self._known = experience
-        self._sources: dict[str, Asked] = {}
-        self._at = self._turn_to("")
+    def __init__(self, costs: Costs | None = None) -> None:
+        self.costs = Costs() if costs is None else costs
+        self.acceptance = Acceptance()
+        self.credit = Credit()
+        self.start_reply()
+
+    def start_reply(self) -> None:
+        """Forget where the sources stood; what they cost and how often they are right stays."""
+        self._sources: dict[str, Source] = {}
+        self._name = ""
+        self._current = Source(DraftCost())
         self._asked: list[str] = []
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
         self._is_behind_draft = False
         self._has_caught_up = False
         self._n_caught_up = 0
-        self._likely: dict[str, int] = {}
-        """The best length of each source that was asked for since something new was learned."""
-        self._rounds_planned = 0
         self.length = 0
         self.reason = "auto: measuring the plain step first"
 
@@ -63,129 +214,119 @@ class AutoController:
 
     def wants(self, source: str) -> bool:
         """Whether a source is to make its first guess of the round."""
-        is_asked = self._is_worth_asking(self._turn_to(source))
+        if source != self._name:
+            if source not in self._sources:
+                cost = self.costs.drafts.setdefault(source, DraftCost())
+                self._sources[source] = Source(cost)
+            self._name, self._current = source, self._sources[source]
+            self.length = self._best(self._shares([]), n_sunk=0) if self._may_draft else 0
+        is_asked = self._is_worth_asking(self._current)
         if is_asked:
             self._asked.append(source)
         return is_asked
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Whether one more guess is worth being made behind those."""
-        source = self._at
+        source = self._current
         if source.is_cheap:
             if len(pulled) == 1:
                 is_worth_it = self._best(self._shares(pulled), n_sunk=MAX_DRAFT) > 0
-                self._n_wanted = MAX_DRAFT if is_worth_it else N_SHADOW
+                self._n_wanted = MAX_DRAFT if is_worth_it else N_PASSING
             return len(pulled) < self._n_wanted
         if not source.is_known:
             return len(pulled) < N_TRIAL
         if source.is_probe_due:
-            return len(pulled) < source.n_to_probe
-        if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self._known.curve.reach - 1):
+            return False
+        if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self.costs.rows.reach - 1):
             return False
         return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
 
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
         """The number of guesses that go into the batch; 0 makes a plain round."""
-        source = self._at
+        source = self._current
         source.confidence = pulled[0].confidence
         if not self._may_draft:
             return 0
         n_best = self._best(self._shares(pulled)[: len(pulled)], n_sunk=len(pulled))
         if n_best:
             source.tokens_since_won = 0
-        elif source.is_probe_due and self._affords(1) and self._is_worth_a_probe(source):
+        elif source.is_probe_due and self._affords(1):
             return 1
         return n_best
 
     def affords_catch_up(self, n_tokens: int) -> bool:
-        """Tell whether a draft model is to take in all of the line that it missed.
+        """Whether a draft model is to take in all of the line that it missed.
 
-        It costs once and is worth what better drafts may win in the rest of the reply, as far as
-        is known; what it costs is charged to the budget token by token.
+        It is charged at once. Beyond the credit it is made once in a reply, where what better
+        drafts may win in the rest of it is more, as far as is known.
         """
-        cost = self._at.drafting.catch_up(n_tokens)
-        if not self._at.is_known or self._has_caught_up:
-            return cost <= self._known.budget.credit and self._at.is_known
+        cost = self._current.cost.catch_up(n_tokens)
+        is_worth_it = self._current.is_known and (
+            cost <= self.credit.steps or (not self._has_caught_up and self._wins_more_than(cost))
+        )
+        if is_worth_it:
+            self._has_caught_up = True
+            self._n_caught_up = n_tokens
+            self.credit.steps -= cost
+        return is_worth_it
+
+    def _wins_more_than(self, cost: float) -> bool:
         shares = self._shares([])
         length = self._best(shares, n_sunk=0)
         if not length:
             return False
-        tokens = 1.0 + sum(shares[:length])
-        steps = 1.0 + self._added_steps(length)[-1]
-        is_worth_it = OUTLOOK * (1.0 - steps / tokens) > cost
-        if is_worth_it:
-            self._n_caught_up = n_tokens
-            self._has_caught_up = True
-            self._known.owe(cost, OUTLOOK)
-        return is_worth_it
+        tokens, steps = self._outcome(shares, length)
+        return OUTLOOK * (1.0 - steps / tokens) > cost
 
     # --- after the round ---
 
     def observe(self, outcome: RoundOutcome) -> None:
-        """Take the outcome of the round."""
-        self._known.acceptance.add(outcome.examined)
-        self._time(outcome)
-        is_due = outcome.n_verified or self._is_behind_draft or not self._rounds_planned
-        if is_due or outcome.n_drafted or outcome.examined:
-            self._likely.clear()
+        """Take the outcome of the round, whose times are in `costs` already."""
+        self.acceptance.add(outcome.examined)
+        plain_s = self.costs.plain.seconds
+        if outcome.verify_s is not None and plain_s is not None:
+            # What such rounds take is charged, not what this one took: a stall is nobody's fault.
+            n_steps = self.costs.rows.steps(1 + outcome.n_verified)
+            n_steps += self._switching if outcome.n_verified else 0.0
+            n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
+            self.credit.settle(outcome.n_emitted, n_steps)
         self._count(outcome)
         self._asked = []
         self._n_caught_up = 0
-        if is_due:
-            self._rounds_planned = REPLAN_EVERY
-            self._plan()
-        else:
-            self._rounds_planned -= 1
-
-    def _time(self, outcome: RoundOutcome) -> None:
-        """Learn the costs of the round and settle it with the budget.
-
-        What such rounds take is charged, not what this one took: a stall is nobody's fault.
-        """
-        curve = self._known.curve
-        if outcome.verify_s is None:
-            return
-        curve.add(1 + outcome.n_verified, outcome.verify_s)
-        plain_s = curve.plain_s
-        if plain_s is None:
-            return
-        n_steps = curve.steps(1 + outcome.n_verified)
-        n_steps += self._switching if outcome.n_verified else 0.0
-        n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
-        self._known.add_round(outcome.n_emitted, n_steps)
+        self._plan()
 
     def _time_drafting(self, outcome: RoundOutcome, n_steps: float) -> float:
-        """Share the time of guessing out to who was asked; gives what such asking takes."""
+        """Share the time of guessing out to who was asked; what such asking takes."""
         if not self._asked:
             return 0.0
         *silent, last = (self._sources[name] for name in self._asked)
-        charged = sum(source.drafting.silence for source in silent)
+        charged = sum(source.cost.silence for source in silent)
         own = max(n_steps - charged, 0.0)
         if not outcome.n_drafted:
             if last.n_behind is not None:
-                last.drafting.add_silent(own)
-            return charged + last.drafting.silence
+                last.cost.add_silent(own)
+            return charged + last.cost.silence
         if last.n_behind is None:
-            # A first guess catches up with a line of unknown overlap: its time tells nothing.
+            # A first guess reads a line of unknown overlap: its time tells little, and is no choice
+            # of this rule's.
             if not last.is_known:
-                last.drafting.add(outcome.n_drafted, RESTART, own)
-                self._known.owe(own, FIRST_OUTLOOK)
+                last.cost.add(outcome.n_drafted, RESTART, own)
             return charged
         n_missed = self._n_caught_up or min(last.n_behind, RESTART)
-        last.drafting.add(outcome.n_drafted, n_missed, own)
-        n_missed = 0 if self._n_caught_up else n_missed
-        return charged + last.drafting.steps(outcome.n_drafted, n_missed)
+        last.cost.add(outcome.n_drafted, n_missed, own)
+        n_missed = 0 if self._n_caught_up else n_missed  # `affords_catch_up` has charged that
+        return charged + last.cost.steps(outcome.n_drafted, n_missed)
 
     def _count(self, outcome: RoundOutcome) -> None:
         self._is_behind_draft = outcome.n_verified > 0
-        self._tokens_since_plain = self._tokens_since_plain + outcome.n_emitted
+        self._tokens_since_plain += outcome.n_emitted
         if not outcome.n_verified:
             self._tokens_since_plain = 0
-        drafted = self._at_name if outcome.n_drafted else None
         for name, source in self._sources.items():
             was_asked = name in self._asked
             source.end_round(outcome.n_emitted, was_asked=was_asked)
-            if (outcome.n_verified and name == drafted) or (was_asked and not source.is_cheap):
+            is_verified = outcome.n_verified and name == self._name
+            if is_verified or (was_asked and not source.is_cheap):
                 if source.is_probe_due:
                     source.end_probe(was_right=outcome.n_accepted > 0)
                 source.tokens_off = 0
@@ -194,126 +335,101 @@ class AutoController:
         """Say what the next round is likely to be, and why."""
         if not self._may_draft:
             self.length, self.reason = 0, "auto: one plain step, to measure what drafts save"
-            self._rounds_planned = 0
             return
         shares = self._shares([])
-        self.length = self._likely[self._at_name] = self._best(shares, n_sunk=0)
-        if self.length:
-            self._at.wakes()
-            self.reason = f"auto: {self._outcome(shares, self.length)}"
-            return
         length = self._best(shares, n_sunk=0, credit=inf)
-        if length:
-            self.reason = f"off: {self._outcome(shares, length)}, but too many were wrong lately"
+        self.length = self._best(shares, n_sunk=0) if length else 0
+        if self.length:
+            self._current.wakes()
+            self.reason = f"auto: {self._said(shares, self.length)}"
             return
-        cost = self._known.curve.steps(2) - 1.0 + self._steps_of(1) + self._switching
-        n_right, n_tried = self._known.acceptance.tried(self._at_name)
+        if length:
+            self.reason = f"off: {self._said(shares, length)}, but too many were wrong lately"
+            return
+        n_right, n_tried = self.acceptance.tried(self._name)
         self.reason = (
-            f"off: a drafted token costs {cost:.2f} steps, taken as {shares[0]:.0%} right "
-            f"({n_right:,} of {n_tried:,} guesses)"
+            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} steps, taken as "
+            f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} guesses)"
         )
 
-    def _outcome(self, shares: Sequence[float], length: int) -> str:
-        tokens, steps = 1.0 + sum(shares[:length]), 1.0 + self._added_steps(length)[-1]
+    def _said(self, shares: Sequence[float], length: int) -> str:
+        tokens, steps = self._outcome(shares, length)
         return f"{length} drafted should give {tokens:.1f} tokens for {steps:.1f} steps"
 
     # --- what is known ---
 
-    def _turn_to(self, name: str) -> Asked:
-        """Reckon with the costs of a source; a predictor may ask several."""
-        source = self._sources.get(name)
-        if source is None:
-            source = Asked(self._known.drafting.setdefault(name, DraftingCost()))
-            self._sources[name] = source
-        self._at, self._at_name = source, name
-        return source
-
-    def _is_worth_asking(self, source: Asked) -> bool:
+    def _is_worth_asking(self, source: Source) -> bool:
         if not source.is_known:
-            return self._known.curve.plain_s is not None
-        if source.is_cheap:
-            return source.is_turn or self._likely_length() > 0
-        if not self._may_draft:
+            return self.costs.plain.seconds is not None
+        if source.is_cheap and source.is_turn:
+            return True
+        if not source.is_cheap and not self._may_draft:
             return False
-        if source.is_probe_due:
-            is_affordable = source.n_behind is not None or self._known.budget.allows(START)
+        if not source.is_cheap and source.is_probe_due:
+            is_affordable = source.n_behind is not None or self.credit.steps >= START
             return is_affordable and self._affords(1)
-        return self._likely_length() > 0
+        return self.length > 0
 
     @property
     def _may_draft(self) -> bool:
         """Whether the plain step is known well enough; it is measured again as speculation pays."""
-        curve = self._known.curve
-        if curve.plain_s is None:
+        plain = self.costs.plain
+        if plain.seconds is None:
             return False
         least, most = PLAIN_EVERY
-        won = self._known.tokens_per_step - 1.0
-        every = min(max(least, won / PLAIN_LOSS), most)
-        if curve.plain.n_measured < LEAST_PLAIN:
+        every = min(max(least, (self.credit.rate - 1.0) / PLAIN_LOSS), most)
+        if plain.n_measured < LEAST_PLAIN:
             every = least / 3
         return self._tokens_since_plain < every
 
-    def _is_worth_a_probe(self, source: Asked) -> bool:
-        """Whether a draft would pay if batches cost half of what they are taken to cost.
-
-        A source that costs time is only known by probes; of a cheap one the shares are known.
-        """
-        cost = self._known.curve.steps(2) - 1.0 + self._switching
-        return not source.is_cheap or self._shares([])[0] > cost / 2
-
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
-        """Give P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
-        guesses = [(self._at_name, guess.confidence) for guess in pulled]
-        following = guesses[-1] if guesses else (self._at_name, self._at.confidence)
-        guesses += [following] * (MAX_DRAFT - len(guesses))
-        return self._known.acceptance.products(guesses)
-
-    def _likely_length(self) -> int:
-        """Give the best length of a draft of the source that is reckoned with, not yet guessed."""
-        length = self._likely.get(self._at_name)
-        if length is None:
-            length = self._likely[self._at_name] = self._best(self._shares([]), n_sunk=0)
-        return length
+        """P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
+        confidences = [guess.confidence for guess in pulled] or [self._current.confidence]
+        shares: list[float] = []
+        product = 1.0
+        for confidence in confidences:
+            share = self.acceptance.share(self._name, confidence)
+            product *= share
+            shares.append(product)
+        while len(shares) < MAX_DRAFT:
+            product *= share
+            shares.append(product)
+        return shares
 
     def _best(self, shares: Sequence[float], *, n_sunk: int, credit: float | None = None) -> int:
-        """Give the best length within the budget, or within another credit.
+        """The best length within the credit, or within another one.
 
         The cost of `n_sunk` guesses is spent anyway.
         """
         return best_length(
             shares,
             self._added_steps(len(shares), n_sunk),
-            rate=self._known.tokens_per_step,
-            credit=self._known.budget.credit if credit is None else credit,
-            is_known=self._known.acceptance.n_seen(self._at_name) >= WELL_KNOWN,
+            rate=self.credit.rate,
+            credit=self.credit.steps if credit is None else credit,
+            is_known=self.acceptance.n_seen(self._name) >= WELL_KNOWN,
         )
 
+    def _outcome(self, shares: Sequence[float], length: int) -> tuple[float, float]:
+        """Tokens and plain steps of a round with a draft of that length."""
+        return 1.0 + sum(shares[:length]), 1.0 + self._added_steps(length)[-1]
+
     def _added_steps(self, n_most: int, n_sunk: int = 0) -> list[float]:
-        """Give what a round of each length takes beyond a plain step, as far as may be tried."""
-        curve = self._known.curve
-        batch = curve.all_steps
-        lengths = range(1, min(n_most, curve.reach - 1) + 1)
-        plain = 1.0 - self._switching
+        """What a round of each length takes beyond a plain step, as far as may be tried."""
+        rows, source = self.costs.rows, self._current
+        batch, plain = rows.all_steps, 1.0 - self._switching
+        lengths = range(1, min(n_most, rows.reach - 1) + 1)
         if n_sunk >= n_most:
             return [batch[length] - plain for length in lengths]
-        first, step = self._steps_of(1), self._at.drafting.step or 0.0
-        sunk = self._steps_of(n_sunk)
+        fixed, step = source.steps(1) - source.steps(n_sunk) - plain, source.cost.step or 0.0
         return [
-            batch[length] - plain + (first + step * (length - 1) - sunk if length > n_sunk else 0.0)
+            batch[length] + (fixed + step * (length - 1) if length > n_sunk else -plain)
             for length in lengths
         ]
 
     @property
     def _switching(self) -> float:
         """What going over to drafts costs; while drafts follow one another it is paid once."""
-        return 0.0 if self._is_behind_draft else self._known.curve.switching
+        return 0.0 if self._is_behind_draft else self.costs.rows.switching
 
     def _affords(self, length: int) -> bool:
-        return self._known.budget.allows(self._added_steps(length)[-1])
-
-    def _steps_of(self, n_pulled: int) -> float:
-        """Give the cost of the coming draft in plain steps."""
-        if not n_pulled:
-            return 0.0
-        n_missed = RESTART if self._at.n_behind is None else min(self._at.n_behind, RESTART)
-        return self._at.drafting.steps(n_pulled, n_missed)
+        return self._added_steps(length)[-1] <= self.credit.steps

@@ -10,7 +10,6 @@ from engine.sampling.distribution import Distribution
 from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import BandController, Controller, FixedController, RoundOutcome
-from engine.speculation.experience import Experience
 from engine.speculation.predictors.base import DraftToken, Predictor
 
 PLAIN_STEP_EVERY = 256
@@ -19,8 +18,8 @@ LEAST_PLAIN_STEPS = 3
 """Plain steps of a session from which it is known how much they differ."""
 
 
-def make_controller(settings: SpeculationSettings, experience: Experience) -> Controller:
-    """The controller of the settings.
+def make_controller(settings: SpeculationSettings, auto: AutoController) -> Controller:
+    """The controller of the settings, at the start of a reply; `auto` is the session's.
 
     Raises:
         PresetError: a length outside 1 to `MAX_DRAFT`.
@@ -31,7 +30,8 @@ def make_controller(settings: SpeculationSettings, experience: Experience) -> Co
         case ControllerName.BAND:
             return BandController(settings.n_draft, settings.n_draft_max)
         case ControllerName.AUTO:
-            return AutoController(experience)
+            auto.start_reply()
+            return auto
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Examiner:
                 break
             guess = self._guesses[self._n_reached]
             is_right = guess.token == token
-            examined.append(Examined(self._source, guess.confidence, self._n_reached, is_right))
+            examined.append(Examined(self._source, guess.confidence, is_right))
             self._n_reached = self._n_reached + 1 if is_right else len(self._guesses)
         return tuple(examined)
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend, Vocabulary
+from engine.clock import Stopwatch
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError, PredictorError, PresetError
 from engine.requests import GenerationRequest
 from engine.sampling.sampler import Sampler
 from engine.speculation.controller import Controller
-from engine.speculation.cost import PlainStep, Stopwatch
+from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.guard import Barred, Busy, GuardedPredictor, translated

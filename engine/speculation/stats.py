@@ -6,7 +6,7 @@ from itertools import zip_longest
 from math import hypot
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 
 
 class TimeSaved:

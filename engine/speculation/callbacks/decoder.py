@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 
 from engine.backends.base import Logits
+from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
 from engine.errors import PresetError
 from engine.sampling.sampler import Sampler
+from engine.speculation.auto import AutoController
 from engine.speculation.callbacks.calls import (
     CallbackPredictor,
     DraftCallback,
@@ -23,9 +25,7 @@ from engine.speculation.callbacks.events import (
 )
 from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.controller import RoundOutcome
-from engine.speculation.cost import Stopwatch
 from engine.speculation.drafter import Draft, Drafter, make_controller
-from engine.speculation.experience import Experience
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.verify import Verdict, settle, verify_draft
 
@@ -57,7 +57,7 @@ class CallbackDecoder:
         self._n_vocab = n_vocab
         self._settings = settings
         self._is_end = is_end
-        self._experience = Experience()
+        self._auto = AutoController()
         self.statistics = StatisticsSummary()
         """Sums over all calls since the last reset."""
 
@@ -106,11 +106,11 @@ class CallbackDecoder:
         yield DecodingComplete(tuple(line[n_prompt:]), reason, self.statistics)
 
     def _drafter(self, predictor: CallbackPredictor, line: Tokens[int]) -> Drafter:
-        plain = self._experience.curve.plain
+        plain = self._auto.costs.plain
         guarded = GuardedPredictor(
             predictor, name=predictor.name, n_vocab=self._n_vocab, plain_step=plain
         )
-        controller = make_controller(self._settings, self._experience)
+        controller = make_controller(self._settings, self._auto)
         drafter = Drafter((guarded,), controller, self._settings)
         drafter.reset(line, n_plain_steps=plain.n_measured)
         return drafter
@@ -139,9 +139,8 @@ class CallbackDecoder:
             draft_s=draft_s,
             verify_s=verify_s,
         )
+        self._auto.costs.add(1 + n_verified, verify_s)
         drafter.observe(outcome, committed)
-        if not (is_automatic and drafter.is_on):
-            self._experience.curve.add(1 + n_verified, verify_s)
         self.statistics += StatisticsSummary(
             n_rounds=1,
             n_forwards=1 + verdict.is_redecoded,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from engine.errors import EngineError, PredictorError
 from engine.sampling.distribution import Distribution
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
 
 LATE_STEPS = 8.0

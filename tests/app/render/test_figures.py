@@ -30,7 +30,7 @@ from engine.events import (
     TiersChanged,
     WorkerStopped,
 )
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.stats import ReplyStats
 from tests.app.bench.made_results import record
 from tests.app.render.test_compare import LOOKUP, compared

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.recall import Recall
+from engine.cache.recall import PromptRate, Recall
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
@@ -15,7 +15,6 @@ from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from engine.speculation.cost import PromptRate
 from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))

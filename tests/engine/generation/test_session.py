@@ -34,8 +34,7 @@ from engine.generation.cancellation import Cancellation
 from engine.generation.session import COSTS_EVERY, Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from engine.speculation.calibration import N_MEASURED, SIZES
-from engine.speculation.profile import CostProfile
+from engine.speculation.costs import N_MEASURED, SIZES, CostProfile
 from tests.fakes import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -521,7 +520,7 @@ def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(
 ) -> None:
     target = TimedBackend(LETTERS, n_batch=64)
     clock = SimpleNamespace(perf_counter=lambda: target.now_s)
-    monkeypatch.setattr("engine.speculation.cost.time", clock)
+    monkeypatch.setattr("engine.clock.time", clock)
     session = make_session(OFF, target=target)
     first, second = (
         finished(run(session, request(text * 20, max_tokens=12, seed=None))).stats for text in "ab"

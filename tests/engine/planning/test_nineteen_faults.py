@@ -18,7 +18,7 @@ from engine.model.catalog import recommended_drafts
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.speculation.controller import BandController, RoundOutcome
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.stats import ReplyStats
 
 RAM = Device("CPU", "cpu", 128 * GIB, 120 * GIB)

@@ -31,7 +31,7 @@ from engine.events import (
 from engine.process import client as worker_client
 from engine.process.client import FALLBACK_NOTE, WorkerClient
 from engine.requests import GenerationRequest, Message
-from engine.speculation.curve import MAX_ROWS
+from engine.speculation.costs import MAX_ROWS
 from tests.plugins import install_predictor
 from tests.waiting import PATIENCE_S, wait_until
 

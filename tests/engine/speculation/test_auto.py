@@ -1,17 +1,31 @@
+"""`auto`: its credit, when it asks whom, and how long its drafts are."""
+
+import random
 import re
 from functools import partial
 
 import pytest
 
 from engine.speculation.acceptance import Examined
-from engine.speculation.asking import N_TRIAL, PROBE_EVERY
-from engine.speculation.auto import OUTLOOK, AutoController
-from engine.speculation.budget import START
+from engine.speculation.auto import (
+    CHEAP,
+    LIMIT,
+    LOSS,
+    N_PASSING,
+    N_TRIAL,
+    PASSING_LOSS,
+    PROBE_EVERY,
+    START,
+    WON_FOR,
+    AutoController,
+    Credit,
+    Source,
+    best_length,
+)
 from engine.speculation.controller import Controller, RoundOutcome
-from engine.speculation.drafting_cost import DraftingCost, KnownCost
-from engine.speculation.experience import Experience
+from engine.speculation.costs import CostProfile, Costs, DraftCost, KnownCost
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.profile import CostProfile
+from tests import speculation_simulator as simulator
 from tests.contracts.controller import ControllerContract
 from tests.speculation_simulator import (
     GPU,
@@ -20,7 +34,6 @@ from tests.speculation_simulator import (
     SMALL_DRAFT,
     TWO_CORES,
     Curve,
-    Source,
     World,
     play_auto,
     steady,
@@ -31,16 +44,18 @@ class TestAuto(ControllerContract):
     drafts_at_once = False
 
     def make(self) -> Controller:
-        return AutoController(Experience())
+        return AutoController()
 
 
-def plain_round(controller: Controller, seconds: float = 0.01) -> None:
+def plain_round(controller: AutoController, seconds: float = 0.01) -> None:
+    controller.costs.add(1, seconds)
     controller.observe(RoundOutcome(0, 0, 0, 1, verify_s=seconds))
 
 
-def drafted_round(controller: Controller, guesses: int, right: int, steps: float) -> None:
+def drafted_round(controller: AutoController, guesses: int, right: int, steps: float) -> None:
     controller.wants("s")
-    examined = tuple(Examined("s", 0.8, n, n < right) for n in range(min(right + 1, guesses)))
+    examined = tuple(Examined("s", 0.8, n < right) for n in range(min(right + 1, guesses)))
+    controller.costs.add(1 + guesses, 0.01 * steps)
     controller.observe(
         RoundOutcome(
             n_verified=guesses,
@@ -55,7 +70,7 @@ def drafted_round(controller: Controller, guesses: int, right: int, steps: float
     )
 
 
-def learn_switching(controller: Controller) -> None:
+def learn_switching(controller: AutoController) -> None:
     """Show that the first plain step behind a draft takes 0.3 of a step longer."""
     for _ in range(8):
         drafted_round(controller, 1, 1, 1.3)
@@ -64,7 +79,7 @@ def learn_switching(controller: Controller) -> None:
 
 
 def test_it_drafts_once_the_plain_step_is_known() -> None:
-    controller = AutoController(Experience())
+    controller = AutoController()
     assert not controller.wants("s")
     plain_round(controller)
     assert controller.wants("s")
@@ -72,13 +87,13 @@ def test_it_drafts_once_the_plain_step_is_known() -> None:
 
 
 def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_counted() -> None:
-    controller = AutoController(Experience())
+    controller = AutoController()
     plain_round(controller)
-    for _ in range(3):
+    for _ in range(6):
         drafted_round(controller, 1, 0, 1.6)
     assert controller.length == 0
     said = re.fullmatch(
-        r"off: a drafted token costs 0.60 steps, taken as (\d+)% right \(0 of 3 guesses\)",
+        r"off: a drafted token costs 0.60 steps, taken as (\d+)% right \(0 of 6 guesses\)",
         controller.reason,
     )
     assert said is not None
@@ -86,36 +101,33 @@ def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_cou
 
 
 def test_going_over_to_drafts_is_paid_once() -> None:
-    known = Experience()
-    controller = AutoController(known)
+    controller = AutoController()
     learn_switching(controller)
-    assert known.curve.switching == pytest.approx(0.3)
+    assert controller.costs.rows.switching == pytest.approx(0.3)
     guess = [DraftToken(1, 0.5)]
-    known.acceptance.add([Examined("s", 0.5, 0, is_right=n % 2 == 0) for n in range(200)])
-    known.budget.credit = 6.0
+    controller.acceptance.add([Examined("s", 0.5, is_right=n % 2 == 0) for n in range(200)])
+    controller.credit.steps = 6.0
     assert controller.n_to_verify(guess) == 0
     drafted_round(controller, 1, 1, 1.3)
     assert controller.n_to_verify(guess) == 1
 
 
 def test_the_credit_pays_for_going_over_to_drafts() -> None:
-    known = Experience()
-    controller = AutoController(known)
+    controller = AutoController()
     learn_switching(controller)
-    known.budget.credit = 3.0
+    controller.credit.steps = 3.0
     drafted_round(controller, 1, 0, 1.3)
-    first = 3.0 - known.budget.credit
+    first = 3.0 - controller.credit.steps
     drafted_round(controller, 1, 0, 1.3)
-    second = 3.0 - first - known.budget.credit
+    second = 3.0 - first - controller.credit.steps
     assert first - second == pytest.approx(0.3)
 
 
 def test_off_for_want_of_credit_says_so() -> None:
-    known = Experience()
-    controller = AutoController(known)
+    controller = AutoController()
     plain_round(controller)
     drafted_round(controller, 1, 1, 1.6)
-    known.budget.credit = -20.0
+    controller.credit.steps = -20.0
     drafted_round(controller, 1, 1, 1.6)
     assert controller.length == 0
     assert controller.reason.startswith("off: ")
@@ -123,20 +135,20 @@ def test_off_for_want_of_credit_says_so() -> None:
 
 
 def test_what_was_learned_outlives_a_reply() -> None:
-    known = Experience()
-    first = AutoController(known)
-    plain_round(first)
-    for _ in range(3):
-        drafted_round(first, 1, 0, 1.6)
-    second = AutoController(known)
-    second.wants("s")
-    plain_round(second)
-    assert second.length == 0
+    controller = AutoController()
+    plain_round(controller)
+    for _ in range(8):
+        drafted_round(controller, 1, 0, 1.6)
+    controller.start_reply()
+    assert controller.reason == "auto: measuring the plain step first"
+    controller.wants("s")
+    plain_round(controller)
+    assert controller.length == 0
 
 
 @pytest.mark.parametrize("curve", [TWO_CORES, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("source", [LOOKUP, SMALL_DRAFT, LARGE_DRAFT], ids=["l", "s", "d"])
-def test_hopeless_guesses_hardly_cost_anything(curve: Curve, source: Source) -> None:
+def test_hopeless_guesses_hardly_cost_anything(curve: Curve, source: simulator.Source) -> None:
     for seed in range(3):
         played = play_auto(World(curve, steady(0.05), source, seed=seed), 600)
         assert played.speed >= 0.97
@@ -148,23 +160,23 @@ def test_it_drafts_long_where_guesses_are_right_and_batches_cheap() -> None:
     assert play_auto(make(seed=1), 400).speed > 4
 
 
-CHEAP = KnownCost(fixed=0.0, step=0.0005, catch_up=0.0, silence=0.0)
+CHEAP_COST = KnownCost(fixed=0.0, step=0.0005, catch_up=0.0, silence=0.0)
 DEAR = KnownCost(fixed=0.0, step=0.08, catch_up=0.01, silence=0.0)
 
 
-def knowing(source: KnownCost | None, *, share: float) -> tuple[AutoController, Experience]:
-    """Give a controller of a GPU that knows a source's cost and its share of right guesses."""
+def knowing(source: KnownCost | None, *, share: float) -> AutoController:
+    """A controller of a GPU that knows a source's cost and its share of right guesses."""
     drafting = {} if source is None else {"s": source}
-    known = Experience(CostProfile(0.01, tuple(GPU), drafting))
+    controller = AutoController(Costs(CostProfile(0.01, tuple(GPU), drafting)))
     for _ in range(3):
-        known.curve.add(1, 0.01)
+        controller.costs.add(1, 0.01)
     for n in range(400):
-        known.acceptance.add((Examined("s", 0.8, 0, n % 100 < 100 * share),))
-    return AutoController(known), known
+        controller.acceptance.add((Examined("s", 0.8, n % 100 < 100 * share),))
+    return controller
 
 
 def test_a_source_of_unknown_cost_is_asked_once_the_plain_step_is_known() -> None:
-    controller = AutoController(Experience())
+    controller = AutoController()
     assert not controller.wants("s")
     assert not controller.wants("another")
     plain_round(controller)
@@ -173,16 +185,16 @@ def test_a_source_of_unknown_cost_is_asked_once_the_plain_step_is_known() -> Non
 
 
 def test_a_source_that_costs_time_is_asked_only_where_its_drafts_gain() -> None:
-    assert knowing(DEAR, share=0.95)[0].wants("s")
-    assert not knowing(DEAR, share=0.01)[0].wants("s")
+    assert knowing(DEAR, share=0.95).wants("s")
+    assert not knowing(DEAR, share=0.01).wants("s")
 
 
 def test_a_cheap_source_is_asked_in_passing_whatever_it_gains() -> None:
-    assert knowing(CHEAP, share=0.01)[0].wants("s")
+    assert knowing(CHEAP_COST, share=0.01).wants("s")
 
 
 def test_a_source_that_is_off_is_asked_again_behind_a_pause() -> None:
-    controller, _ = knowing(DEAR, share=0.01)
+    controller = knowing(DEAR, share=0.01)
     asked = []
     for place in range(40):
         if controller.wants("s"):
@@ -191,52 +203,218 @@ def test_a_source_that_is_off_is_asked_again_behind_a_pause() -> None:
     assert asked[0] == PROBE_EVERY[0]
 
 
-@pytest.mark.parametrize(("step", "n_probed"), [(0.03, N_TRIAL), (0.3, 1)])
-def test_a_probe_of_a_source_whose_guesses_were_timed_alone_asks_for_as_many_as_it_may_cost(
-    step: float, n_probed: int
-) -> None:
-    controller, known = knowing(None, share=0.01)
-    known.drafting["s"] = DraftingCost()
-    known.drafting["s"].add(1, 1, step)
+def test_a_trial_asks_for_a_few_guesses_and_a_probe_for_one() -> None:
+    trial, probed = knowing(None, share=0.01), knowing(DEAR, share=0.01)
     for _ in range(PROBE_EVERY[0]):
-        controller.wants("s")
-        plain_round(controller)
-    assert controller.wants("s")
-    guesses = [DraftToken(1, 0.8)]
-    while controller.wants_another(guesses):
-        guesses.append(DraftToken(1, 0.8))
-    assert len(guesses) == n_probed
+        probed.wants("s")
+        plain_round(probed)
+    for controller, n_asked in ((trial, N_TRIAL), (probed, 1)):
+        assert controller.wants("s")
+        guesses = [DraftToken(1, 0.8)]
+        while controller.wants_another(guesses):
+            guesses.append(DraftToken(1, 0.8))
+        assert len(guesses) == n_asked
 
 
-def restarted(source: KnownCost | None, *, share: float) -> tuple[AutoController, Experience]:
-    """Such a controller, turned to the source."""
-    controller, known = knowing(source, share=share)
+def test_a_draft_is_right_up_to_a_place_if_all_before_it_are() -> None:
+    controller = knowing(CHEAP_COST, share=0.5)
     controller.wants("s")
-    return controller, known
+    plain_round(controller)
+    share, length = controller.acceptance.share("s", 0.8), controller.length
+    tokens = sum(share**n for n in range(length + 1))
+    assert length > 1
+    assert controller.reason.startswith(f"auto: {length} drafted should give {tokens:.1f} tokens")
+
+
+def restarted(source: KnownCost | None, *, share: float) -> AutoController:
+    """Such a controller, turned to the source."""
+    controller = knowing(source, share=share)
+    controller.wants("s")
+    return controller
 
 
 def test_all_is_caught_up_with_where_better_drafts_win_more_than_that_costs() -> None:
-    controller, _ = restarted(DEAR, share=0.95)
+    controller = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
-    assert not restarted(DEAR, share=0.95)[0].affords_catch_up(100_000)
-    assert not restarted(DEAR, share=0.01)[0].affords_catch_up(1000)
+    assert not restarted(DEAR, share=0.95).affords_catch_up(100_000)
+    assert not restarted(DEAR, share=0.01).affords_catch_up(1000)
 
 
 def test_nothing_is_caught_up_with_before_the_cost_is_known() -> None:
-    controller, _ = restarted(None, share=0.95)
+    controller = restarted(None, share=0.95)
     assert not controller.affords_catch_up(21)
 
 
-def test_what_a_catch_up_costs_is_charged_over_the_tokens_behind_it() -> None:
-    controller, known = restarted(DEAR, share=0.95)
+def test_what_a_catch_up_costs_is_charged() -> None:
+    controller = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
-    assert known.budget.credit == START
-    known.add_round(OUTLOOK // 2, OUTLOOK / 2)
-    assert known.budget.credit == pytest.approx(START + 0.01 * OUTLOOK / 2 - 1000 * 0.01 / 2)
+    assert controller.credit.steps == pytest.approx(START - 1000 * DEAR.catch_up)
 
 
 def test_a_further_catch_up_of_a_reply_stays_within_the_credit() -> None:
-    controller, known = restarted(DEAR, share=0.95)
-    assert controller.affords_catch_up(1000)
-    assert controller.affords_catch_up(int(known.budget.credit / 0.01) - 1)
-    assert not controller.affords_catch_up(int(known.budget.credit / 0.01) + 1)
+    controller = restarted(DEAR, share=0.95)
+    assert controller.affords_catch_up(100)
+    n_left = int(controller.credit.steps / DEAR.catch_up)
+    assert not controller.affords_catch_up(n_left + 1)
+    assert controller.affords_catch_up(n_left - 1)
+
+
+FIRST, LAST = PROBE_EVERY
+
+
+def asked(step: float | None, fixed: float = 0.0) -> Source:
+    known = None if step is None else KnownCost(fixed, step, 0.0, 0.0)
+    return Source(DraftCost(known))
+
+
+def test_a_source_is_known_once_its_cost_was_measured() -> None:
+    source = asked(None)
+    assert not source.is_known
+    assert not source.is_cheap
+    source.cost.add(4, 1, 0.004)
+    assert source.is_known
+    assert source.is_cheap
+
+
+def test_a_source_is_cheap_where_a_few_guesses_hardly_cost() -> None:
+    assert asked(0.9 * CHEAP / N_PASSING).is_cheap
+    assert not asked(1.1 * CHEAP / N_PASSING).is_cheap
+    assert not asked(0.0, fixed=1.1 * CHEAP).is_cheap
+
+
+def test_behind_a_draft_that_paid_a_cheap_source_is_asked_in_every_round() -> None:
+    source = asked(0.01)
+    source.tokens_since_won = 0
+    for _ in range(WON_FOR):
+        assert source.is_turn
+        source.end_round(1, was_asked=True)
+    assert source.is_turn
+    source.end_round(1, was_asked=True)
+    assert not source.is_turn
+
+
+def test_a_cheap_source_is_asked_in_the_first_rounds_of_a_reply() -> None:
+    source = asked(0.01)
+    for _ in range(10):
+        assert source.is_turn
+        source.end_round(1, was_asked=True)
+
+
+def test_a_cheap_source_that_is_off_takes_a_small_share_of_the_time() -> None:
+    source = asked(0.01)
+    source.end_round(WON_FOR + 1, was_asked=True)
+    n_asked = 0
+    for _ in range(1000):
+        is_turn = source.is_turn
+        n_asked += is_turn
+        source.end_round(1, was_asked=is_turn)
+    assert 0.7 * PASSING_LOSS < n_asked * 0.01 * N_PASSING / 1000 <= PASSING_LOSS
+
+
+def test_a_source_that_costs_nothing_is_always_asked() -> None:
+    source = asked(0.0)
+    source.end_round(1000, was_asked=True)
+    assert source.is_turn
+
+
+def test_a_probe_is_due_behind_a_pause_of_some_tokens() -> None:
+    source = asked(0.3)
+    source.end_round(FIRST - 1, was_asked=False)
+    assert not source.is_probe_due
+    source.end_round(1, was_asked=False)
+    assert source.is_probe_due
+
+
+def test_wrong_probes_become_rarer_and_a_right_one_frequent_again() -> None:
+    source = asked(0.3)
+    pauses = []
+    for _ in range(5):
+        source.end_probe(was_right=False)
+        pauses.append(source.probe_after)
+    assert pauses == [2 * FIRST, 4 * FIRST, 8 * FIRST, LAST, LAST]
+    source.end_probe(was_right=True)
+    assert source.probe_after == FIRST
+
+
+def test_drafts_that_gain_end_the_pause() -> None:
+    source = asked(0.3)
+    source.end_probe(was_right=False)
+    source.end_round(100, was_asked=False)
+    source.wakes()
+    assert (source.probe_after, source.tokens_off) == (FIRST, 0)
+
+
+def test_what_a_source_missed_is_counted_from_its_first_guess_on() -> None:
+    source = asked(0.3)
+    source.end_round(5, was_asked=False)
+    assert source.n_behind is None
+    source.end_round(3, was_asked=True)
+    assert source.n_behind == 3
+    source.end_round(4, was_asked=False)
+    assert source.n_behind == 7
+    source.end_round(2, was_asked=True)
+    assert source.n_behind == 2
+
+
+def products(share: float, n: int = 16) -> list[float]:
+    return [share ** (k + 1) for k in range(n)]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.59, 0), (0.61, 1), (0.95, 9)])
+def test_a_token_is_drafted_while_it_is_right_more_often_than_it_costs(
+    share: float, expected: int
+) -> None:
+    steps = [0.6 * (k + 1) for k in range(16)]
+    assert best_length(products(share), steps, rate=1.0, credit=99.0) == expected
+
+
+def test_a_kink_is_jumped_where_the_other_side_is_worth_it() -> None:
+    steps = [1.7 + 0.06 * k for k in range(16)]
+    assert best_length(products(0.5), steps, rate=1.0, credit=99.0) == 0
+    assert best_length(products(0.95), steps, rate=1.0, credit=99.0) == 16
+
+
+def test_time_is_worth_more_the_faster_it_goes() -> None:
+    steps = [0.3 * (k + 1) for k in range(16)]
+    slow = best_length(products(0.9), steps, rate=1.0, credit=99.0)
+    fast = best_length(products(0.9), steps, rate=2.0, credit=99.0)
+    assert 0 < fast < slow
+
+
+def test_no_more_is_risked_than_there_is_credit() -> None:
+    steps = [0.5 * (k + 1) for k in range(16)]
+    assert best_length(products(0.99), steps, rate=1.0, credit=2.6) == 5
+    assert best_length(products(0.99), steps, rate=1.0, credit=0.4) == 0
+    assert best_length(products(0.99), steps, rate=1.0, credit=0.6) == 1
+
+
+def test_without_credit_a_well_known_source_drafts_where_it_pays_clearly() -> None:
+    shares, added = (0.98, 0.96, 0.94, 0.92), (0.95, 1.9, 2.5, 3.0)
+    assert best_length(shares, added, rate=1.0, credit=0.0) == 0
+    assert best_length(shares, added, rate=1.0, credit=0.0, is_known=True) == 4
+
+
+def test_without_credit_no_source_drafts_where_it_hardly_pays() -> None:
+    shares, added = (0.9, 0.81), (0.85, 1.65)
+    assert best_length(shares, added, rate=1.0, credit=9.0) > 0
+    assert best_length(shares, added, rate=1.0, credit=0.0, is_known=True) == 0
+
+
+def test_the_worst_luck_costs_no_more_than_promised() -> None:
+    rng = random.Random(3)
+    credit, n_tokens, n_steps = Credit(), 0, 0.0
+    for _ in range(2000):
+        extra = rng.uniform(0.0, 4.0)
+        spent = 1.0 + extra if extra <= credit.steps else 1.0
+        credit.settle(1, spent)
+        n_tokens, n_steps = n_tokens + 1, n_steps + spent
+        assert n_steps <= (1 + LOSS) * n_tokens + START + 1e-9
+    assert n_steps > n_tokens + START
+
+
+def test_time_that_was_won_may_be_risked_up_to_a_limit() -> None:
+    credit = Credit()
+    assert credit.steps < LIMIT
+    for _ in range(50):
+        credit.settle(4, 2.0)
+    assert credit.steps == LIMIT

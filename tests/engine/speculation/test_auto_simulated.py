@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from engine.speculation.experience import Experience
+from engine.speculation.auto import AutoController
 from tests.speculation_simulator import (
     GPU,
     KINK,
@@ -80,7 +80,7 @@ def test_it_comes_back_when_prose_turns_into_a_copy() -> None:
 
 
 def test_a_draft_model_that_was_off_comes_back_in_a_later_reply() -> None:
-    known = Experience()
+    known = AutoController()
     make = partial(World, GPU, source=SMALL_DRAFT, seed=101)
     hopeless = play_auto(make(text=steady(0.02)), 600, known)
     assert hopeless.lengths[-100:].count(0) > 90
@@ -94,7 +94,7 @@ def test_confidence_that_tells_is_used() -> None:
 
 
 def test_a_second_reply_starts_with_what_the_first_one_learned() -> None:
-    known = Experience()
+    known = AutoController()
     make = partial(World, GPU, steady(0.9))
     first = play_auto(make(seed=101), 200, known)
     second = play_auto(make(seed=102), 200, known)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from engine.configuration import ControllerName, SpeculationSettings
-from engine.errors import PredictorError
+from engine.errors import PredictorError, PresetError
+from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import FixedController, RoundOutcome
-from engine.speculation.drafter import Drafter, make_controller
-from engine.speculation.experience import Experience
+from engine.speculation.drafter import Drafter, Examiner, make_controller
 from engine.speculation.predictors.base import DraftToken
 
 AUTO = SpeculationSettings(controller=ControllerName.AUTO)
@@ -47,10 +47,10 @@ class Saying:
 def drafting(
     *sources: Saying,
     settings: SpeculationSettings = FIXED,
-    experience: Experience | None = None,
+    auto: AutoController | None = None,
     n_plain_steps: int = 0,
 ) -> Drafter:
-    controller = make_controller(settings, experience or Experience())
+    controller = make_controller(settings, auto or AutoController())
     drafter = Drafter(sources, controller, settings)
     drafter.reset([1, 2], n_plain_steps=n_plain_steps)
     return drafter
@@ -61,10 +61,11 @@ def plain_round(drafter: Drafter) -> None:
 
 
 def test_nobody_is_asked_without_leave_of_the_controller() -> None:
-    source = Saying("source", 1, 1)
-    drafter = drafting(source, settings=AUTO)
+    source, auto = Saying("source", 1, 1), AutoController()
+    drafter = drafting(source, settings=AUTO, auto=auto)
     assert drafter.draft(8).tokens == ()
     assert source.n_asked == 0
+    auto.costs.add(1, 0.01)
     plain_round(drafter)
     drafter.draft(8)
     assert source.n_asked == 1
@@ -149,31 +150,77 @@ def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
 
 
 def test_a_rule_of_one_length_affords_every_catch_up_and_the_automatic_one_does_not() -> None:
-    assert make_controller(FIXED, Experience()).affords_catch_up(1_000_000)
-    assert not make_controller(AUTO, Experience()).affords_catch_up(1_000_000)
+    assert make_controller(FIXED, AutoController()).affords_catch_up(1_000_000)
+    assert not make_controller(AUTO, AutoController()).affords_catch_up(1_000_000)
 
 
 def test_what_a_silent_source_took_is_learned_as_silence() -> None:
-    known = Experience()
-    drafter = drafting(Saying("asking"), settings=AUTO, experience=known)
+    known = AutoController()
+    drafter = drafting(Saying("asking"), settings=AUTO, auto=known)
+    known.costs.add(1, 0.01)
     plain_round(drafter)
     for _ in range(3):
         assert drafter.draft(8).tokens == ()
         drafter.observe(RoundOutcome(0, 0, 0, 1, draft_s=0.002, verify_s=0.01), [5])
-    assert known.drafting["asking"].silence == pytest.approx(0.2)
-    assert known.drafting["asking"].step is None
+    assert known.costs.drafts["asking"].silence == pytest.approx(0.2)
+    assert known.costs.drafts["asking"].step is None
 
 
 def test_the_automatic_rule_turns_to_the_source_that_is_asked() -> None:
-    known = Experience()
-    drafter = drafting(Saying("a"), Saying("b", 1, 1, 1), settings=AUTO, experience=known)
-    assert isinstance(drafter.controller, AutoController)
+    known = AutoController()
+    drafter = drafting(Saying("a"), Saying("b", 1, 1, 1), settings=AUTO, auto=known)
+    known.costs.add(1, 0.01)
     plain_round(drafter)
     draft = drafter.draft(8)
     outcome = RoundOutcome(
         len(draft.tokens), 1, 0, 1, draft.n_drafted, draft_s=0.003, verify_s=0.02
     )
     drafter.observe(outcome, [9])
-    assert known.drafting["b"].step is not None
-    assert known.drafting["a"].step is None
+    assert known.costs.drafts["b"].step is not None
+    assert known.costs.drafts["a"].step is None
     assert known.acceptance.tried("b") == (0, 1)
+
+
+def guesses(*tokens: int) -> list[DraftToken]:
+    return [DraftToken(token, 0.5) for token in tokens]
+
+
+def test_guesses_are_examined_up_to_the_first_wrong_one() -> None:
+    examiner = Examiner()
+    examiner.follow("s", guesses(1, 2, 3), is_verified=True)
+    assert examiner.examine([1, 9]) == (Examined("s", 0.5, True), Examined("s", 0.5, False))
+    assert examiner.examine([3]) == ()
+
+
+def test_guesses_that_nobody_verified_are_examined_as_the_line_goes_on() -> None:
+    examiner = Examiner()
+    examiner.follow("s", guesses(1, 2, 3), is_verified=False)
+    assert examiner.examine([1]) == (Examined("s", 0.5, True),)
+    examiner.follow("s", guesses(7, 8), is_verified=False)
+    assert examiner.examine([2]) == (Examined("s", 0.5, True),)
+
+
+def test_a_verified_draft_takes_the_place_of_an_older_one() -> None:
+    examiner = Examiner()
+    examiner.follow("s", guesses(1, 2, 3), is_verified=False)
+    examiner.follow("s", guesses(5), is_verified=True)
+    assert examiner.examine([5]) == (Examined("s", 0.5, True),)
+
+
+def test_lengths_outside_the_limits_are_refused() -> None:
+    with pytest.raises(PresetError, match="n_draft is 0"):
+        make_controller(
+            SpeculationSettings(controller=ControllerName.FIXED, n_draft=0), AutoController()
+        )
+    with pytest.raises(PresetError, match="n_draft_max is 99"):
+        make_controller(
+            SpeculationSettings(controller=ControllerName.BAND, n_draft_max=99), AutoController()
+        )
+
+
+def test_the_automatic_rule_goes_on_with_what_the_session_knows() -> None:
+    known = AutoController()
+    settings = SpeculationSettings(controller=ControllerName.AUTO)
+    known.acceptance.add((Examined("lookup", 0.5, True),))
+    assert make_controller(settings, known) is known
+    assert known.acceptance.tried("lookup") == (1, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import DecodeAborted, DecodeError, PredictorError
 from engine.sampling.distribution import Distribution
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor

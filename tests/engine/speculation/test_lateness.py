@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import PredictorError
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.guard import (
     LATE_AT_LEAST_S,
     LATE_STEPS,

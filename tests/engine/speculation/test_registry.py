@@ -8,7 +8,7 @@ from engine.configuration import PredictorName, SamplingSettings, SpeculationSet
 from engine.errors import PresetError
 from engine.sampling.sampler import Sampler
 from engine.speculation.controller import FixedController
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.guard import Barred
 from engine.speculation.registry import Engaged, Registry
 from tests.engine.generation.test_session import request

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.events import GenerationStats, PositionCounts, RoundFinished, SourceCounts
-from engine.speculation.cost import PlainStep
+from engine.speculation.costs import PlainStep
 from engine.speculation.stats import ReplyStats, sources_of
 
 

@@ -3,31 +3,17 @@
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from engine.backends import installed_build
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
-from engine.speculation.curve import Points
-from engine.speculation.drafting_cost import KnownCost
+from engine.speculation.costs import CostProfile, KnownCost
 
 VERSION = 1
 MOST_PROFILES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class CostProfile:
-    """Measured costs, in plain steps."""
-
-    plain_s: float
-    """Seconds of the plain step that they were measured with."""
-    points: Points
-    """Cost of batches by their number of rows."""
-    drafting: Mapping[str, KnownCost] = field(default_factory=dict)
-    """Cost of guessing by the name of who guesses."""
 
 
 class CostMemory:

@@ -15,14 +15,13 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.errors import ModelFileError
-from engine.speculation.drafting_cost import KnownCost
-from engine.speculation.profile import (
+from engine.speculation.cost_profile import (
     MOST_PROFILES,
     CostMemory,
-    CostProfile,
     KeptCosts,
     profile_key,
 )
+from engine.speculation.costs import CostProfile, KnownCost
 from tests.drafting_models import drafting_model
 
 COSTS = CostProfile(
@@ -196,11 +195,11 @@ def test_model_draft_settings_build_and_machine_tell_costs_apart(
             replace(configuration, use_extra_buffers=False),
         )
     ]
-    monkeypatch.setattr("engine.speculation.profile.installed_build", lambda: "another build")
+    monkeypatch.setattr("engine.speculation.cost_profile.installed_build", lambda: "another build")
     keys.append(profile_key(configuration))
-    monkeypatch.setattr("engine.speculation.profile.platform.node", lambda: "another machine")
+    monkeypatch.setattr("engine.speculation.cost_profile.platform.node", lambda: "another machine")
     keys.append(profile_key(configuration))
-    monkeypatch.setattr("engine.speculation.profile.os.cpu_count", lambda: 1234)
+    monkeypatch.setattr("engine.speculation.cost_profile.os.cpu_count", lambda: 1234)
     keys.append(profile_key(configuration))
     assert len(set(keys)) == len(keys)
 

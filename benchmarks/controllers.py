@@ -1,0 +1,209 @@
+"""What each part of `auto` brings: simulated with all of it, and with each part switched off.
+
+    ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page ../docs/controllers.md]
+
+The worlds are those of `tests/speculation_simulator.py`; the controller is told neither machine nor
+text nor source. No clock is read, so the table is the same on every machine.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from math import inf
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+from unittest.mock import PropertyMock, patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from engine.speculation import acceptance, auto, costs
+from tests import speculation_simulator as sim
+
+CURVES = (sim.TWO_CORES, sim.GPU, sim.KINK)
+DRAFTS = (sim.SMALL_DRAFT, sim.LARGE_DRAFT)
+N_TOKENS = 1000
+START, END = "<!-- what each part brings -->\n", "<!-- end of what each part brings -->\n"
+
+
+# --- what is measured, each with one seed ---
+
+
+def steady(seed: int) -> tuple[float, ...]:
+    """Text of one kind, look-up: speed over that of the best fixed length, mean and least."""
+    found = []
+    for curve, share in product((sim.TWO_CORES, sim.GPU), (0.3, 0.6, 0.8, 0.9, 0.95)):
+        played = sim.play_auto(sim.World(curve, sim.steady(share), seed=seed), N_TOKENS)
+        speed = sim.expected_speed(played, curve, share, sim.LOOKUP)
+        found.append(speed / sim.best_steady(curve, share, sim.LOOKUP))
+    return mean(found), min(found)
+
+
+def hopeless(seed: int) -> tuple[float, ...]:
+    """Text that cannot be guessed, a noisy machine: the least speed over plain."""
+    shaken = partial(sim.World, text=sim.steady(0.05), seed=seed, noise=0.1, stalls=0.01)
+    worlds = (shaken(curve, source=source) for curve in CURVES for source in (sim.LOOKUP, *DRAFTS))
+    return (min(sim.play_auto(world, 1000).speed for world in worlds),)
+
+
+def _copying(curve: sim.Curve, every: int, seed: int, **changes: Any) -> sim.World:
+    text = sim.switching(0.1, 0.92, every)
+    return sim.World(curve, text, proposes=0.9, noise=0.05, seed=seed, **changes)
+
+
+def copying(seed: int) -> tuple[float, ...]:
+    """Prose and copied passages, look-up: speed over plain, and of the slowest 300 tokens."""
+    worlds = (_copying(curve, every, seed) for curve in CURVES for every in (20, 60))
+    played = [sim.play_auto(world, N_TOKENS) for world in worlds]
+    return mean(each.speed for each in played), min(each.worst_stretch(300) for each in played)
+
+
+def draft_models(seed: int) -> tuple[float, ...]:
+    """Draft models on text of one kind: speed over the best fixed length, mean and least."""
+    found = [
+        sim.play_auto(sim.World(curve, sim.steady(share), source, seed=seed), N_TOKENS).speed
+        / sim.best_steady(curve, share, source)
+        for curve, source, share in product(CURVES, DRAFTS, (0.6, 0.9))
+    ]
+    return mean(found), min(found)
+
+
+def sure(seed: int) -> tuple[float, ...]:
+    """Copied passages, a source that says how sure it is: speed over plain."""
+    world = _copying(sim.TWO_CORES, 20, seed, tells=True)
+    return (sim.play_auto(world, N_TOKENS).speed,)
+
+
+def shared_machine(seed: int) -> tuple[float, ...]:
+    """Copied passages on a machine that others slow down for a while: speed over plain."""
+    slowness = partial(_slowed, spells=(1.0, 1.6, 1.0, 2.4))
+    worlds = (_copying(curve, 60, seed, slowness=slowness) for curve in CURVES)
+    return (mean(sim.play_auto(world, N_TOKENS).speed for world in worlds),)
+
+
+def _slowed(place: int, spells: tuple[float, ...]) -> float:
+    return spells[place // 300 % len(spells)]
+
+
+def going_over(seed: int) -> tuple[float, ...]:
+    """Copied passages, a plain step behind a batch takes 0.3 longer: speed over plain."""
+    worlds = (_copying(curve, 20, seed, switching=0.3) for curve in CURVES)
+    return (mean(sim.play_auto(world, N_TOKENS).speed for world in worlds),)
+
+
+def long_prompt(seed: int) -> tuple[float, ...]:
+    """A draft model with 1,000 tokens to read, that guesses worse where it leaves some out."""
+    text = partial(sim.World, text=sim.steady(0.85), source=sim.SMALL_DRAFT, seed=seed)
+    worlds = (text(curve, n_prompt=1000, in_part=0.8) for curve in (sim.TWO_CORES, sim.GPU))
+    return (mean(sim.play_auto(world, N_TOKENS).speed for world in worlds),)
+
+
+MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
+    steady: ("steady", "its least"),
+    hopeless: ("hopeless",),
+    copying: ("copying", "slowest 300"),
+    draft_models: ("draft models", "their least"),
+    sure: ("says how sure",),
+    shared_machine: ("shared machine",),
+    going_over: ("going over",),
+    long_prompt: ("long prompt",),
+}
+
+
+# --- what is switched off ---
+
+
+@contextmanager
+def _replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
+    patches = [patch.object(owner, name, value) for owner, name, value in changes]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def _one_passage(source: str, _: float, confidence: float) -> tuple[acceptance.Cell, ...]:
+    return CELLS(source, 0.0, confidence)
+
+
+def _mean_of_a_guess(drafts: Any, silence: float) -> float:
+    return sum(max(s - silence, 0.0) for _, s in drafts) / sum(n for n, _ in drafts)
+
+
+CELLS = acceptance._cells
+VARIANTS: dict[str, list[tuple[object, str, object]]] = {
+    "all of it": [],
+    "rows cost what was measured alone: no reach beyond it": [
+        (costs.RowCosts, "reach", PropertyMock(return_value=2))
+    ],
+    "one row ratio is believed at once": [
+        (costs, "_settled", lambda ratios, _: costs.median(ratios))
+    ],
+    "every batch bends the row costs, however long ago a plain step was": [
+        (costs, "NEAR", inf),
+        (costs, "PER_PLAIN", inf),
+    ],
+    "no cost of going over to drafts": [(costs, "LEAST_SWITCHES", inf)],
+    "drafts cost their mean instead of the Theil-Sen slope": [(costs, "_slope", _mean_of_a_guess)],
+    "no confidence cells": [(acceptance, "CONFIDENCE_EDGES", ())],
+    "copied passages are not told apart": [(acceptance, "_cells", _one_passage)],
+    "nothing is forgotten": [(acceptance, "FORGETTING", 1.0)],
+    "no credit": [(auto, "START", inf), (auto, "LIMIT", inf)],
+    "no override for what is well known": [(auto, "WELL_KNOWN", inf)],
+    "cheap sources are asked in every round": [(auto, "PASSING_LOSS", inf)],
+    "nobody is asked in passing": [(auto, "CHEAP", -1.0)],
+    "no plain steps only to measure": [(auto, "PLAIN_EVERY", (inf, inf))],
+    "a draft model never catches up": [(auto.AutoController, "affords_catch_up", lambda *_: False)],
+}
+
+
+def figures(name: str, seeds: range) -> tuple[list[float], list[float]]:
+    """Each figure of one variant as the mean over seeds, and how far that may be off."""
+    with _replaced(*VARIANTS[name]):
+        by_seed = [[one for measure in MEASURES for one in measure(seed)] for seed in seeds]
+    columns = list(zip(*by_seed, strict=True))
+    errors = [2 * stdev(each) / len(each) ** 0.5 for each in columns]
+    return [mean(each) for each in columns], errors
+
+
+def table(seeds: range, n_workers: int) -> Iterator[str]:
+    """The lines of the table, as they are measured."""
+    names = [name for names in MEASURES.values() for name in names]
+    yield f"| switched off | {' | '.join(names)} |\n|---|{'--:|' * len(names)}\n"
+    scatter: list[float] = []
+    with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
+        rows = pool.map(partial(figures, seeds=seeds), VARIANTS)
+        for name, (means, errors) in zip(VARIANTS, rows, strict=True):
+            scatter = scatter or errors
+            yield f"| {name} | {' | '.join(f'{value:.3f}' for value in means)} |\n"
+    yield f"| *two standard errors* | {' | '.join(f'{value:.3f}' for value in scatter)} |\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--first-seed", type=int, default=1001)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    lines = []
+    for line in table(seeds, options.workers):
+        print(line, end="", flush=True)
+        lines.append(line)
+    if options.page is not None:
+        before, _, rest = options.page.read_text(encoding="utf-8").partition(START)
+        _, _, after = rest.partition(END)
+        options.page.write_text(before + START + "".join(lines) + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
