@@ -92,7 +92,9 @@ def has_cuda_kernel(architecture: Architecture) -> bool:
 
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
     """The kinds of layers that CUDA has no flash-attention kernel for."""
-    layers = dict.fromkeys(attending_layers(architecture))
+    layers = architecture.distinct_layers
+    if architecture.attends_in_batch:
+        layers = tuple(dict.fromkeys(attending_layers(architecture)))
     return tuple(layer for layer in layers if not _has_kernel(architecture, layer))
 
 

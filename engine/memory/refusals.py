@@ -7,6 +7,7 @@ Assertions of llama.cpp 0c1e57098 that a context or its first batch runs into, r
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.errors import PresetError
 from engine.memory.hardware import Device
@@ -15,6 +16,7 @@ from engine.memory.placement import Placement
 from engine.memory.processor import Instructions
 from engine.model.architecture import Architecture, Model
 from engine.model.families import MAMBA, RECURRENT
+from engine.model.gguf import GgufFile
 
 LEAST_NODES, NODES_OF_TENSOR = 1024, 8
 """Operations that a graph has room for (`graph_max_nodes`)."""
@@ -125,11 +127,16 @@ def _crowded_graph(model: Model, shape: CacheShape) -> Iterator[str]:
         )
 
 
+@lru_cache(maxsize=16)
+def _first_layer_tensors(file: GgufFile) -> frozenset[str]:
+    prefix = "blk.0."
+    return frozenset(t.name.removeprefix(prefix) for t in file.tensors if t.name.startswith(prefix))
+
+
 def _layer_nodes(model: Model, counted: GraphNodes) -> int:
     """Operations of a layer, by the tensors that the first one has."""
     file, architecture = model.file, model.architecture
-    prefix = "blk.0."
-    names = {t.name.removeprefix(prefix) for t in file.tensors if t.name.startswith(prefix)}
+    names = _first_layer_tensors(file)
     is_fused = "attn_qkv.weight" in names
     n_nodes = counted.n_layer + sum(name.endswith(".bias") for name in names)
     n_nodes += counted.n_fused * is_fused + 2 * ("attn_norm_2.weight" in names)

@@ -93,7 +93,10 @@ class Architecture:
     """The layers that own a cache, each kind once."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "distinct_layers", tuple(dict.fromkeys(self.layers.values())))
+        kinds: dict[Layer, Layer] = {}
+        same = {index: kinds.setdefault(layer, layer) for index, layer in self.layers.items()}
+        object.__setattr__(self, "layers", same)  # equal layers are one object, quick to compare
+        object.__setattr__(self, "distinct_layers", tuple(kinds))
 
     @property
     def is_moe(self) -> bool:
