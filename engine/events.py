@@ -22,7 +22,7 @@ class TokenKind(StrEnum):
     BONUS = "bonus"
     """Sampled behind a draft that was accepted whole."""
     CORRECTION = "correction"
-    """Sampled in the place of the first refuted draft token."""
+    """Sampled instead of the first refuted draft token."""
 
 
 class FinishReason(StrEnum):
@@ -214,10 +214,10 @@ class SourceCounts:
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
-    """Counts of the tokens that stood at one place of their drafts."""
+    """Counts of the tokens at one index of their drafts."""
 
     n_examined: int = 0
-    """Drafts that were right up to this place and had a token there."""
+    """Drafts that were right up to this index and had a token there."""
     n_accepted: int = 0
 
 
@@ -235,7 +235,7 @@ class GenerationStats:
     n_emitted: int = 0
     by_source: dict[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
-    """From the first place of a draft to the last that was examined."""
+    """By index in the draft, up to the last that was examined."""
     n_near_ties: int = 0
     """Rows of batches whose best two tokens are so close that rounding may swap them; 0 under
     `rejection` and `block`, which do not compare."""

@@ -1,4 +1,4 @@
-"""The cache of a worker: opened beside the first replies, and told what the user asks of it."""
+"""The cache of a worker: opened beside the first replies, with errands that the user has for it."""
 
 import threading
 import time

@@ -131,7 +131,7 @@ class WorkerClient:
         self._is_loaded = False
         self._is_closed = False
         self._sending = threading.RLock()
-        """Guards the pipe, and the settings that the engine was told last."""
+        """Guards the pipe, and the settings that were sent to the engine last."""
         self._speculation = SpeculationSettings()
         self._thread = threading.Thread(target=self._serve, name="engine-client", daemon=True)
         self._thread.start()

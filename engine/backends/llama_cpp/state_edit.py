@@ -93,8 +93,8 @@ def put_attention(
         start = _put_tensor_header(state.data, at, tensor)
         at = start + n_cells * tensor.row_bytes
         rows = _by_cell(state[start:at], tensor, n_cells)
-        for place, piece in placed:
-            rows[place] = piece.rows(index, tensor)
+        for cells, piece in placed:
+            rows[cells] = piece.rows(index, tensor)
     state[at:end] = 0
     return end
 
@@ -102,8 +102,8 @@ def put_attention(
 def _put_records(state: Bytes, at: int, shape: AttentionShape, n_cells: int, placed: Placed) -> int:
     end = at + 4 * n_cells * shape.record_ints
     records = state[at:end].view("<i4").reshape(n_cells, -1)
-    for place, piece in placed:
-        records[place] = piece.part.records[piece.cells]
+    for cells, piece in placed:
+        records[cells] = piece.part.records[piece.cells]
     records[:, -1] = 0
     return end
 
@@ -187,7 +187,7 @@ class Ring:
         return length < n_held and (n_held - 1) // self.n_cells != length // self.n_cells
 
     def unroll(self, state: State, part: Part, shape: AttentionShape, n_tokens: int) -> memoryview:
-        """A state whose window, of `n_tokens` tokens so far, lies in its places.
+        """A state whose window, of `n_tokens` tokens so far, lies in its own cells.
 
         From one turn of the ring on, the cell of the next token holds position `n_tokens`: removing
         it makes llama.cpp go on there.
@@ -199,8 +199,8 @@ class Ring:
         data = np.frombuffer(state, np.uint8)
         whole[: part.start] = data[: part.start]
         window = Cells(state, part, slice(None), len(part.records))
-        places = (part.positions % self.n_cells).astype(np.intp)
-        end = put_attention(whole, part.start, shape, n_cells, [(places, window)])
+        cells = (part.positions % self.n_cells).astype(np.intp)
+        end = put_attention(whole, part.start, shape, n_cells, [(cells, window)])
         whole[end:] = data[part.end :]
         self._put_positions(whole[part.start + 2 * COUNT.size :], shape, n_cells, n_tokens)
         return whole.data.toreadonly()

@@ -179,7 +179,7 @@ FLAGS: tuple[Flag, ...] = (
     _flag("lookup_m", "--spec-ngram-simple-size-m --spec-ngram-size-m",
           before_may="--spec-ngram-size-m"),
 )  # fmt: skip
-"""Every flag that a preset has a place for."""
+"""Every flag that a preset has a field for."""
 
 _BY_KEY = {flag.key: flag for flag in FLAGS}
 _BY_NAME = {
