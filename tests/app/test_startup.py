@@ -102,3 +102,13 @@ def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None
 def test_the_keys_of_every_screen_can_be_bound_anew() -> None:
     ids = every_binding_id()
     assert {"chat-new", "message-copy", "composer-send", "chats-delete", "help-close"} <= set(ids)
+
+
+def test_new_chats_draw_as_the_preset_says_else_as_the_settings(home: Path) -> None:
+    settings(home, "[chat]\ntemperature = 0.25\n")
+    presets = paths.presets_dir()
+    presets.mkdir(parents=True)
+    (presets / "cold.toml").write_text('name = "cold"\n[sampling]\ntemperature = 0.5\n')
+    drawn = opened(ModelRequest()).controller.history.sampling.temperature
+    preset = opened(ModelRequest(preset="cold")).controller.history.sampling.temperature
+    assert (drawn, preset) == (0.25, 0.5)

@@ -157,3 +157,10 @@ def test_prompts_can_be_chosen_by_name() -> None:
 
 def test_a_set_named_twice_runs_once() -> None:
     assert len(read_prompts(replace(CHOICE, sets=("chat", "chat")))) == 1
+
+
+def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text('{"prompt": "Name three rivers."}\n')
+    with pytest.raises(BenchError, match="two of the sets have one name"):
+        read_prompts(replace(CHOICE, sets=("chat", str(path))))

@@ -12,7 +12,7 @@ from app.bench.prompt_sets import Prompt
 from app.bench.report_html import html_report
 from app.bench.results import PromptRecord, Results
 from app.bench.table import ConsoleProgress, prompt_line, report, time_left
-from tests.app.bench.made_results import record, results
+from tests.app.bench.made_results import record, results, run
 
 AUTO, FIXED = "combined:auto", "lookup:fixed:4"
 EVIL = "</pre><script>alert('x')</script> & \"more\""
@@ -109,6 +109,21 @@ def test_text_of_the_model_is_escaped() -> None:
     assert EVIL not in text
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;more&#34;" in text
     assert "&lt;b&gt;two&lt;/b&gt;" in text
+
+
+def test_the_page_names_loops_shares_and_where_texts_differ() -> None:
+    parted = run(FIXED, 150.0, parts_at=7)
+    plain = run("plain", 100.0)
+    made_ = results(
+        replace(record({FIXED: [1.5]}), runs=(plain, parted)),
+        record({FIXED: [2.0]}, prompt="three", is_loop=True),
+        policies=[FIXED],
+    )
+    text = html_report(made_)
+    assert "three, ends in a loop" in text
+    assert ">50 %<" in text
+    assert "1 of 2, from token 7" in text
+    assert "differs from token 7 on: &lt;b&gt;else&lt;/b&gt;" in text
 
 
 def test_the_page_has_colours_for_light_and_dark() -> None:

@@ -204,6 +204,12 @@ def test_states_that_cannot_be_removed_are_named_and_the_chat_is_gone(
     assert store.list_chats() == []
 
 
+def test_deleting_makes_no_folder_where_nothing_is_kept(store: ChatStore) -> None:
+    dialogue(store, "gone")
+    assert run(["chats", "delete", "gone", "--yes"]) == 0
+    assert not paths.snapshots_dir().exists()
+
+
 def test_a_name_that_is_not_found_deletes_nothing(store: ChatStore) -> None:
     dialogue(store, "one")
     assert kvchat("chats", "delete", "one", "zzz", "--yes").returncode == 1
