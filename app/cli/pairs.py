@@ -14,7 +14,7 @@ from app.cli.console import print_json
 from app.format import nbytes
 from app.render.console import console
 from app.sanitize import one_line
-from engine.planning.pairs import JudgedDraft, JudgedPairs, server_options
+from engine.planning.pairs import DraftOption, DraftOptions, server_options
 from engine.speculation.pairs import Advice, Worth
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(
     from app.cli.console import SlowReading
 
     reading = SlowReading()
-    found = judged(model, folders, machine, reading)
+    found = draft_options(model, folders, machine, reading)
     reading.done()
     if as_json:
         print_json(_as_json(found))
@@ -58,19 +58,19 @@ def command(
         print_pairs(found)
 
 
-def judged(
+def draft_options(
     model: str,
     folders: Sequence[Path],
     machine: "MachineKind | None",
     reading: "SlowReading",
-) -> JudgedPairs:
-    """Judge all that the folders hold."""
+) -> DraftOptions:
+    """All that the folders hold, as drafts of a model."""
     from app import paths
     from app.config import model_folders
     from app.planning import user_planner
     from engine.model.header_cache import read_facts
     from engine.model.library import UnknownNameError, find_model, read_headers
-    from engine.planning.pairs import Judge
+    from engine.planning.pairs import DraftAdvisor
     from engine.planning.request import take_model
 
     planner = user_planner()
@@ -87,7 +87,7 @@ def judged(
     own = next((facts for candidate, facts in read if candidate.path == path), None)
     if own is None and target.file.origin is None:
         own = read_facts(path)
-    return Judge(target, machine or _machine()).pairs(read, own)
+    return DraftAdvisor(target, machine or _machine()).options(read, own)
 
 
 def _machine() -> "MachineKind":
@@ -96,7 +96,7 @@ def _machine() -> "MachineKind":
     return "gpu" if any(device.kind == "gpu" for device in usable_devices()) else "cpu"
 
 
-def _as_json(found: JudgedPairs) -> dict[str, object]:
+def _as_json(found: DraftOptions) -> dict[str, object]:
     best = found.best
     return {
         "target": found.target,
@@ -110,7 +110,7 @@ def _as_json(found: JudgedPairs) -> dict[str, object]:
     }
 
 
-def _draft_as_json(draft: JudgedDraft) -> dict[str, object]:
+def _draft_as_json(draft: DraftOption) -> dict[str, object]:
     return {
         "name": draft.name,
         "path": None if draft.path is None else str(draft.path),
@@ -139,7 +139,7 @@ N_MISFITS = 12
 STYLES = {Worth.USE: "green", Worth.DEPENDS: "", Worth.HARDLY: "yellow", Worth.NEVER: "red"}
 
 
-def print_pairs(found: JudgedPairs) -> None:
+def print_pairs(found: DraftOptions) -> None:
     """Print the drafts on this machine, those that are missing, what cannot draft, and the best."""
     screen = console()
     if found.problem is not None:
@@ -157,7 +157,7 @@ def print_pairs(found: JudgedPairs) -> None:
     _print_best(screen, found)
 
 
-def _print_drafts(screen: Console, drafts: Sequence[JudgedDraft]) -> None:
+def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     are_here = drafts[0].path is not None
     place = () if are_here else ("published as",)
@@ -180,7 +180,7 @@ def _print_rest(screen: Console, n_more: int) -> None:
         screen.print(Text(f"and {n_more} more: --json names all"))
 
 
-def _cells(draft: JudgedDraft) -> tuple[str, ...]:
+def _cells(draft: DraftOption) -> tuple[str, ...]:
     return (
         draft.name,
         draft.file_type or "-",
@@ -198,7 +198,7 @@ def _gain(advice: Advice) -> str:
     return f"{advice.low.factor:.2f}x to {advice.high.factor:.2f}x"
 
 
-def _print_misfits(screen: Console, misfits: Sequence[JudgedDraft]) -> None:
+def _print_misfits(screen: Console, misfits: Sequence[DraftOption]) -> None:
     if misfits:
         screen.print(Text("\nThese cannot draft for it:", style="bold"))
     for draft in misfits[:N_MISFITS]:
@@ -206,7 +206,7 @@ def _print_misfits(screen: Console, misfits: Sequence[JudgedDraft]) -> None:
     _print_rest(screen, len(misfits) - N_MISFITS)
 
 
-def _print_best(screen: Console, found: JudgedPairs) -> None:
+def _print_best(screen: Console, found: DraftOptions) -> None:
     best = found.best
     if best is None:
         return

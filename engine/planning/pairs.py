@@ -34,7 +34,7 @@ EXPORT_N_CTX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedDraft:
+class DraftOption:
     """A model and what it would bring as a draft."""
 
     name: str
@@ -58,17 +58,17 @@ class JudgedDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedPairs:
+class DraftOptions:
     """All that was looked at for one target."""
 
     target: str
     target_path: Path
     """Only its name where it is not on this machine."""
-    drafts: tuple[JudgedDraft, ...]
+    drafts: tuple[DraftOption, ...]
     """Those on this machine whose tokens are the target's, the best first."""
-    misfits: tuple[JudgedDraft, ...]
+    misfits: tuple[DraftOption, ...]
     """Those on this machine that cannot draft for it."""
-    missing: tuple[JudgedDraft, ...]
+    missing: tuple[DraftOption, ...]
     """Those of the catalogue that are not here, the best first."""
     look_up: Advice
     """What drafts that are read off the chat would bring, without any draft model."""
@@ -76,14 +76,14 @@ class JudgedPairs:
     """Why nothing can draft for the target, None where something could."""
 
     @property
-    def best(self) -> JudgedDraft | None:
+    def best(self) -> DraftOption | None:
         """The draft on this machine to load, None where none pays."""
         pays = (Worth.USE, Worth.DEPENDS)
         return next((each for each in self.drafts if each.advice.worth in pays), None)
 
 
-class Judge:
-    """Judges drafts for one target."""
+class DraftAdvisor:
+    """What each model would bring as a draft of one target."""
 
     def __init__(self, target: Model, machine: MachineKind) -> None:
         self._target = target
@@ -93,24 +93,24 @@ class Judge:
         has_tokens = self._facts.tokens_end and self._facts.n_tokens
         self._tokens = TokenList(target.file.path, self._facts) if has_tokens else None
 
-    def pairs(
+    def options(
         self, read: Sequence[tuple[Candidate, HeaderFacts]], target: HeaderFacts | None
-    ) -> JudgedPairs:
-        """Judge the models of the folders, and those of the catalogue that are not among them.
+    ) -> DraftOptions:
+        """The models of the folders, and those of the catalogue that are not among them.
 
         Args:
             read: GGUF files and what their headers say.
             target: What the target's own header says, to leave its copies out; None where it is
                 no file.
         """
-        judged = sorted(self._here(read, target), key=lambda each: each.rank)
+        options = sorted(self._here(read, target), key=lambda each: each.rank)
         is_misfit = Worth.MISFIT
         names = [candidate.name for candidate, _ in read]
-        return JudgedPairs(
+        return DraftOptions(
             target=self._target.file.path.stem,
             target_path=self._target.file.path,
-            drafts=tuple(each for each in judged if each.advice.worth is not is_misfit),
-            misfits=tuple(each for each in judged if each.advice.worth is is_misfit),
+            drafts=tuple(each for each in options if each.advice.worth is not is_misfit),
+            misfits=tuple(each for each in options if each.advice.worth is is_misfit),
             missing=tuple(sorted(self._missing(names), key=lambda each: each.rank)),
             look_up=should_use_speculation(self._reads, None, machine=self._machine),
             problem=RECURRENT if self._target.architecture.is_recurrent else None,
@@ -118,19 +118,19 @@ class Judge:
 
     def _here(
         self, read: Sequence[tuple[Candidate, HeaderFacts]], target: HeaderFacts | None
-    ) -> Iterator[JudgedDraft]:
+    ) -> Iterator[DraftOption]:
         identity = None if target is None else target.identity
         for candidate, facts in read:
             is_target = candidate.path == self._target.file.path
             if not is_target and (identity is None or facts.identity != identity):
-                judged = self._candidate(candidate, facts)
-                if judged is not None:
-                    yield judged
+                options = self._candidate(candidate, facts)
+                if options is not None:
+                    yield options
 
-    def _candidate(self, candidate: Candidate, facts: HeaderFacts) -> JudgedDraft | None:
-        """Judge a file; None for one that is no language model."""
+    def _candidate(self, candidate: Candidate, facts: HeaderFacts) -> DraftOption | None:
+        """A file as a draft; None for one that is no language model."""
         if facts.kind is ModelKind.DRAFT:
-            return self._judged(candidate, facts, None, ONLY_A_HEAD)
+            return self._option(candidate, facts, None, ONLY_A_HEAD)
         if facts.kind is not ModelKind.MODEL or facts.vocabulary is None or facts.reads is None:
             return None
         try:
@@ -141,12 +141,12 @@ class Judge:
             )
         except ModelFileError as error:
             misfit = str(error)
-        return self._judged(candidate, facts, facts.reads, misfit)
+        return self._option(candidate, facts, facts.reads, misfit)
 
-    def _judged(
+    def _option(
         self, candidate: Candidate, facts: HeaderFacts, reads: TokenReads | None, misfit: str | None
-    ) -> JudgedDraft:
-        return JudgedDraft(
+    ) -> DraftOption:
+        return DraftOption(
             name=candidate.name,
             advice=should_use_speculation(self._reads, reads, machine=self._machine, misfit=misfit),
             path=candidate.path,
@@ -155,7 +155,7 @@ class Judge:
             share=None if reads is None else self._share(reads),
         )
 
-    def _missing(self, names: Sequence[str]) -> Iterator[JudgedDraft]:
+    def _missing(self, names: Sequence[str]) -> Iterator[DraftOption]:
         entry = entry_of(self._target.file.path.stem)
         for pair in () if entry is None else recommended_drafts(entry.name):
             draft = find_entry(pair.draft)
@@ -164,7 +164,7 @@ class Judge:
             header = draft.header()
             reads = token_reads(header)
             published = PUBLISHED_AS.search(draft.source)
-            yield JudgedDraft(
+            yield DraftOption(
                 name=draft.name,
                 advice=should_use_speculation(self._reads, reads, machine=self._machine),
                 nbytes=header.nbytes,
@@ -188,7 +188,7 @@ def entry_of(file_name: str) -> CatalogEntry | None:
     return best[1]
 
 
-def server_options(draft: JudgedDraft) -> list[str]:
+def server_options(draft: DraftOption) -> list[str]:
     """The options that make llama-server draft with a model, in the words of today's builds.
 
     Raises:

@@ -9,7 +9,7 @@ from engine.errors import IncompatiblePairError
 from engine.model.architecture import read_model
 from engine.model.header_cache import read_facts
 from engine.model.library import read_headers
-from engine.planning.pairs import Judge
+from engine.planning.pairs import DraftAdvisor
 from engine.speculation.pairs import check_draft
 from tests.drafting_models import TOKENS, drafting_model
 
@@ -20,7 +20,7 @@ def beside(target: Path, draft: Path) -> Configuration:
 
 def reason_of_pairs(target: Path) -> str:
     """Give what `kvchat pairs` says of the one model beside a target."""
-    found = Judge(read_model(target), "cpu").pairs(
+    found = DraftAdvisor(read_model(target), "cpu").options(
         read_headers([target.parent]), read_facts(target)
     )
     (only,) = (*found.drafts, *found.misfits)
