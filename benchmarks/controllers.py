@@ -90,12 +90,6 @@ def _slowed(place: int, spells: tuple[float, ...]) -> float:
     return spells[place // 300 % len(spells)]
 
 
-def going_over(seed: int) -> tuple[float, ...]:
-    """Copied passages, a plain step behind a batch takes 0.3 longer: speed over plain."""
-    worlds = (_copying(curve, 20, seed, switching=0.3) for curve in CURVES)
-    return (mean(sim.play_auto(world, N_TOKENS).speed for world in worlds),)
-
-
 def long_prompt(seed: int) -> tuple[float, ...]:
     """A draft model with 1,000 tokens to read, that guesses worse where it leaves some out."""
     text = partial(sim.World, text=sim.steady(0.85), source=sim.SMALL_DRAFT, seed=seed)
@@ -110,7 +104,6 @@ MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
     draft_models: ("draft models", "their least"),
     sure: ("says how sure",),
     shared_machine: ("shared machine",),
-    going_over: ("going over",),
     long_prompt: ("long prompt",),
 }
 
@@ -151,7 +144,6 @@ VARIANTS: dict[str, list[tuple[object, str, object]]] = {
         (costs, "NEAR", inf),
         (costs, "PER_PLAIN", inf),
     ],
-    "no cost of going over to drafts": [(costs, "LEAST_SWITCHES", inf)],
     "drafts cost their mean instead of the Theil-Sen slope": [(costs, "_slope", _mean_of_a_guess)],
     "no confidence cells": [(acceptance, "CONFIDENCE_EDGES", ())],
     "copied passages are not told apart": [(acceptance, "_cells", _one_passage)],

@@ -204,7 +204,6 @@ class AutoController:
         self._asked: list[str] = []
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
-        self._is_behind_draft = False
         self._has_caught_up = False
         self._n_caught_up = 0
         self.length = 0
@@ -257,17 +256,19 @@ class AutoController:
     def affords_catch_up(self, n_tokens: int) -> bool:
         """Whether a draft model is to take in all of the line that it missed.
 
-        It is charged at once. Beyond the credit it is made once in a reply, where what better
-        drafts may win in the rest of it is more, as far as is known.
+        Once in a reply it is made where better drafts may win more in the rest of it, as far as is
+        known. That is not charged: credit spent on it would bar the drafts that it was made for. A
+        further one has to lie within the credit.
         """
         cost = self._current.cost.catch_up(n_tokens)
-        is_worth_it = self._current.is_known and (
-            cost <= self.credit.steps or (not self._has_caught_up and self._wins_more_than(cost))
-        )
-        if is_worth_it:
-            self._has_caught_up = True
-            self._n_caught_up = n_tokens
-            self.credit.steps -= cost
+        if not self._current.is_known:
+            return False
+        if self._has_caught_up:
+            is_worth_it = cost <= self.credit.steps
+            self.credit.steps -= cost if is_worth_it else 0.0
+        else:
+            is_worth_it = self._has_caught_up = self._wins_more_than(cost)
+        self._n_caught_up = n_tokens if is_worth_it else 0
         return is_worth_it
 
     def _wins_more_than(self, cost: float) -> bool:
@@ -287,7 +288,6 @@ class AutoController:
         if outcome.verify_s is not None and plain_s is not None:
             # What such rounds take is charged, not what this one took: a stall is nobody's fault.
             n_steps = self.costs.rows.steps(1 + outcome.n_verified)
-            n_steps += self._switching if outcome.n_verified else 0.0
             n_steps += self._time_drafting(outcome, outcome.draft_s / plain_s)
             self.credit.settle(outcome.n_emitted, n_steps)
         self._count(outcome)
@@ -314,11 +314,10 @@ class AutoController:
             return charged
         n_missed = self._n_caught_up or min(last.n_behind, RESTART)
         last.cost.add(outcome.n_drafted, n_missed, own)
-        n_missed = 0 if self._n_caught_up else n_missed  # `affords_catch_up` has charged that
+        n_missed = 0 if self._n_caught_up else n_missed  # `affords_catch_up` has seen to that
         return charged + last.cost.steps(outcome.n_drafted, n_missed)
 
     def _count(self, outcome: RoundOutcome) -> None:
-        self._is_behind_draft = outcome.n_verified > 0
         self._tokens_since_plain += outcome.n_emitted
         if not outcome.n_verified:
             self._tokens_since_plain = 0
@@ -416,20 +415,15 @@ class AutoController:
     def _added_steps(self, n_most: int, n_sunk: int = 0) -> list[float]:
         """What a round of each length takes beyond a plain step, as far as may be tried."""
         rows, source = self.costs.rows, self._current
-        batch, plain = rows.all_steps, 1.0 - self._switching
+        batch = rows.all_steps
         lengths = range(1, min(n_most, rows.reach - 1) + 1)
         if n_sunk >= n_most:
-            return [batch[length] - plain for length in lengths]
-        fixed, step = source.steps(1) - source.steps(n_sunk) - plain, source.cost.step or 0.0
+            return [batch[length] - 1.0 for length in lengths]
+        fixed, step = source.steps(1) - source.steps(n_sunk), source.cost.step or 0.0
         return [
-            batch[length] + (fixed + step * (length - 1) if length > n_sunk else -plain)
+            batch[length] - 1.0 + (fixed + step * (length - 1) if length > n_sunk else 0.0)
             for length in lengths
         ]
-
-    @property
-    def _switching(self) -> float:
-        """What going over to drafts costs; while drafts follow one another it is paid once."""
-        return 0.0 if self._is_behind_draft else self.costs.rows.switching
 
     def _affords(self, length: int) -> bool:
         return self._added_steps(length)[-1] <= self.credit.steps

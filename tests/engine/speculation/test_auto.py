@@ -70,14 +70,6 @@ def drafted_round(controller: AutoController, guesses: int, right: int, steps: f
     )
 
 
-def learn_switching(controller: AutoController) -> None:
-    """Show that the first plain step behind a draft takes 0.3 of a step longer."""
-    for _ in range(8):
-        drafted_round(controller, 1, 1, 1.3)
-        plain_round(controller, 0.013)
-        plain_round(controller)
-
-
 def test_it_drafts_once_the_plain_step_is_known() -> None:
     controller = AutoController()
     assert not controller.wants("s")
@@ -98,29 +90,6 @@ def test_off_says_what_a_token_costs_and_tells_what_is_assumed_from_what_was_cou
     )
     assert said is not None
     assert 0 < int(said[1]) < 80
-
-
-def test_going_over_to_drafts_is_paid_once() -> None:
-    controller = AutoController()
-    learn_switching(controller)
-    assert controller.costs.rows.switching == pytest.approx(0.3)
-    guess = [DraftToken(1, 0.5)]
-    controller.acceptance.add([Examined("s", 0.5, is_right=n % 2 == 0) for n in range(200)])
-    controller.credit.steps = 6.0
-    assert controller.n_to_verify(guess) == 0
-    drafted_round(controller, 1, 1, 1.3)
-    assert controller.n_to_verify(guess) == 1
-
-
-def test_the_credit_pays_for_going_over_to_drafts() -> None:
-    controller = AutoController()
-    learn_switching(controller)
-    controller.credit.steps = 3.0
-    drafted_round(controller, 1, 0, 1.3)
-    first = 3.0 - controller.credit.steps
-    drafted_round(controller, 1, 0, 1.3)
-    second = 3.0 - first - controller.credit.steps
-    assert first - second == pytest.approx(0.3)
 
 
 def test_off_for_want_of_credit_says_so() -> None:
@@ -245,18 +214,19 @@ def test_nothing_is_caught_up_with_before_the_cost_is_known() -> None:
     assert not controller.affords_catch_up(21)
 
 
-def test_what_a_catch_up_costs_is_charged() -> None:
+def test_a_first_catch_up_that_wins_leaves_the_credit_to_the_drafts_that_it_was_made_for() -> None:
     controller = restarted(DEAR, share=0.95)
     assert controller.affords_catch_up(1000)
-    assert controller.credit.steps == pytest.approx(START - 1000 * DEAR.catch_up)
+    assert controller.credit.steps == START
 
 
-def test_a_further_catch_up_of_a_reply_stays_within_the_credit() -> None:
+def test_a_further_catch_up_of_a_reply_stays_within_the_credit_and_is_charged() -> None:
     controller = restarted(DEAR, share=0.95)
-    assert controller.affords_catch_up(100)
-    n_left = int(controller.credit.steps / DEAR.catch_up)
+    assert controller.affords_catch_up(1000)
+    n_left = int(START / DEAR.catch_up)
     assert not controller.affords_catch_up(n_left + 1)
     assert controller.affords_catch_up(n_left - 1)
+    assert controller.credit.steps == pytest.approx(START - (n_left - 1) * DEAR.catch_up)
 
 
 FIRST, LAST = PROBE_EVERY
