@@ -38,7 +38,7 @@ from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.sampling.sampler import Choice, Sampler
-from engine.speculation.divergence import first_divergence
+from engine.speculation.stats import first_divergence
 from engine.speculation.verify import NEAR_TIE
 
 N_CTX = 4096

@@ -5,8 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from engine.configuration import SamplingSettings
-from engine.sampling.dice import Dice
-from engine.sampling.distribution import Distribution
+from engine.sampling.distribution import Dice, Distribution
 from engine.sampling.sampler import Choice, Sampler, TokenMask
 
 Outcome = TypeVar("Outcome", bound=Hashable)

@@ -8,7 +8,7 @@ from statistics import median
 from app.chat.snapshot import Tally
 from app.compare.comparison import Answer, Comparison, Pair
 from engine.events import Finished
-from engine.speculation.divergence import first_divergence
+from engine.speculation.stats import first_divergence
 
 N_WORDS = 4
 """Words that are shown before and after the point where texts diverge."""

@@ -44,7 +44,7 @@ KeptNode = Node[Kept]
 
 
 def upper_half(kept: Kept, share: float, halves: tuple[bytes, bytes] | None) -> Kept:
-    """Give the state of the upper half of a stretch, and leave the lower half in `kept`.
+    """The state of the upper half of a stretch, and leave the lower half in `kept`.
 
     `share` is the upper half's part of the tokens; sizes are estimates without `halves`. Keys are
     the caller's to set. A pin stays below, where it protects both.
@@ -98,7 +98,7 @@ class Catalog:
         """How many nodes need a file, by its key."""
 
     def usable(self, line: bytes) -> tuple[list[KeptNode], int]:
-        """Give the nodes whose states make up the longest known start of a line, and its length.
+        """The nodes whose states make up the longest known start of a line, and its length.
 
         The last stretch may go on beyond that length.
         """
@@ -111,15 +111,15 @@ class Catalog:
         return [], 0
 
     def nodes(self) -> Iterator[KeptNode]:
-        """Give the nodes that hold a state, parents before children."""
+        """The nodes that hold a state, parents before children."""
         return (node for node in self.tree.nodes() if node.value is not None)
 
     def start(self, node: KeptNode) -> int:
-        """Give the first token that a node's state holds."""
+        """The first token that a node's state holds."""
         return node.start if self.can_slice else 0
 
     def find(self, key: str) -> KeptNode | None:
-        """Give the node of a key."""
+        """The node of a key."""
         return next((node for node in self.recent if value(node).key == key), None)
 
     def place(self, line: bytes, kept: Kept) -> KeptNode:
@@ -157,7 +157,7 @@ class Catalog:
         self._book(node, payload)
 
     def drop_payload(self, node: KeptNode) -> bool:
-        """Give up the copy in main memory; gives whether it was prefetched in vain."""
+        """Up the copy in main memory; gives whether it was prefetched in vain."""
         kept = value(node)
         if kept.payload is None:
             return False
@@ -240,7 +240,7 @@ class Catalog:
         self.recent = dict.fromkeys(nodes)
 
     def stored(self, node: KeptNode) -> StoredState:
-        """Give a node's state as a store on disk knows it."""
+        """A node's state as a store on disk knows it."""
         kept, line = value(node), self.tree.line(node)
         start = self.start(node)
         return StoredState(
@@ -319,13 +319,13 @@ class Catalog:
 
 
 def value(node: KeptNode) -> Kept:
-    """Give the state at a node that is known to hold one."""
+    """The state at a node that is known to hold one."""
     assert node.value is not None
     return node.value
 
 
 def _from_file(state: StoredState, share: float) -> Kept:
-    """Give what is known of a state from its file, of which `share` is its own part."""
+    """What is known of a state from its file, of which `share` is its own part."""
     return Kept(
         key=state.key,
         nbytes=round(state.nbytes * share),
@@ -360,7 +360,7 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
 
 
 def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | None:
-    """Give a state's own tokens if it says of itself what is true."""
+    """A state's own tokens if it says of itself what is true."""
     n_tokens = state.end - state.start
     if parent.end != state.start or n_tokens < 1:
         return None
@@ -380,7 +380,7 @@ MAX_ENTRIES = 200
 
 
 def report(catalog: Catalog, ledger: Ledger, settings: CacheSettings) -> CacheReport:
-    """Give tiers, counts, the entries used last, and the log since the last report."""
+    """Tiers, counts, the entries used last, and the log since the last report."""
     last = islice(reversed(catalog.recent), MAX_ENTRIES)
     return CacheReport(
         tiers=(_warm(catalog, settings), _cold(catalog, settings)),

@@ -20,7 +20,7 @@ NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def store_error(error: OSError | sqlite3.Error, path: Path) -> CacheStoreError:
-    """Give the error that says what to do about `error` on a file or folder of the cache."""
+    """The error that says what to do about `error` on a file or folder of the cache."""
     if isinstance(error, sqlite3.Error):
         return _index_error(error, path)
     if error.errno in NO_SPACE:
@@ -43,7 +43,7 @@ def _index_error(error: sqlite3.Error, path: Path) -> CacheStoreError:
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
-    """Give SQLite's result code; errors that Python's module raises by itself carry none."""
+    """SQLite's result code; errors that Python's module raises by itself carry none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -130,7 +130,7 @@ class ColdIndex:
         )
 
     def namespaces(self) -> list[Namespace]:
-        """Give every namespace that is known."""
+        """Every namespace that is known."""
         rows = self._connection.execute("SELECT key, model, fields FROM namespaces").fetchall()
         try:
             return [
@@ -149,7 +149,7 @@ class ColdIndex:
         )
 
     def entries(self, namespace: str) -> list[ColdEntry]:
-        """Give the states of a namespace, in any order."""
+        """The states of a namespace, in any order."""
         cursor = self._connection.execute(
             f"SELECT {COLUMNS} FROM states WHERE namespace = ?", (namespace,)
         )
@@ -198,7 +198,7 @@ class ColdIndex:
         )
 
     def nbytes(self) -> int:
-        """Give the bytes of all files."""
+        """The bytes of all files."""
         found = self._connection.execute("SELECT TOTAL(file_bytes) FROM states").fetchone()
         return int(found[0])
 
@@ -259,7 +259,7 @@ class ColdIndex:
 
 
 def _hold(path: Path) -> int:
-    """Give a descriptor that says to others that the index is in use, until it is closed."""
+    """A descriptor that says to others that the index is in use, until it is closed."""
     holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(holder, fcntl.LOCK_SH)
     return holder

@@ -55,7 +55,7 @@ class ColdTier(Protocol):
         ...
 
     def states(self) -> Sequence[StoredState]:
-        """Give what is there of this namespace, in any order.
+        """What is there of this namespace, in any order.
 
         Entries may overlap, and their parents may be missing: the caller sorts that out.
 
@@ -74,7 +74,7 @@ class ColdTier(Protocol):
         ...
 
     def read(self, state: StoredState) -> bytes:
-        """Give the payload of a state.
+        """The payload of a state.
 
         Raises:
             StateError: the file is gone, damaged, or stands for other tokens; it was removed.
@@ -173,7 +173,7 @@ class Disk:
         return True
 
     def read(self, file: StoredState, start: int, end: int) -> bytes:
-        """Give the part of a file that holds tokens `start` to `end` of its line.
+        """The part of a file that holds tokens `start` to `end` of its line.
 
         Raises:
             StateError: the file was damaged or is gone; what needed it was dropped.
@@ -232,7 +232,7 @@ class Disk:
         self._cold.pin(key, is_pinned=is_pinned)
 
     def spare_all(self) -> None:
-        """Give up every file of the namespace, those of other processes too.
+        """Up every file of the namespace, those of other processes too.
 
         Raises:
             CacheStoreError: the folder cannot be read.
@@ -258,7 +258,7 @@ class Disk:
         return self._settings.cold_bytes > 0 and self._monotonic() >= self._off_until
 
     def _next(self) -> KeptNode | None:
-        """Give the newest node that waits, or the topmost that has to be written before it."""
+        """The newest node that waits, or the topmost that has to be written before it."""
         unwritten = self._catalog.unwritten
         while unwritten:
             node = chosen = next(reversed(unwritten))
@@ -330,7 +330,7 @@ class Disk:
         return True
 
     def _weakest(self, now: float) -> KeptNode | None:
-        """Give the state that leaves first: idle ones before others, then by worth."""
+        """The state that leaves first: idle ones before others, then by worth."""
 
         def rank(node: KeptNode) -> tuple[bool, float]:
             return not self._catalog.is_idle(node), worth(value(node), now)

@@ -33,7 +33,7 @@ class Weighable(Protocol):
 
 
 def worth(state: Weighable, now: float) -> float:
-    """Give the logarithm (base 2) of seconds spared per byte, weighted by uses and by age.
+    """The logarithm (base 2) of seconds spared per byte, weighted by uses and by age.
 
     Only comparing two of them at one moment means something. Uses x cost / bytes is the value of
     GreedyDual-Size-Frequency (Cherkasova 1998, HP Labs HPL-98-69R1). That algorithm ages by a
@@ -46,7 +46,7 @@ def worth(state: Weighable, now: float) -> float:
 
 
 def shrink(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: int) -> None:
-    """Give up copies in main memory, those of least worth first, until they are `limit` bytes.
+    """Up copies in main memory, those of least worth first, until they are `limit` bytes.
 
     First go those that lie on disk too: that costs a read at most. Up to `pending` bytes that are
     still to be written may stay beyond the limit. What lies nowhere else and exceeds that is lost,
@@ -85,7 +85,7 @@ def _lose(catalog: Catalog, ledger: Ledger, limit: int, now: float, *, pending: 
 
 
 def _waiting_bytes(catalog: Catalog, pending: int) -> int:
-    """Give the bytes that only main memory holds and that are going to be written."""
+    """The bytes that only main memory holds and that are going to be written."""
     waiting = (each for each in catalog.unwritten if _waits(each, pending))
     return min(sum(value(each).nbytes for each in waiting), pending)
 
@@ -96,7 +96,7 @@ def _waits(node: KeptNode, pending: int) -> bool:
 
 
 def _weakest(catalog: Catalog, nodes: Iterable[KeptNode], now: float) -> Iterator[KeptNode]:
-    """Give nodes by rising worth; among whole states, those that a later one makes idle first."""
+    """No des by rising worth; among whole states, those that a later one makes idle first."""
 
     def rank(node: KeptNode) -> tuple[bool, float]:
         kept = value(node)
@@ -158,7 +158,7 @@ class LeavingOrder:
         self._lines = frozenset(self._ending_at)
 
     def __iter__(self) -> Iterator[tuple[float, ColdEntry]]:
-        """Give each state that may go, with its worth."""
+        """Each state that may go, with its worth."""
         free: list[tuple[float, str, str, ColdEntry]] = []
         for place in self._lines:
             self._release(place, free)

@@ -28,7 +28,7 @@ Stamp = tuple[int, int, int, int, int]
 
 
 class FileHashes:
-    """Gives BLAKE2b digests of files, from memory where a file is as it was.
+    """BLAKE2b digests of files, from memory where a file is as it was.
 
     Args:
         path: The file that remembers; None remembers nothing.
@@ -38,7 +38,7 @@ class FileHashes:
         self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES)
 
     def digest(self, file: Path, *, unchanged_since: float = math.inf) -> str:
-        """Give the digest of a file: 64 hexadecimal digits.
+        """The digest of a file: 64 hexadecimal digits.
 
         Args:
             file: The file.
@@ -116,7 +116,7 @@ def namespace_of(
     hash_file: Callable[[Path], str],
     gpus: Sequence[str] = (),
 ) -> Namespace:
-    """Give the namespace of what a context of this configuration computes.
+    """The namespace of what a context of this configuration computes.
 
     The rope settings and the attention's window are the model file's own; of the context's length
     it counts whether one sequence has more of it than the model was trained on, because some models

@@ -27,7 +27,7 @@ that the last two turns can be made anew."""
 
 
 def available_bytes() -> int:
-    """Give the bytes that programs can take before the machine swaps, as psutil estimates them."""
+    """The bytes that programs can take before the machine swaps, as psutil estimates them."""
     return psutil.virtual_memory().available
 
 
@@ -167,7 +167,7 @@ class PrefixCache:
         return Match(n_tokens, n_warm, n_tokens - n_warm, line, last, self._unlock, recompute_s)
 
     def read(self, match: Match) -> list[Payload]:
-        """Give the states of a match in order; those from disk are in main memory then.
+        """The states of a match in order; those from disk are in main memory then.
 
         Afterwards the match says how many tokens they are, and from where they came. That is less
         than before where a file was damaged or has gone: the rest has to be computed. None of the
@@ -214,12 +214,12 @@ class PrefixCache:
         self._books.wake()
 
     def n_known(self, tokens: Sequence[int]) -> int:
-        """Give how many leading tokens some line had before, whether a state is left or not."""
+        """How many leading tokens some line had before, whether a state is left or not."""
         with self._books.lock:
             return self._books.catalog.tree.match(pack(tokens)).n_tokens
 
     def keys_on(self, tokens: Sequence[int]) -> list[str]:
-        """Give the keys of the states that lie wholly on a line."""
+        """The keys of the states that lie wholly on a line."""
         with self._books.lock:
             found = self._books.catalog.tree.match(pack(tokens))
             ends_within = (node for node in found.nodes if node.end <= found.n_tokens)
@@ -300,7 +300,7 @@ class PrefixCache:
             self._books.ledger.note(text, is_problem=is_problem)
 
     def _piece(self, line: bytes, n_done: int) -> _Piece | None:
-        """Give the state that goes on behind the first `n_done` tokens of a line."""
+        """The state that goes on behind the first `n_done` tokens of a line."""
         catalog = self._books.catalog
         with self._books.lock:
             nodes, n_tokens = catalog.usable(line)
@@ -341,7 +341,7 @@ class PrefixCache:
             self._books.shrink()
 
     def _cut(self, state: Payload, piece: _Piece, start: int, end: int) -> Payload:
-        """Give the part of a state that holds tokens `start` to `end` of its line.
+        """The part of a state that holds tokens `start` to `end` of its line.
 
         It begins before `start` where another thread dropped what was read before, and put it anew.
         """
@@ -405,12 +405,12 @@ class PrefixCache:
         return takes_any and n_new >= max(self._books.settings.min_tokens, 1)
 
     def _uncut(self, nodes: Sequence[KeptNode], n_kept: int) -> KeptNode | None:
-        """Give the node within whose stretch a line leaves the tree."""
+        """The node within whose stretch a line leaves the tree."""
         is_inside = self._books.catalog.can_slice and nodes and nodes[-1].end > n_kept
         return nodes[-1] if is_inside else None
 
     def _tail(self, state: Payload, n_known: int, n_tokens: int) -> tuple[Payload, float]:
-        """Give the part of a state that is new, and its share of the tokens."""
+        """The part of a state that is new, and its share of the tokens."""
         if not self._books.catalog.can_slice or n_known == 0:
             return state, 1.0
         return self._books.split_state(state, n_known)[1], 1 - n_known / n_tokens

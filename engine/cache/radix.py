@@ -42,23 +42,23 @@ class StoredState:
 
 
 def state_key(namespace: str, start: int, line: str) -> str:
-    """Give the name of a state of a line from `start` on, in a namespace."""
+    """The name of a state of a line from `start` on, in a namespace."""
     spelled = f"{namespace}:{start}:{line}".encode()
     return blake2b(spelled, digest_size=KEY_BYTES).hexdigest()
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Give a line of tokens as little-endian 32-bit integers."""
+    """A line of tokens as little-endian 32-bit integers."""
     return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def unpack(line: bytes) -> tuple[int, ...]:
-    """Give the tokens of a packed line."""
+    """The tokens of a packed line."""
     return struct.unpack(f"<{len(line) // TOKEN_BYTES}i", line)
 
 
 def line_digest(line: bytes) -> str:
-    """Give the digest of a packed line: BLAKE2b, 32 hexadecimal characters."""
+    """The digest of a packed line: BLAKE2b, 32 hexadecimal characters."""
     return blake2b(line, digest_size=LINE_BYTES).hexdigest()
 
 
@@ -169,7 +169,7 @@ class RadixTree(Generic[V]):
             each.n_locks += 1
 
     def unlock(self, node: Node[V]) -> None:
-        """Give one lock back."""
+        """One lock back."""
         way = list(self.way(node))
         for each in way:
             assert each.n_locks > 0
@@ -203,17 +203,17 @@ class RadixTree(Generic[V]):
             node = parent
 
     def line(self, node: Node[V]) -> bytes:
-        """Give the whole line that ends with a node."""
+        """The whole line that ends with a node."""
         return b"".join(each.edge for each in reversed(list(self.way(node))))
 
     def way(self, node: Node[V]) -> Iterator[Node[V]]:
-        """Give a node and those above it, upwards, root excluded."""
+        """A node and those above it, upwards, root excluded."""
         while node.parent is not None:
             yield node
             node = node.parent
 
     def below(self, node: Node[V]) -> Iterator[Node[V]]:
-        """Give the nodes below one, parents before children."""
+        """The nodes below one, parents before children."""
         waiting = list(node.children.values())
         while waiting:
             each = waiting.pop()
@@ -221,7 +221,7 @@ class RadixTree(Generic[V]):
             waiting.extend(each.children.values())
 
     def nodes(self) -> Iterator[Node[V]]:
-        """Give all nodes, parents before children, root excluded."""
+        """A ll nodes, parents before children, root excluded."""
         return self.below(self.root)
 
     def _add(self, parent: Node[V], edge: bytes) -> Node[V]:
@@ -232,7 +232,7 @@ class RadixTree(Generic[V]):
 
 
 def _n_shared(edge: bytes, line: bytes, at: int) -> int:
-    """Give the leading tokens that an edge shares with a line from byte `at` on, by halving."""
+    """The leading tokens that an edge shares with a line from byte `at` on, by halving."""
     low, high = 0, min(len(edge), len(line) - at) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

@@ -105,7 +105,7 @@ class Recall:
         return replace(recalled, restore_s=restore_s)
 
     def _saved_s(self, recalled: Recalled, restore_s: float) -> float | None:
-        """Give what restoring spared; None where nothing was, or its computing was never timed."""
+        """What restoring spared; None where nothing was, or its computing was never timed."""
         n_restored = recalled.n_warm + recalled.n_cold
         if not n_restored:
             return None
@@ -119,7 +119,7 @@ class Recall:
         self._hot.make_room(self._slot, self._backend.n_rows)
 
     def is_due(self) -> bool:
-        """Tell whether so much was computed since the last look that it is kept now."""
+        """Whether so much was computed since the last look that it is kept now."""
         n_wanted = self._settings.checkpoint_tokens
         return 0 < n_wanted <= self._slot.n_tokens - self._n_looked_at and self._keeps
 
@@ -152,7 +152,7 @@ class Recall:
         return self._tiers is not None and bool(self._slot.owner) and self._slot.is_pure
 
     def report(self) -> CacheReport:
-        """Give where everything lies; from any thread."""
+        """Where everything lies; from any thread."""
         hot = self._hot_use()
         if self._tiers is None:
             return CacheReport(tiers=(hot,))
@@ -227,7 +227,7 @@ class Recall:
         )
 
     def _n_branch(self, tiers: PrefixCache, tokens: Tokens[int]) -> int:
-        """Give where other lines leave this one, if a state is wanted there."""
+        """Where other lines leave this one, if a state is wanted there."""
         return 0 if self._backend.can_slice else tiers.n_known(tokens)
 
     def _rewound(self, tokens: Tokens[int]) -> int:

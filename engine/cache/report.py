@@ -157,7 +157,7 @@ class Ledger:
         self._notes.append(CacheNote(self._now(), text, is_problem))
 
     def take_notes(self) -> tuple[CacheNote, ...]:
-        """Give the lines since the last call."""
+        """The lines since the last call."""
         notes = tuple(self._notes)
         self._notes.clear()
         return notes

@@ -40,7 +40,7 @@ class HotTier:
         return self._slots
 
     def best(self, tokens: Tokens[int]) -> tuple[Slot, int]:
-        """Give the sequence that holds most of the line's start, and how many tokens of it."""
+        """The sequence that holds most of the line's start, and how many tokens of it."""
         return max(
             ((slot, _n_usable(slot, tokens)) for slot in self._slots),
             key=lambda found: (found[1], found[0].turn),
@@ -66,7 +66,7 @@ class HotTier:
         return None
 
     def slot_for(self, best: Slot, n_common: int, owner: str) -> Slot:
-        """Give the slot for a line whose first `n_common` tokens `best` holds.
+        """The slot for a line whose first `n_common` tokens `best` holds.
 
         That is `best` itself where nobody else's line would be cut, otherwise `victim`.
         """
@@ -74,14 +74,14 @@ class HotTier:
         return best if is_own else self.victim()
 
     def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
-        """Do `slot_for`, and give another slot a copy of the common part where that is possible."""
+        """As `slot_for`; another slot gets a copy of the common part where that is possible."""
         slot = self.slot_for(best, n_common, owner)
         if slot is not best and n_common:
             self._copy(best, slot, n_common)
         return slot
 
     def victim(self) -> Slot:
-        """Give the slot whose line is given up for another: an unopened one, else the oldest."""
+        """The slot whose line is given up for another: an unopened one, else the oldest."""
         if len(self._slots) < self._backend.n_sequences:
             self._slots.append(Slot(self._backend.open()))
             return self._slots[-1]

@@ -50,7 +50,7 @@ class Header:
 
 
 def head_of(namespace: Namespace, state: StoredState, payload: bytes | memoryview) -> bytes:
-    """Give everything that stands before a payload in its file.
+    """Everything that stands before a payload in its file.
 
     Args:
         namespace: What the state belongs to.

@@ -121,7 +121,7 @@ class ColdFolder:
         )
 
     def take_damaged(self) -> tuple[str, ...]:
-        """Give what was removed because it was damaged, since this was asked last."""
+        """What was removed because it was damaged, since this was asked last."""
         with self._lock:
             damaged, self._damaged = tuple(self._damaged), []
         return damaged
@@ -135,7 +135,7 @@ class ColdFolder:
         self._indexed(lambda index: index.know(namespace))
 
     def namespaces(self) -> tuple[Namespace, ...]:
-        """Give the namespaces whose states were listed or written here; some may have none left.
+        """The namespaces whose states were listed or written here; some may have none left.
 
         Raises:
             CacheStoreError: the index is busy.
@@ -143,7 +143,7 @@ class ColdFolder:
         return tuple(self._indexed(ColdIndex.namespaces))
 
     def all_entries(self, *, but: str = "") -> list[ColdEntry]:
-        """Give the states of all namespaces.
+        """The states of all namespaces.
 
         Args:
             but: Key of a namespace that is left out.
@@ -159,7 +159,7 @@ class ColdFolder:
         return [entry for name in names for entry in self.entries(name)]
 
     def entries(self, namespace: str) -> list[ColdEntry]:
-        """Give the states of one namespace, after a comparison of index and files.
+        """The states of one namespace, after a comparison of index and files.
 
         Raises:
             CacheStoreError: the folder cannot be read.
@@ -201,7 +201,7 @@ class ColdFolder:
         return nbytes
 
     def read(self, namespace: str, state: StoredState) -> bytes:
-        """Give the payload of a state.
+        """The payload of a state.
 
         Raises:
             StateError: the file is gone, damaged, or stands for other tokens; it was removed.
@@ -272,7 +272,7 @@ class ColdFolder:
         self._indexed(lambda index: index.pin(namespace, key, is_pinned=is_pinned))
 
     def file_of(self, namespace: str, key: str) -> Path:
-        """Give the file of a state."""
+        """The file of a state."""
         return self.path / namespace / f"{key}{SUFFIX}"
 
     def _folders(self) -> list[Path]:
@@ -288,7 +288,7 @@ class ColdFolder:
         return {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)}
 
     def _taken_in(self, namespace: str, key: str) -> ColdEntry | None:
-        """Give what a file without a row says of itself; a damaged one is removed."""
+        """What a file without a row says of itself; a damaged one is removed."""
         try:
             facts = read_facts(self.file_of(namespace, key))
             _check_place(facts, namespace, key)

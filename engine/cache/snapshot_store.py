@@ -29,7 +29,7 @@ class ColdStore:
         folder.know(namespace)
 
     def take_notes(self) -> tuple[str, ...]:
-        """Give what the user should know: what was removed because it was damaged, and why."""
+        """What the user should know: what was removed because it was damaged, and why."""
         problem = self._folder.index_problem
         return (*self._folder.take_damaged(), *(() if problem is None else (problem,)))
 
@@ -110,7 +110,7 @@ class Elsewhere:
 
 
 def orphaned(folder: ColdFolder) -> frozenset[str]:
-    """Give the namespaces whose model is no longer where it was.
+    """The namespaces whose model is no longer where it was.
 
     Raises:
         CacheStoreError: the index is busy.

@@ -58,12 +58,12 @@ class Books:
             self.shrink()
 
     def room(self) -> int:
-        """Give the bytes that the warm tier may hold, or that main memory still has, if less."""
+        """The bytes that the warm tier may hold, or that main memory still has, if less."""
         spare = self.available() - self.settings.reserve_bytes
         return min(self.settings.warm_bytes, max(spare, 0))
 
     def shrink(self, *, spare: KeptNode | None = None) -> None:
-        """Give up copies in main memory beyond what is allowed now; the lock is held.
+        """Up copies in main memory beyond what is allowed now; the lock is held.
 
         The copy at `spare` goes last: it came just now.
         """
@@ -209,7 +209,7 @@ class Upkeep:
         self._clear_spare()
 
     def has_news(self) -> bool:
-        """Tell whether something changed in the tiers since this was asked last; costs little."""
+        """Whether something changed in the tiers since this was asked last; costs little."""
         with self._books.lock:
             catalog, ledger = self._books.catalog, self._books.ledger
             now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
@@ -217,12 +217,12 @@ class Upkeep:
             return was != now
 
     def report(self) -> CacheReport:
-        """Tell how full the tiers are, what they hold, and what happened since the last report."""
+        """How full the tiers are, what they hold, and what happened since the last report."""
         with self._books.lock:
             return report(self._books.catalog, self._books.ledger, self._books.settings)
 
     def work(self) -> float:
-        """Do one piece of background work, and give the seconds until the next is due."""
+        """One piece of background work; the seconds until the next is due."""
         if self._monotonic() >= self._look_at:
             self._look()
         disk = self._books.disk
@@ -249,7 +249,7 @@ class Upkeep:
             disk.save_uses()
 
     def _look(self) -> None:
-        """Do what has to be done now and then."""
+        """What is due now and then: budgets, the files of others, the times of use."""
         self._look_at = self._monotonic() + LOOK_S
         self._books.look_at_memory()
         if self._books.disk is not None:

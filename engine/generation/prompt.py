@@ -38,7 +38,7 @@ def asked_prompt(
     n_ctx: int,
     n_ctx_train: int | None = None,
 ) -> Prompt:
-    """Give the prompt of a request, with the reply that it goes on behind.
+    """The prompt of a request, with the reply that it goes on behind.
 
     Args:
         request: what is asked.
@@ -86,7 +86,7 @@ def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
 def chat_prompt(
     messages: Sequence[Message], template: ChatTemplate, vocabulary: Vocabulary
 ) -> Prompt:
-    """Give the prompt of a chat.
+    """The prompt of a chat.
 
     A reply's text tokenised again need not give the ids that were generated, and from the first
     difference on the cache would be lost. So the rendered text is cut at the replies and each keeps
@@ -105,12 +105,12 @@ def chat_prompt(
 
 
 def raw_prompt(text: str, vocabulary: Vocabulary) -> Prompt:
-    """Give the prompt of a text without a template."""
+    """The prompt of a text without a template."""
     return Prompt(tuple(vocabulary.tokenize(text, add_special=True, parse_special=True)))
 
 
 def spelled(token_ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """Give the text that ids spell, with U+FFFD for what is no character."""
+    """The text that ids spell, with U+FFFD for what is no character."""
     return b"".join(vocabulary.piece(token) for token in token_ids).decode("utf-8", "replace")
 
 
@@ -158,7 +158,7 @@ def _cut(
 
 
 def _content_at(content: str, rendered: str, at: int) -> str | None:
-    """Give the form in which a template wrote a reply, as it is or trimmed."""
+    """The form in which a template wrote a reply, as it is or trimmed."""
     forms = (content, content.strip(), content.rstrip(), content.lstrip())
     return next((form for form in forms if rendered.startswith(form, at)), None)
 
@@ -181,7 +181,7 @@ def _join(pieces: Sequence[_Piece], vocabulary: Vocabulary) -> Prompt:
 
 
 def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
-    """Give the leading ids that still spell the piece, and the text behind them."""
+    """The leading ids that still spell the piece, and the text behind them."""
     if not piece.token_ids:
         return (), piece.text
     if spelled(piece.token_ids, vocabulary).strip() == piece.text.strip():
@@ -199,7 +199,7 @@ def _kept_ids(piece: _Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], s
 def _at_character(
     kept: tuple[int, ...], data: bytes, n_bytes: int, vocabulary: Vocabulary
 ) -> tuple[tuple[int, ...], str]:
-    """Give up trailing ids until what is left of the text starts at a character."""
+    """Up trailing ids until what is left of the text starts at a character."""
     while kept and n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
         n_bytes -= len(vocabulary.piece(kept[-1]))
         kept = kept[:-1]

@@ -49,7 +49,7 @@ class StreamingText:
         self.text += self._decoder.decode(data)
 
     def finish(self) -> str:
-        """Give what was held back; an unfinished character is dropped."""
+        """What was held back; an unfinished character is dropped."""
         return self._release(len(self._held)) if self.stopped_by is None else ""
 
     def _release(self, end: int) -> str:
@@ -112,7 +112,7 @@ class Reply:
         return tuple(self.tokens[self.n_prompt : end])
 
     def out_of_room(self, n_ctx: int) -> FinishReason | None:
-        """Give why no further token may be made, None while one may."""
+        """Why no further token may be made, None while one may."""
         limit = self.request.max_tokens
         if limit is not None and self.n_new >= limit:
             return FinishReason.LENGTH

@@ -103,7 +103,7 @@ class Session:
         return self._registry.names(self._wanted)
 
     def busy_predictor(self) -> Busy | None:
-        """Give the predictor that is at work now, None while none is; from any thread."""
+        """The predictor that is at work now, None while none is; from any thread."""
         return self._registry.busy()
 
     def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
@@ -116,11 +116,11 @@ class Session:
         self._recall.attach(tiers, settings)
 
     def cache_report(self) -> CacheReport:
-        """Give where everything lies."""
+        """Where everything lies."""
         return self._recall.report()
 
     def prompt_tokens(self, messages: Tokens[Message]) -> tuple[int, ...]:
-        """Give what a conversation's prompt begins with; from any thread.
+        """What a conversation's prompt begins with; from any thread.
 
         Raises:
             TemplateError: the chat template failed.
@@ -128,7 +128,7 @@ class Session:
         return chat_prompt(messages, self._template, self._backend.vocabulary).tokens
 
     def costs(self) -> CostProfile | None:
-        """Give the measured costs of rounds, None while too little was measured."""
+        """The measured costs of rounds, None while too little was measured."""
         return self._costs.profile()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
@@ -380,7 +380,7 @@ class Session:
         yield self._cache_state(reply)
 
     def _most_exact(self, reply: Reply) -> int | None:
-        """Give the longest draft that rounds as plain steps where `strict` asks for it, else None.
+        """The longest draft that rounds as plain steps where `strict` asks for it, else None.
 
         What measuring takes is counted to the prompt: no round caused it.
         """
@@ -394,7 +394,7 @@ class Session:
         return self._exactness.most_drafted(n_held)
 
     def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
-        """Give the room of a draft: rows of logits, cells, and tokens that may still be emitted."""
+        """The room of a draft: rows of logits, cells, and tokens that may still be emitted."""
         n_max = min(self._backend.n_rows - 1, self._backend.n_ctx - len(reply.tokens))
         if most_exact is not None:
             n_max = min(n_max, most_exact)

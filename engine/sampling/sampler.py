@@ -9,18 +9,17 @@ from numpy.typing import NDArray
 
 from engine.configuration import SamplingSettings, out_of_bounds
 from engine.errors import DecodeError, PresetError
-from engine.sampling.dice import Dice
-from engine.sampling.distribution import Distribution, certain
+from engine.sampling.distribution import Dice, Distribution, certain
 
 ROWS_OF_PEAKS = 64
 """Of so many logits one is compared first in a search for the largest; 16 to 128 take the same."""
 
 
 class TokenMask(Protocol):
-    """Tells which tokens may follow, as a grammar does."""
+    """Which tokens may follow, as a grammar says."""
 
     def __call__(self, history: Tokens[int], /) -> NDArray[np.bool_]:
-        """Give `[n_vocab]` bool, true for each token that may stand behind `history`.
+        """`[n_vocab]` bool, true for each token that may stand behind `history`.
 
         `history` is the whole line, the prompt included; one token at least must be allowed.
         """
@@ -56,7 +55,7 @@ class Sampler:
 
     Order: mask, repetition penalty, then temperature, top-k, top-p, min-p, each on what the one
     before left. At temperature 0 the distribution is a one-hot at the largest penalised logit.
-    Drawing is deterministic: it depends on seed, position and distribution (see `noise`).
+    Drawing is deterministic: it depends on seed, position and distribution (see `distribution`).
     """
 
     def __init__(
@@ -79,17 +78,17 @@ class Sampler:
         return self._penalty_window
 
     def sample(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> int:
-        """Give the token for `position` from its `[n_vocab]` logits and all tokens before it."""
+        """The token for `position` from its `[n_vocab]` logits and all tokens before it."""
         if self.is_greedy:
             return self.likeliest(logits, history)
         return self.draw(self.distribution(logits, history), position)
 
     def likeliest(self, logits: NDArray[np.float32], history: Tokens[int]) -> int:
-        """Give the token of the largest logit that mask and penalty leave."""
+        """The token of the largest logit that mask and penalty leave."""
         return int(self._adjusted(logits, history).argmax())
 
     def choose(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> Choice:
-        """Give the token of `sample` and its margin."""
+        """The token of `sample` and its margin."""
         if self.is_greedy:
             return _best(self._adjusted(logits, history))
         return self.pick(self.distribution(logits, history), position)
@@ -105,11 +104,11 @@ class Sampler:
         return self.pick(distribution, position).token
 
     def dice(self, round_start: int) -> Dice:
-        """Give the chances of the round whose first new token has position `round_start`."""
+        """The chances of the round whose first new token has position `round_start`."""
         return Dice(self.seed, round_start)
 
     def distribution(self, logits: NDArray[np.float32], history: Tokens[int]) -> Distribution:
-        """Give the distribution behind `history` from `[n_vocab]` logits."""
+        """The distribution behind `history` from `[n_vocab]` logits."""
         adjusted = self._adjusted(logits, history)
         if self.is_greedy:
             return certain(int(adjusted.argmax()))
@@ -131,7 +130,7 @@ class Sampler:
         return self._penalised(self._allowed(logits, history), history)
 
     def _allowed(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
-        """Give the logits with minus infinity for each token that the mask forbids."""
+        """The logits with minus infinity for each token that the mask forbids."""
         if self._mask is None:
             return logits
         allowed = self._mask(history)[: logits.shape[0]]
@@ -157,7 +156,7 @@ class Sampler:
 
 
 def _best(scores: NDArray[np.floating]) -> Choice:
-    """Give the index of the largest score and its lead; the scores are as before afterwards.
+    """The index of the largest score and its lead; the scores are as before afterwards.
 
     The best is taken out while the second is looked for: two fast passes and no slices.
     """
@@ -185,7 +184,7 @@ def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def _under_the_top_k(logits: NDArray[np.float32], k: int) -> np.float32:
-    """Give a bound that the k largest logits reach and few others do, in one fast pass.
+    """A bound that the k largest logits reach and few others do, in one fast pass.
 
     The columns of the logits as a matrix have k peaks of at least the k-th largest peak, so the
     k-th largest logit is no smaller.

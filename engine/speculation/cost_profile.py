@@ -27,7 +27,7 @@ class CostMemory:
         self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES)
 
     def read(self, key: str) -> CostProfile | None:
-        """Give what was kept under a key, None where nothing usable was."""
+        """What was kept under a key, None where nothing usable was."""
         return _profile(self._entries.read().get(key))
 
     def write(self, key: str, profile: CostProfile) -> None:
@@ -52,7 +52,7 @@ class KeptCosts:
         self._key = "" if path is None else profile_key(configuration)
 
     def read(self) -> CostProfile | None:
-        """Give what an earlier run left, None where it left nothing."""
+        """What an earlier run left, None where it left nothing."""
         return self._memory.read(self._key)
 
     def write(self, profile: CostProfile) -> None:
@@ -61,7 +61,7 @@ class KeptCosts:
 
 
 def profile_key(configuration: Configuration) -> str:
-    """Give what tells machine, build, models and settings of a cost apart: a digest.
+    """What tells machine, build, models and settings of a cost apart: a digest.
 
     Who drafts, how tokens are drawn and what files are called change no cost.
 

@@ -43,7 +43,7 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
 
 
 def difference(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """Give the first difference between two vocabularies in words, None where they agree."""
+    """The first difference between two vocabularies in words, None where they agree."""
     facts = (
         ("kind of tokenizer", target.kind, draft.kind),
         ("adds BOS", target.adds_bos, draft.adds_bos),
@@ -128,7 +128,7 @@ class CostRange:
 
 
 def expected_costs(target: TokenReads, draft: TokenReads | None, machine: MachineKind) -> CostRange:
-    """Give the costs that sizes and the kind of machine let expect; no draft reads text only."""
+    """The costs that sizes and the kind of machine let expect; no draft reads text only."""
     share = 0.0 if draft is None else draft.nbytes() / max(1, target.nbytes())
     worst_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
     low, high = ROW_STEPS[machine]
@@ -138,7 +138,7 @@ def expected_costs(target: TokenReads, draft: TokenReads | None, machine: Machin
 
 
 def measured_costs(draft_step: float, batch_steps: Sequence[float]) -> CostRange:
-    """Give measured costs; a curve shorter than the longest draft limits the length."""
+    """Measured costs; a curve shorter than the longest draft limits the length."""
     costs = StepCosts(draft_step, tuple(batch_steps[: MAX_DRAFT + 1]))
     return CostRange(costs, costs)
 
@@ -235,7 +235,7 @@ def should_use_speculation(
 
 
 def best_gain(acceptance: float, costs: StepCosts) -> Gain:
-    """Give the largest gain over plain steps, and its length; a factor of 1 where none gains.
+    """The largest gain over plain steps, and its length; a factor of 1 where none gains.
 
     A draft of k tokens, each right with the same share if those before it are, commits
     `1 + a + ... + a^k` tokens (Leviathan et al. 2022, arXiv 2211.17192, equation 1) in the time of
@@ -294,7 +294,7 @@ def _size(target: TokenReads, draft: TokenReads | None) -> str:
 
 
 def check_draft(configuration: Configuration) -> str | None:
-    """Give a warning of a draft that cannot pay, None for one that may or where there is none.
+    """A warning of a draft that cannot pay, None for one that may or where there is none.
 
     The words are those of `kvchat pairs`. A file whose header cannot be read is left to llama.cpp.
 
@@ -313,14 +313,14 @@ def check_draft(configuration: Configuration) -> str | None:
 
 
 def warning(configuration: Configuration, target: GgufFile, draft: GgufFile) -> str | None:
-    """Give the warning of two headers, None where some length may gain."""
+    """The warning of two headers, None where some length may gain."""
     on_gpu = configuration.n_gpu_layers != 0 and has_gpu_backend()
     return cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
 
 
 @lru_cache(maxsize=64)
 def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
-    """Give why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
+    """Why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
     try:
         check_headers(target, draft)
     except IncompatiblePairError as error:
@@ -331,7 +331,7 @@ def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | 
 
 
 def cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
-    """Give the warning of a draft that gains nothing on a machine, None where it may."""
+    """The warning of a draft that gains nothing on a machine, None where it may."""
     advice = should_use_speculation(token_reads(target), token_reads(draft), machine=machine)
     if advice.worth is not Worth.NEVER:
         return None

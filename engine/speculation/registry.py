@@ -26,7 +26,7 @@ HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
 
 
 def with_predictor(settings: SpeculationSettings, spelled: str) -> SpeculationSettings:
-    """Give the settings with the predictor that `off`, `lookup` or `custom:NAME` spells.
+    """The settings with the predictor that `off`, `lookup` or `custom:NAME` spells.
 
     Raises:
         PresetError: it spells none; the message lists what there is.
@@ -61,7 +61,7 @@ class Readers:
         self._past: tuple[Replies, float, PastRepliesPredictor] | None = None
 
     def give(self, settings: SpeculationSettings) -> Predictor:
-        """Give look-up or suffixes as the settings say.
+        """Look-up or suffixes, as the settings say.
 
         Raises:
             PresetError: a setting of the predictor is out of its range.
@@ -109,7 +109,7 @@ def make_reader(settings: SpeculationSettings) -> Predictor:
 
 
 class CustomPredictors:
-    """Gives the plugin's predictor that settings name, the same one while they stay the same."""
+    """The plugin's predictor that settings name, the same one while they stay the same."""
 
     def __init__(self, vocabulary: Vocabulary, *, n_ctx: int) -> None:
         self._vocabulary = vocabulary
@@ -117,7 +117,7 @@ class CustomPredictors:
         self._kept: tuple[SpeculationSettings, Predictor] | None = None
 
     def give(self, settings: SpeculationSettings) -> Predictor:
-        """Give the predictor, importing its package when it is named for the first time.
+        """The predictor, importing its package when it is named for the first time.
 
         Raises:
             PredictorError: none is named, it is not installed, or it cannot be made.
@@ -179,7 +179,7 @@ class Registry:
         self._making: tuple[str, Stopwatch] | None = None
 
     def names(self, settings: SpeculationSettings) -> tuple[PredictorName, ...]:
-        """Give the predictors that can be switched on."""
+        """The predictors that can be switched on."""
         names = [PredictorName.OFF]
         if self._target.can_crop:
             names += [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
@@ -286,7 +286,7 @@ class Registry:
                 return self._draft_model(settings, sampler, controller)
 
     def _past_replies(self, request: GenerationRequest) -> tuple[Tokens[int], ...]:
-        """Give the past replies that this model could have said: no token beyond its vocabulary."""
+        """The past replies that this model could have said: no token beyond its vocabulary."""
         n_vocab = self._target.vocabulary.n_tokens
         return tuple(
             reply

@@ -1,6 +1,7 @@
-"""Counts and times of one reply."""
+"""Counts and times of one reply, and where two replies part."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import hypot
@@ -81,7 +82,7 @@ class TimeSaved:
 
 
 def most_saved_s(n_emitted: int, n_rounds: int, decode_s: float) -> float:
-    """Give what can have been saved at most: no batch is faster than a plain step is."""
+    """What can have been saved at most: no batch is faster than a plain step is."""
     return (n_emitted / n_rounds - 1.0) * decode_s if n_rounds else 0.0
 
 
@@ -126,7 +127,7 @@ class ReplyStats:
         count_positions(self.by_position, finished)
 
     def summary(self, step: PlainStep) -> GenerationStats:
-        """Give the figures as they stand; rates are None where nothing was measured."""
+        """The figures as they stand; rates are None where nothing was measured."""
         tps = self.emitted / self.decode_s if self.decode_s > 0 and self.emitted else None
         saved_s = self.saved.seconds
         return GenerationStats(
@@ -158,7 +159,7 @@ class ReplyStats:
 
 
 def speedup_of(saved_s: float, decode_s: float) -> float | None:
-    """Give the time that plain decoding would have taken over the time that it took."""
+    """The time that plain decoding would have taken over the time that it took."""
     return 1.0 + saved_s / decode_s if decode_s > 0 else None
 
 
@@ -184,14 +185,14 @@ def count_positions(by_position: list[list[int]], finished: RoundFinished) -> No
 
 
 def sources_of(finished: RoundFinished) -> dict[str, SourceCounts]:
-    """Give the counts of one round apart by who drafted each token."""
+    """The counts of one round apart by who drafted each token."""
     by_source: dict[str, list[int]] = {}
     count_sources(by_source, finished)
     return {name: SourceCounts(*counts) for name, counts in by_source.items()}
 
 
 def positions_of(finished: RoundFinished) -> tuple[PositionCounts, ...]:
-    """Give the counts of one round apart by the place in the draft."""
+    """The counts of one round apart by the place in the draft."""
     by_position: list[list[int]] = []
     count_positions(by_position, finished)
     return tuple(PositionCounts(*counts) for counts in by_position)
@@ -200,7 +201,7 @@ def positions_of(finished: RoundFinished) -> tuple[PositionCounts, ...]:
 def added_sources(
     one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
 ) -> dict[str, SourceCounts]:
-    """Give the sums of two counts by source."""
+    """The sums of two counts by source."""
     total = dict(one)
     for name, counts in other.items():
         old = total.get(name, SourceCounts())
@@ -217,8 +218,20 @@ def added_sources(
 def added_positions(
     one: tuple[PositionCounts, ...], other: tuple[PositionCounts, ...]
 ) -> tuple[PositionCounts, ...]:
-    """Give the sums of two counts by place; either may be the longer one."""
+    """The sums of two counts by place; either may be the longer one."""
     return tuple(
         PositionCounts(a.n_examined + b.n_examined, a.n_accepted + b.n_accepted)
         for a, b in zip_longest(one, other, fillvalue=PositionCounts())
     )
+
+
+def first_divergence(first: Tokens[int], second: Tokens[int]) -> int | None:
+    """The index of the first token that differs, None where the replies are the same.
+
+    Where one reply is the start of the other, that is the length of the shorter one: it ended
+    where the other went on.
+    """
+    pairs = zip(first, second, strict=False)
+    differing = (index for index, (one, other) in enumerate(pairs) if one != other)
+    shorter = min(len(first), len(second))
+    return next(differing, None if len(first) == len(second) else shorter)

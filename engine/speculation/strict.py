@@ -52,7 +52,7 @@ class Exactness:
             self._rows[_depth(held)] = exact_rows(sequence, rows, n_rows)
 
     def most_drafted(self, held: int) -> int | None:
-        """Give the longest draft whose batch rounds as plain steps; None where no batch does."""
+        """The longest draft whose batch rounds as plain steps; None where no batch does."""
         known = self._rows.get(_depth(held))
         if known is None:
             return 0
@@ -68,7 +68,7 @@ def _room(held: int) -> int:
 
 
 def exact_rows(sequence: Sequence, tokens: Tokens[int], n_max: int) -> int:
-    """Give the most rows, up to `n_max`, of batches that are to the bit what each row is alone.
+    """The most rows, up to `n_max`, of batches that are to the bit what each row is alone.
 
     Any tokens will do. What was held is held afterwards, so that whatever follows is computed as if
     nothing had been tried.

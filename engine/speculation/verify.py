@@ -48,12 +48,12 @@ def draw_draft(
 
 
 def acceptance(token: int, target: Distribution, draft: Distribution) -> float:
-    """Give min(1, p(x)/q(x)) (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1)."""
+    """min(1, p(x)/q(x)) (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1)."""
     return min(1.0, target.probability(token) / draft.probability(token))
 
 
 def residual(target: Distribution, draft: Distribution, share: float = 1.0) -> Distribution:
-    """Give the law ∝ max(share·p - q, 0), from which the token behind a refusal is drawn.
+    """The law ∝ max(share·p - q, 0), from which the token behind a refusal is drawn.
 
     `share` is 1 in rejection and the accepted prefix's P in block verification. Where nothing is
     left, which only rounding can bring about, it is p itself.
@@ -67,7 +67,7 @@ def residual(target: Distribution, draft: Distribution, share: float = 1.0) -> D
 
 
 def block_share(share: float, token: int, target: Distribution, draft: Distribution) -> float:
-    """Give P_i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) from P_{i-1}; P_0 is 1.
+    """P _i = min(1, P_{i-1}·p_i(x_i)/q_i(x_i)) from P_{i-1}; P_0 is 1.
 
     Sun et al. 2024, arXiv 2403.10444, algorithm 2.
     """
@@ -77,7 +77,7 @@ def block_share(share: float, token: int, target: Distribution, draft: Distribut
 def block_acceptances(
     shares: Tokens[float], targets: Tokens[Distribution], drafts: Tokens[Distribution]
 ) -> list[float]:
-    """Give h_i, the probability with which the prefix of length i passes its test, i from 1 on.
+    """h_i, the probability with which the prefix of length i passes its test, i from 1 on.
 
     h_i = S_i/(S_i + 1 - P_i) with S_i = Σ max(P_i·p_{i+1} - q_{i+1}, 0), and h_K = P_K; the longest
     prefix that passes is accepted (Sun et al. 2024, equation 4). `shares` are P_0 to P_K; a draft
@@ -200,7 +200,7 @@ class _Rows:
         return len(self._logits) > len(self.draft)
 
     def choice(self, index: int) -> Choice:
-        """Give the token that the target says by itself at this row, and its margin."""
+        """The token that the target says by itself at this row, and its margin."""
         return self.sampler.choose(self._logits[index], self._seen(index), self.start + index)
 
     def law(self, index: int) -> Distribution:
@@ -276,7 +276,7 @@ def _all_accepted(rows: _Rows) -> Verdict:
 
 
 def _drawn_from(draft: Tokens[int], laws: Tokens[Distribution | None]) -> list[Distribution]:
-    """Give each token's law; one that its own law does not know counts as chosen."""
+    """Each token's law; one that its own law does not know counts as chosen."""
     given = laws or (None,) * len(draft)
     return [
         law if law is not None and law.probability(token) > 0.0 else certain(token)
@@ -285,7 +285,7 @@ def _drawn_from(draft: Tokens[int], laws: Tokens[Distribution | None]) -> list[D
 
 
 def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
-    """Give as much of the line as the sampler looks at."""
+    """A s much of the line as the sampler looks at."""
     window = sampler.history_window
     if window is None:
         return line

@@ -47,5 +47,5 @@ class Predictor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Free what is held."""
         ...

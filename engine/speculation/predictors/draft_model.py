@@ -126,7 +126,7 @@ class DraftModelPredictor:
         return self._line[self._start : begin] + self._line[end:]
 
     def _held(self) -> int:
-        """Give how many tokens of the view the sequence holds."""
+        """How many tokens of the view the sequence holds."""
         return common_prefix(self._sequence.tokens, self._view()[:-1], known=self._n_agreed)
 
     def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
@@ -149,6 +149,6 @@ class DraftModelPredictor:
 
 
 def probability(logits: Logits, token: int) -> float:
-    """Give the softmax probability of a token at temperature 1 from `[n_vocab]` logits."""
+    """The softmax probability of a token at temperature 1 from `[n_vocab]` logits."""
     largest = logits.max()
     return float(np.exp(logits[token] - largest) / np.exp(logits - largest).sum())

@@ -139,7 +139,7 @@ class GuardedPredictor:
         self._call("reset", lambda: self._inner.reset(tuple(history)))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Tell what became part of the line, and judge how long the round took.
+        """What became part of the line, and judge how long the round took.
 
         Raises:
             PredictorError: the predictor raised, here or when it was left, or was late too often.
@@ -150,7 +150,7 @@ class GuardedPredictor:
         self._lateness.end_round()
 
     def propose(self) -> Iterator[DraftToken]:
-        """Give the guesses that are ones.
+        """The guesses that are ones.
 
         Raises:
             PredictorError: the predictor raised, or proposed what is no token of the model.
@@ -225,7 +225,7 @@ def _said(error: BaseException) -> str:
 
 
 def checked_guess(guess: object, n_vocab: int) -> DraftToken:
-    """Give the guess with plain numbers in it.
+    """The guess with plain numbers in it.
 
     Raises:
         PredictorError: it is no `DraftToken`, its token is none of `n_vocab`, or its confidence is

@@ -69,7 +69,7 @@ class InputLookupPredictor:
 
 
 def _orders(pattern_min: int, pattern_max: int) -> list[int]:
-    """Give the pattern lengths with an index: the least, its doubles, and the longest."""
+    """The pattern lengths with an index: the least, its doubles, and the longest."""
     orders = [pattern_min]
     while 2 * orders[-1] < pattern_max:
         orders.append(2 * orders[-1])

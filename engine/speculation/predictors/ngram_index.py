@@ -73,7 +73,7 @@ class Places:
         self.append(history[shared:])
 
     def of_order(self, order: int, end: Sequence[int] | None = None) -> Iterator[Place]:
-        """Give the places that agree in `order` tokens or more, newest first.
+        """The places that agree in `order` tokens or more, newest first.
 
         They agree with the end of the line, or with another `end`, up to `reach` tokens.
         """
@@ -89,7 +89,7 @@ class Places:
             at = chain.older(at - self._offset)
 
     def token(self, at: int, drafted: Sequence[int]) -> int:
-        """Give the token at a place of the line with a draft behind it."""
+        """The token at a place of the line with a draft behind it."""
         index = at - self._offset
         beyond = index - len(self._line)
         return self._line[index] if beyond < 0 else drafted[beyond]
@@ -131,11 +131,11 @@ class _Chain:
         self._older: list[int] = []
 
     def newest(self, end: Sequence[int]) -> int:
-        """Give the newest place behind the last tokens of `end`, -1 for none."""
+        """The newest place behind the last tokens of `end`, -1 for none."""
         return self._newest(hash(tuple(end[-self._order :])))
 
     def older(self, index: int) -> int:
-        """Give the place before the one that is kept at `index`, -1 for none."""
+        """The place before the one that is kept at `index`, -1 for none."""
         return self._older[index]
 
     def push(self, line: list[int], at: int) -> None:
@@ -172,7 +172,7 @@ MAX_PLACES = 32
 
 
 def deepest_first(places: Places, end: Sequence[int] | None = None) -> list[Place]:
-    """Give the newest places that agree furthest, `MAX_PLACES` of them, newest first among equals.
+    """The newest places that agree furthest, `MAX_PLACES` of them, newest first among equals.
 
     `end` is what they agree with, None for the end of the indexed line itself.
     """
@@ -208,7 +208,7 @@ def likely_continuation(
 def most_likely(
     followers: Sequence[int], depths: Sequence[int], *, doubt: float = 1.0
 ) -> tuple[int, float]:
-    """Give the likeliest of the tokens that follow places, with its probability.
+    """The likeliest of the tokens that follow places, with its probability.
 
     `depths` is how far each place agrees, deepest first. Every depth `m` is asked, with the places
     that agree at least as far: a token that follows `c` of these `n` has probability

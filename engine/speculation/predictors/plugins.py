@@ -34,7 +34,7 @@ class PredictorSetup:
 
 
 def plugin_names() -> tuple[str, ...]:
-    """Give the names of the predictors that are installed, sorted; none of them is imported."""
+    """The names of the predictors that are installed, sorted; none of them is imported."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 

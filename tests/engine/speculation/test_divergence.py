@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.speculation.divergence import first_divergence
+from engine.speculation.stats import first_divergence
 
 
 @pytest.mark.parametrize(

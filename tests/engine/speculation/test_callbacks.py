@@ -19,19 +19,22 @@ from engine.configuration import (
 )
 from engine.errors import DecodeError, PresetError
 from engine.sampling.sampler import Sampler
-from engine.speculation.callbacks.calls import DraftCallback
-from engine.speculation.callbacks.decoder import CallbackDecoder
-from engine.speculation.callbacks.events import (
+from engine.speculation.callbacks import (
+    UNKNOWN_CONFIDENCE,
+    CallbackDecoder,
+    CallbackPredictor,
     DecodingComplete,
+    DraftCallback,
     DraftingStopped,
     DraftMade,
     DraftVerified,
     EndReason,
+    StatisticsSummary,
 )
-from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
 from tests.chances import Chances, EnumeratedSampler, law_of
+from tests.contracts.predictor import PredictorContract
 from tests.fakes import FakeBackend, FakeVocabulary
 
 Rows = NDArray[np.float32]
@@ -385,3 +388,25 @@ def test_a_speed_up_takes_drafts_and_plain_rounds(
     summary: StatisticsSummary, speed_up: float | None
 ) -> None:
     assert summary.speed_up == speed_up
+
+
+def successors(line: Sequence[int], n_max: int) -> Iterator[int]:
+    return (line[-1] + step for step in range(1, n_max + 1))
+
+
+class TestCallbackPredictor(PredictorContract):
+    @pytest.fixture
+    def predictor(self) -> CallbackPredictor:
+        predictor = CallbackPredictor(successors)
+        predictor.n_wanted = 4
+        return predictor
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_number_is_a_guess_of_no_known_confidence() -> None:
+    predictor = CallbackPredictor(lambda line, n_max: [7, DraftToken(8, 0.25)])
+    predictor.reset([1])
+    assert list(predictor.propose()) == [DraftToken(7, UNKNOWN_CONFIDENCE), DraftToken(8, 0.25)]

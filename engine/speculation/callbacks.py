@@ -1,33 +1,205 @@
-"""Speculative decoding with the caller's own draft and target functions."""
+"""Speculative decoding around two functions of the caller, without a backend."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from engine.backends.base import Logits
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
-from engine.errors import PresetError
+from engine.errors import DecodeError, PresetError
 from engine.sampling.sampler import Sampler
 from engine.speculation.auto import AutoController
-from engine.speculation.callbacks.calls import (
-    CallbackPredictor,
-    DraftCallback,
-    TargetCallback,
-    called,
-)
-from engine.speculation.callbacks.events import (
-    DecoderEvent,
-    DecodingComplete,
-    DraftingStopped,
-    DraftMade,
-    DraftVerified,
-    EndReason,
-)
-from engine.speculation.callbacks.statistics import StatisticsSummary
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafter import Draft, Drafter, make_controller
+from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.guard import GuardedPredictor
 from engine.speculation.verify import Verdict, settle, verify_draft
+
+DraftCallback = Callable[[Tokens[int], int], Iterable[int | DraftToken]]
+"""Called with the line and the most tokens that are wanted; gives guesses, best as a generator:
+it is left as soon as enough is drafted. A plain number is a guess of no known confidence."""
+
+TargetCallback = Callable[[Tokens[int], Tokens[int]], ArrayLike]
+"""Called with the line and a draft; gives `[len(draft) + 1, n_vocab]` logits: row `i` is what the
+model says behind the line and the first `i` drafted tokens. A caller that keeps a cache finds in
+the length of the line how much of the last draft was accepted."""
+
+UNKNOWN_CONFIDENCE = 0.5
+
+
+class CallbackPredictor:
+    """Makes a predictor of a draft function."""
+
+    name = "callback"
+
+    def __init__(self, draft: DraftCallback) -> None:
+        self._draft = draft
+        self._line: list[int] = []
+        self.n_wanted = 1
+        """Most tokens that the next proposal is asked for."""
+
+    def reset(self, history: Tokens[int]) -> None:
+        self._line = list(history)
+
+    def commit(self, tokens: Tokens[int]) -> None:
+        self._line.extend(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        if not self._line:
+            return
+        for guess in self._draft(tuple(self._line), self.n_wanted):
+            if isinstance(guess, DraftToken):
+                yield guess
+            else:
+                yield DraftToken(guess, UNKNOWN_CONFIDENCE)
+
+    def close(self) -> None:
+        self._line = []
+
+
+def called(target: TargetCallback, line: Tokens[int], draft: Tokens[int], n_vocab: int) -> Logits:
+    """Call the target function and give its `[len(draft) + 1, n_vocab]` float32 logits.
+
+    Raises:
+        DecodeError: it gave another shape, or a row in which no token can be drawn.
+    """
+    given = np.asarray(target(tuple(line), tuple(draft)))
+    wanted = (len(draft) + 1, n_vocab)
+    if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
+        raise DecodeError(
+            f"the target function gave {given.dtype} of shape {list(given.shape)}: "
+            f"{list(wanted)} logits are wanted, one row behind the line and one behind each of "
+            f"the {len(draft)} drafted tokens"
+        )
+    logits: Logits = given.astype(np.float32, copy=False)
+    if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():
+        raise DecodeError("the target function gave a row of logits with NaN or without a largest")
+    return logits
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSummary:
+    """The sums of some rounds."""
+
+    n_rounds: int = 0
+    n_forwards: int = 0
+    """Calls of the target function."""
+    n_drafted: int = 0
+    n_accepted: int = 0
+    n_emitted: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    n_plain: int = 0
+    """Rounds without a draft."""
+    plain_s: float = 0.0
+    """Time of those rounds."""
+
+    @property
+    def n_refuted(self) -> int:
+        """Drafted tokens that were not accepted."""
+        return self.n_drafted - self.n_accepted
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted of the drafted tokens, None before there is one."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens that a call of the target gave on average, None before there is one."""
+        return self.n_emitted / self.n_rounds if self.n_rounds else None
+
+    @property
+    def speed_up(self) -> float | None:
+        """Time of as many plain rounds over the time taken; None without drafts or plain rounds.
+
+        Never more than `tokens_per_round`: no batch is faster than a plain round is.
+        """
+        elapsed_s, per_round = self.draft_s + self.verify_s, self.tokens_per_round
+        if not self.n_plain or not self.n_drafted or elapsed_s <= 0.0 or per_round is None:
+            return None
+        return min(self.n_emitted * (self.plain_s / self.n_plain) / elapsed_s, per_round)
+
+    def formatted(self) -> str:
+        """The statistics as lines to show."""
+        rate, speed_up = self.acceptance_rate, self.speed_up
+        per_round = self.tokens_per_round
+        return "\n".join(
+            (
+                f"tokens      {self.n_emitted} in {self.n_rounds} rounds"
+                + (f", {per_round:.2f} a round" if per_round is not None else ""),
+                f"drafted     {self.n_drafted}: {self.n_accepted} accepted, "
+                f"{self.n_refuted} refuted" + (f" ({rate:.0%} right)" if rate is not None else ""),
+                f"time        {self.draft_s:.3f} s drafting, {self.verify_s:.3f} s verifying",
+                "speed-up    "
+                + (
+                    f"{speed_up:.2f}"
+                    if speed_up is not None
+                    else "unknown: it takes drafts and plain rounds"
+                ),
+            )
+        )
+
+    def __add__(self, other: "StatisticsSummary") -> "StatisticsSummary":
+        """The sums of both."""
+        return StatisticsSummary(
+            *(getattr(self, each.name) + getattr(other, each.name) for each in fields(self))
+        )
+
+
+class EndReason(StrEnum):
+    """Why decoding ended."""
+
+    END = "end"
+    """The target drew an end token; it is the last of the tokens."""
+    LENGTH = "length"
+    """`max_tokens` were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMade:
+    """A draft is about to be verified; empty in a plain round."""
+
+    tokens: tuple[int, ...]
+    elapsed_s: float
+    reason: str
+    """Why the draft has this length."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVerified:
+    """The target has spoken."""
+
+    tokens: tuple[int, ...]
+    """What became text: the accepted tokens and the target's own next one."""
+    n_drafted: int
+    n_accepted: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingStopped:
+    """The draft function failed; the target goes on alone."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingComplete:
+    """Nothing follows."""
+
+    tokens: tuple[int, ...]
+    reason: EndReason
+    statistics: StatisticsSummary
+    """Of this and earlier calls, since the last reset."""
+
+
+DecoderEvent = DraftMade | DraftVerified | DraftingStopped | DecodingComplete
 
 
 class CallbackDecoder:
@@ -66,7 +238,7 @@ class CallbackDecoder:
         self.statistics = StatisticsSummary()
 
     def decode(self, prompt: Tokens[int], *, max_tokens: int) -> tuple[int, ...]:
-        """Give the tokens behind a prompt, an end token included.
+        """The tokens behind a prompt, an end token included.
 
         Raises:
             PresetError: the prompt is empty or `max_tokens` negative.
@@ -79,7 +251,7 @@ class CallbackDecoder:
         return tokens
 
     def events(self, prompt: Tokens[int], *, max_tokens: int) -> Iterator[DecoderEvent]:
-        """Tell each draft, each verification and the end, as they happen.
+        """Each draft, each verification and the end, as they happen.
 
         Raises:
             PresetError: the prompt is empty or `max_tokens` negative.

@@ -1,1 +1,0 @@
-"""Speculative decoding around two functions of the caller, without a backend."""
