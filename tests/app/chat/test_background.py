@@ -135,3 +135,19 @@ def test_a_chat_that_is_gone_leaves_the_shown_one_as_it_was(tmp_path: Path, cloc
         controller.open_chat(99)
     assert controller.history.is_shown(chat.id)
     assert controller.history.store.lock_chat(chat.id) is None, "it is still locked"
+
+
+def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    controller, _, chat_id = left(tmp_path, clock)
+    pass_time(controller, clock, 30.0)
+    controller.open_chat(chat_id)
+    first = controller.entries()[-1].key
+    assert controller.regenerate()
+    pass_time(controller, clock, 0.5)
+    assert not controller.show_message(first)
+    assert controller.entries()[-1].is_live
+    pass_time(controller, clock, 30.0)
+    assert controller.show_message(first)
+    assert controller.entries()[-1].key == first

@@ -187,7 +187,7 @@ def test_a_new_chat_takes_the_system_prompt_and_the_question_along(
     old = controller.history.chat
     assert old is not None
     maker.branch_off()
-    controller.poll()
+    assert controller.poll().draft is None, "the question is asked, not given back"
     assert not controller.history.is_shown(old.id)
     assert [m.content for m in client.requests[-1].messages] == ["Be kind.", "one more"]
     assert contents(controller)[-1][1] == "and here it is"
