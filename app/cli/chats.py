@@ -13,7 +13,6 @@ from app.cli.console import print_json, print_text, tell
 from app.cli.options import Count
 from app.format import counted, nbytes
 from app.sanitize import one_line
-from app.store.records import ChatChanges
 from engine.errors import EngineError
 from engine.validation import nearest
 
@@ -115,6 +114,8 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
     """Change the title of a chat."""
+    from app.store.records import ChatChanges
+
     if not title.strip():
         raise click.UsageError("a title has at least one letter")
     with _store() as store:
