@@ -28,8 +28,8 @@ from textual.timer import Timer
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
 from app.commands import chat_commands, every_binding_id, key_commands, key_sections
+from app.console import console
 from app.render.charts import GraphSymbols
-from app.render.console import console
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import HelpScreen, Saving, report

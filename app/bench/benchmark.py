@@ -30,9 +30,9 @@ from app.bench.summary import summarise
 from app.bench.table import ConsoleProgress, report
 from app.bench.verdict import noise_warning, recommend
 from app.config import Settings
+from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, loaded_engine, open_model
-from app.render.console import console
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError, WorkerError
 from engine.events import Loaded

@@ -34,7 +34,7 @@ from app.bench.verdict import (
     recommend,
     slow_prompts,
 )
-from app.render.console import plain_table
+from app.console import plain_table
 
 GOOD, BAD, MUTED = "green", "red", "dim"
 COLUMNS = ("policy", "of plain", "95 %", "worst prompt", "accepted", "per round", "same text")

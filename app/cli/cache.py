@@ -296,7 +296,7 @@ def _print_models(models: "Sequence[CachedModel]", titles: Mapping[int, str], bu
     """Print a table for each model and its settings."""
     from rich.text import Text
 
-    from app.render.console import console
+    from app.console import console
 
     screen = console()
     for model in models:
@@ -349,7 +349,7 @@ def _removed_text(gone: "Sequence[ColdEntry]", left: int) -> str:
 
 
 def _table(model: "CachedModel", titles_of: Mapping[int, str]) -> "Table":
-    from app.render.console import plain_table
+    from app.console import plain_table
 
     titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
     rows = (

@@ -22,7 +22,7 @@ def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     """Print one line for each chat."""
-    from app.render.console import console, plain_table
+    from app.console import console, plain_table
 
     titles = ("id", "last used", "messages", "tokens", "model", "title")
     rows = [_cells(chat, sizes.get(chat.id, ChatSize())) for chat in chats]

@@ -126,7 +126,7 @@ def _print_models(entries: Sequence[ModelEntry]) -> None:
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from app.render.console import console, plain_table
+    from app.console import console, plain_table
 
     numbers = ("context", "size", "parameters", "memory", "GB/s")
     cells = ([one_line(cell) for cell in row] for row in rows)

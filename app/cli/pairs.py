@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.console import print_json
+from app.console import console
 from app.format import nbytes
-from app.render.console import console
 from app.sanitize import one_line
 from engine.planning.pairs import DraftOption, DraftOptions, server_options
 from engine.speculation.pairs import Advice, Worth

@@ -10,7 +10,7 @@ import pytest
 from rich.text import Text
 
 from app.cli.console import print_text, say, tell_over
-from app.render.console import console
+from app.console import console
 from app.terminal import close_terminal
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 from tests.fakes_app import make_app

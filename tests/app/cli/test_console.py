@@ -12,7 +12,7 @@ from rich.text import Text
 
 from app.cli import console, run
 from app.cli.console import SlowReading
-from app.render.console import console as rich_console
+from app.console import console as rich_console
 from engine.events import Event
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest

@@ -27,6 +27,7 @@ from engine.presets.library import (
 from engine.presets.preset import Preset, parse_preset
 from engine.presets.programs.llama_server import arguments, command_line, remarks
 from tests.gguf_files import header, llama_values, write
+from tests.made_models import made_model
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
 MACHINE = Machine((CPU,))
@@ -91,7 +92,12 @@ def test_what_cannot_fit_says_what_is_needed_and_what_is_there(model: Model) -> 
         resolve(None, model, Machine((Device("CPU", "cpu", GIB, 64 * MIB),)))
 
 
-def test_layers_go_to_a_card_as_far_as_they_fit(model: Model) -> None:
+def test_layers_go_to_a_card_as_far_as_they_fit(tmp_path: Path) -> None:
+    values = {
+        "block_count": 2, "context_length": 4096, "embedding_length": 128,
+        "feed_forward_length": 256, "attention.head_count": 4, "attention.head_count_kv": 2,
+    }  # fmt: skip
+    model = made_model(tmp_path / "made.gguf", "llama", values)
     card = Device("GPU 0", "gpu", 8 * GIB, 8 * GIB)
     assert resolve(None, model, Machine((card, CPU))).n_gpu_layers == -1
     full = replace(card, free_bytes=0)
