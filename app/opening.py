@@ -55,7 +55,7 @@ class ChosenModel:
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
         """The configuration of a model under these rules; raises as `configure` does."""
-        from engine.memory.fit import with_n_ctx
+        from engine.memory.estimate import with_n_ctx
 
         configuration = configure(path, self.draft, self.rules, settings)
         if self.request.n_ctx is not None:

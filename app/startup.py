@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app import paths
 from app.bindings import Keymap, read_keymap
-from app.cache.cached_chats import forget_on_disk
+from app.cache import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, load_settings, save_setting

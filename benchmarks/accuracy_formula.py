@@ -8,8 +8,7 @@ from accuracy_cases import Case
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.estimate import estimate
-from engine.memory.hardware import Device
-from engine.memory.processor import instructions_here
+from engine.memory.hardware import Device, instructions_here
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model

@@ -4,7 +4,7 @@
 
 Two contexts of the same model hold the same tokens. Batches of unlike sizes behind them are
 computed in both, one right after the other, in an order that turns; the table gives medians, and
-the median of the ratios of pairs. `engine/planning/quicker_attention.py` draws its rule from this.
+the median of the ratios of pairs. `engine/planning/resolve.py` draws its rule from this.
 """
 
 import argparse

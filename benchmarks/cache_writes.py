@@ -24,10 +24,9 @@ from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Finished, TokensCommitted
-from engine.generation.cancellation import Cancellation
 from engine.load import LoadedSession, load_session
 from engine.memory.units import MIB
-from engine.requests import GenerationRequest
+from engine.requests import Cancellation, GenerationRequest
 
 SENTENCE = "The keeper wrote down every passing ship, its flag, its course and the weather. "
 TOKENS_OF_SENTENCE = 17

@@ -32,12 +32,11 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Finished, GenerationStats
-from engine.generation.cancellation import Cancellation
 from engine.generation.prompt import chat_prompt
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.requests import GenerationRequest, Message
-from engine.sampling.sampler import Choice, Sampler
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.sampling import Choice, Sampler
 from engine.speculation.stats import first_divergence
 from engine.speculation.verify import NEAR_TIE
 

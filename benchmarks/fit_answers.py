@@ -24,8 +24,7 @@ from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.dry_run import request_of
 from engine.memory.estimate import Estimate
-from engine.memory.hardware import Device
-from engine.memory.processor import instructions_here
+from engine.memory.hardware import Device, instructions_here
 from engine.memory.terms import TARGETS, Target, TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model

@@ -37,13 +37,12 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import CacheChanged, Event, RoundFinished
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.model.chat_template import ChatTemplate
 from engine.process.worker import Worker
-from engine.requests import GenerationRequest, Message
-from engine.sampling.sampler import Sampler
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.sampling import Sampler
 
 GREEDY = SamplingSettings()
 WARM = SamplingSettings(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05)

@@ -28,7 +28,7 @@ from textual.strip import Strip
 
 from app.screens.planner import PlannerScreen
 from app.widgets.lines_view import LinesView
-from app.widgets.plan_table import PlanTable
+from app.widgets.planner import PlanTable
 from engine.memory.units import GIB
 from tests.app.screens.plan_host import Host, SilentDryRun
 

@@ -1,9 +1,12 @@
-"""What a session is asked to do."""
+"""What a reply is asked for with, and how it is stopped."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.configuration import SamplingSettings
+from engine.errors import DecodeAborted
 
 Role = Literal["system", "user", "assistant"]
 
@@ -53,3 +56,42 @@ class GenerationRequest:
     may_shift: bool = False
     """Whether tokens may be dropped from the middle of what is held where the prompt dropped them,
     without computing the rest anew; the text is then not to the bit what a new start would give."""
+
+
+class Cancellation:
+    """Belongs to one reply; cancelling is final, and may come before the reply has started."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._on_cancel: Callable[[], None] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def cancel(self) -> None:
+        """Stop the reply; the running decode is aborted."""
+        with self._lock:
+            self._event.set()
+            if self._on_cancel is not None:
+                self._on_cancel()
+
+    def check(self) -> None:
+        """End the reply between two steps if it was cancelled.
+
+        Raises:
+            DecodeAborted: it was.
+        """
+        if self.is_cancelled:
+            raise DecodeAborted("stopped between two steps")
+
+    def attach(self, on_cancel: Callable[[], None]) -> None:
+        """Name what interrupts a running decode; who attaches asks `is_cancelled` before each."""
+        with self._lock:
+            self._on_cancel = on_cancel
+
+    def detach(self) -> None:
+        """The reply is over: a late cancel must not stop the next one."""
+        with self._lock:
+            self._on_cancel = None

@@ -5,8 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from engine.configuration import SamplingSettings
-from engine.sampling.distribution import Dice, Distribution
-from engine.sampling.sampler import Choice, Sampler, TokenMask
+from engine.sampling import Choice, Dice, Distribution, Sampler, TokenMask
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 

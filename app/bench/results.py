@@ -12,11 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from app import __version__
 from app.config import SettingsError, write_atomically
-from app.doctor.llama_cpp import check_build
+from app.doctor import check_build
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text
-from engine.memory.hardware import find_gpus
-from engine.memory.processor import this_processor
+from engine.memory.hardware import find_gpus, this_processor
 from engine.parsing import parse_json
 
 PLAIN = "plain"

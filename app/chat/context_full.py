@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from app.cache.cached_chats import owner_of
+from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
 from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request

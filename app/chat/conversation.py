@@ -9,7 +9,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Literal, Protocol
 
-from app.cache.cached_chats import owner_of
+from app.cache import owner_of
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,

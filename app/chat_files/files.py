@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from app.chat_files.jsonl import jsonl_of, read_jsonl
-from app.chat_files.lines import ChatFileError, wrong_line
+from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
 from app.chat_files.markdown import markdown_of, read_markdown
 from app.store.records import ChatTree
 from engine.files import replace_file

@@ -1,31 +1,176 @@
-"""Chats as JSON lines: a head line for each chat, then a line for each of its messages.
-
-Nothing is lost: the whole tree, token ids with their vocabulary, statistics and settings. Ids count
-the messages of one chat from 1, a parent before its children, so the same chat gives the same file
-wherever it is stored.
-"""
+"""Chats as JSON lines, without loss: each kind of line, and files of them."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
+from typing import Annotated, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.chat_files.lines import (
-    VERSION,
-    ChatFileError,
-    ChatLine,
-    Int64,
-    MessageLine,
-    TokenId,
-    chat_values,
-    check_version,
-    message_values,
-    parse_object,
-    read_line,
-    wrong_line,
+from app.store.records import Chat, ChatTree, StoredMessage
+from engine.configuration import SamplingSettings
+from engine.errors import EngineError
+from engine.parsing import parse_json
+from engine.requests import Role
+from engine.validation import explain, explained
+
+VERSION = 1
+MOST_FIELDS = 1_000
+"""Fields of an object: what kvchat writes has fewer than fifty."""
+
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TokenId = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+
+class ChatFileError(EngineError):
+    """A file of chats cannot be read or written."""
+
+    title = "The file of chats cannot be used"
+
+
+class Line(BaseModel):
+    """An object of a file; a field that is not known is an error, so that none gets lost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+LineType = TypeVar("LineType", bound=Line)
+
+
+class ChatLine(Line):
+    """A chat; its head and first kept message are ids of the file."""
+
+    version: Int64
+    title: str
+    title_locked: bool
+    created_at: float
+    updated_at: float
+    archived_at: float | None = None
+    model_path: str | None = None
+    system_prompt: str
+    sampling: SamplingSettings
+    summary: str | None = None
+    head: Int64 | None = None
+    kept_from: Int64 | None = None
+
+    def tree(self, messages: Mapping[int, StoredMessage], line: int) -> ChatTree:
+        """The chat with its messages, in the order of their ids.
+
+        Raises:
+            ChatFileError: If the head or first kept message is none of them.
+        """
+        for name, key in (("head", self.head), ("kept_from", self.kept_from)):
+            if key is not None and key not in messages:
+                raise wrong_line(line, f"{name} is {key}, which is no message of the chat")
+        values = {name: getattr(self, name) for name in CHAT_FIELDS}
+        chat = Chat(id=0, head_id=self.head, kept_from=self.kept_from, **values)
+        return ChatTree(chat, tuple(messages[key] for key in sorted(messages)))
+
+
+CHAT_FIELDS = tuple(
+    name for name in ChatLine.model_fields if name not in ("version", "head", "kept_from")
 )
-from app.store.records import ChatTree, StoredMessage
+
+
+class MessageLine(Line):
+    """A message without its text, as Markdown notes it."""
+
+    id: Int64
+    parent: Int64 | None = None
+    role: Role
+    created_at: float
+    model_name: str | None = None
+    finish_reason: str | None = None
+
+    def check_position(self, before: Collection[int], line: int) -> None:
+        """Make sure that the id is new and the parent one of the messages before.
+
+        Raises:
+            ChatFileError: If not.
+        """
+        if self.id in before:
+            raise wrong_line(line, f"message {self.id} is there twice")
+        if self.parent is not None and self.parent not in before:
+            raise wrong_line(line, f"the parent {self.parent} is no message before this one")
+
+
+def wrong_line(number: int, fact: str) -> ChatFileError:
+    """The error for one line of a file, counted from 1."""
+    return ChatFileError(f"line {number}: {fact}")
+
+
+def parse_object(text: str, line: int) -> dict[str, object]:
+    """The fields of a JSON object.
+
+    Raises:
+        ChatFileError: If the text is no JSON object.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise wrong_line(line, f"this is no JSON of kvchat ({error}): is the file cut?") from error
+    if not isinstance(value, dict):
+        raise wrong_line(line, "a JSON object is expected")
+    objects = (each for each in (value, *value.values()) if isinstance(each, dict))
+    if any(len(each) > MOST_FIELDS for each in objects):
+        # Each unknown field would be a fault of its own.
+        raise wrong_line(line, f"an object has more than {MOST_FIELDS:,} fields")
+    return value
+
+
+def check_version(values: Mapping[str, object], line: int) -> None:
+    """Make sure that this kvchat reads the version of a format.
+
+    Raises:
+        ChatFileError: If it is another.
+    """
+    found = values.get("version", VERSION)
+    if found != VERSION:
+        raise wrong_line(
+            line, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"
+        )
+
+
+def read_line(model: type[LineType], text: str, line: int) -> LineType:
+    """Read an object that `parse_object` has bounded.
+
+    Raises:
+        ChatFileError: If a field is missing, wrong or unknown; each is named.
+    """
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        unknown = "unknown here, a newer kvchat may have made it"
+        raise wrong_line(line, explained(explain(error, model, unknown=unknown))) from error
+
+
+def chat_values(chat: Chat, ids: Mapping[int, int]) -> dict[str, object]:
+    """The fields of a chat.
+
+    Args:
+        chat: The chat.
+        ids: Ids in the file by those of the messages that are in it.
+    """
+    values = {name: getattr(chat, name) for name in CHAT_FIELDS}
+    return values | {
+        "sampling": asdict(chat.sampling),
+        "head": ids.get(chat.head_id or 0),
+        "kept_from": ids.get(chat.kept_from or 0),
+    }
+
+
+def message_values(message: StoredMessage, ids: Mapping[int, int]) -> dict[str, object]:
+    """The fields of `MessageLine`."""
+    return {
+        "id": ids[message.id],
+        "parent": ids.get(message.parent_id or 0),
+        "role": message.role,
+        "created_at": message.created_at,
+        "model_name": message.model_name,
+        "finish_reason": message.finish_reason,
+    }
+
 
 FORMAT = "kvchat-chats"
 STORED = (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from app.chat_files.lines import (
+from app.chat_files.jsonl import (
     VERSION,
     ChatFileError,
     ChatLine,

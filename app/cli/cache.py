@@ -19,7 +19,7 @@ from app.sanitize import one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from app.cache.snapshots import CachedModel, SnapshotCheck
+    from app.cache import CachedModel, SnapshotCheck
     from app.config import CacheDefaults
     from engine.cache.disk_index import ColdEntry
     from engine.cache.snapshot_folder import ColdFolder
@@ -73,7 +73,7 @@ def list_(*, as_json: bool = False) -> None:
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Read states whole and check them; damaged ones are deleted, and the exit code is 1 then."""
-    from app.cache.snapshots import verified
+    from app.cache import verified
 
     with _folder() as folder:
         entries = _chosen(_models(folder), keys)
@@ -185,7 +185,7 @@ def unpin(keys: tuple[str, ...]) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states with those that build on them."""
-    from app.cache.snapshots import with_continuations
+    from app.cache import with_continuations
 
     with _folder() as folder:
         models = _models(folder)
@@ -223,14 +223,14 @@ def _folder() -> "Iterator[ColdFolder]":
 
 
 def _models(folder: "ColdFolder") -> "list[CachedModel]":
-    from app.cache.snapshots import cached_models
+    from app.cache import cached_models
 
     return cached_models(folder)
 
 
 def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdEntry]":
     """The states that were named, each once; all where none is named."""
-    from app.cache.snapshots import find_snapshot
+    from app.cache import find_snapshot
 
     if not keys:
         return [entry for model in models for entry in model.entries]
@@ -240,7 +240,7 @@ def _chosen(models: "Sequence[CachedModel]", keys: Sequence[str]) -> "list[ColdE
 
 def _titles() -> dict[int, str]:
     """The titles of the chats, none where there is no database yet or it cannot be read."""
-    from app.cache.cached_chats import chat_titles
+    from app.cache import chat_titles
 
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
@@ -375,7 +375,7 @@ def _tokens(entry: "ColdEntry") -> str:
 
 
 def _chats_text(entry: "ColdEntry", titles: Mapping[int, str]) -> str:
-    from app.cache.snapshots import chats_of
+    from app.cache import chats_of
 
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
@@ -393,7 +393,7 @@ def _settings_text(model: "CachedModel") -> str:
 
 
 def _state_values(entry: "ColdEntry", titles: Mapping[int, str]) -> dict[str, object]:
-    from app.cache.snapshots import chat_numbers
+    from app.cache import chat_numbers
 
     state = entry.state
     return {

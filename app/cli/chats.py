@@ -249,7 +249,7 @@ def _delete(store: "ChatStore", chat: "Chat") -> Iterator[str]:
     Raises:
         StoreError: another kvchat writes the chat, or the database cannot be written.
     """
-    from app.cache.cached_chats import forget_on_disk, owner_of
+    from app.cache import forget_on_disk, owner_of
     from engine.errors import CacheStoreError
 
     store.delete_chat(chat.id)
@@ -328,7 +328,7 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
 
 def _read(name: str) -> "list[ChatTree]":
     from app.chat_files.files import MAX_CHAT_FILE_BYTES, read_chats
-    from app.chat_files.lines import ChatFileError
+    from app.chat_files.jsonl import ChatFileError
     from engine.files import read_bytes
 
     try:

@@ -13,7 +13,7 @@ from app.cli.console import print_json, say
 from app.sanitize import one_line
 
 if TYPE_CHECKING:
-    from app.doctor.checks import Check, Status
+    from app.doctor import Check, Status
     from engine.model.library import ModelEntry
 
 WORDS: "dict[Status, tuple[str, str]]" = {
@@ -44,8 +44,7 @@ def command(model: str | None, *, as_json: bool) -> None:
 
 def _checks(model: str | None) -> "Iterator[Check]":
     from app.config import model_folders
-    from app.doctor.checks import check_folders, check_gpu, check_terminal
-    from app.doctor.llama_cpp import check_build, check_trial
+    from app.doctor import check_build, check_folders, check_gpu, check_terminal, check_trial
     from engine.model.library import find_model, scan
 
     folders = model_folders()

@@ -132,7 +132,7 @@ def _show_formats(*, as_json: bool) -> None:
 
 
 def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
-    from engine.presets.programs.install import install
+    from engine.presets.programs.formats import install
 
     path, backup = install(exported, format_, replace_existing=force)
     say(str(path))
@@ -141,7 +141,7 @@ def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
 
 
 def _write(exported: "Exported", output: Path, *, force: bool) -> None:
-    from engine.presets.programs.install import write
+    from engine.presets.programs.formats import write
 
     for path in write(exported, output, replace_existing=force):
         say(str(path))

@@ -8,7 +8,7 @@ import click
 
 from app.cli.console import print_json
 from app.cli.options import KV_TYPE, Count, Layers, Shares, Size, joined
-from engine.memory.processor import Instructions
+from engine.memory.hardware import Instructions
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
@@ -233,7 +233,7 @@ def command(
             )
         plan = measured_plan(plan)
     if calibrate:
-        from app.cli.compare_log import learn
+        from app.cli.plan_output import learn
 
         if log is None:
             raise click.UsageError("--calibrate learns from a log: name it with --log")
@@ -243,13 +243,13 @@ def command(
 
         found = plan_json(plan, planner)
         if log is not None:
-            from app.cli.compare_log import comparison_json
+            from app.cli.plan_output import comparison_json
 
             found["log"] = comparison_json(plan, log)
         print_json(found)
         return
     if log is not None:
-        from app.cli.compare_log import print_comparison
+        from app.cli.plan_output import print_comparison
 
         print_comparison(plan, log)
         return

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app import format as fmt
-from app.cache.cached_chats import NOBODY, CachedChat
+from app.cache import NOBODY, CachedChat
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render.cache import LABEL_WIDTH, TIERS, field, note_lines
 from app.render.charts import GraphSymbols, bar

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app import format as fmt
-from app.cache.cached_chats import CachedChat
+from app.cache import CachedChat
 from app.render.cache import TIERS
 from app.render.lines import Line, Run, clipped, padded, width_of
 from app.sanitize import visible

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from app import format as fmt
-from app.cache.cached_chats import NOBODY, CachedChat, cached_chats, owner_of
+from app.cache import NOBODY, CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache_list import (

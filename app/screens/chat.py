@@ -274,7 +274,7 @@ class ChatScreen(Screen[None]):
         Args:
             why: What is full, in words.
         """
-        from app.screens.context_full import ContextFullScreen
+        from app.screens.dialogs import ContextFullScreen
 
         if not self.is_current:
             # Another screen is in front: the hint behind the reply leads here later.

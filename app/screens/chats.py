@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.timer import Timer
 
-from app.cache.cached_chats import CachedChat, cached_chats, owner_of
+from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
 from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
 from app.render.lines import Run

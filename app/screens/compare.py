@@ -14,8 +14,17 @@ from textual.screen import Screen
 from app.chat.conversation import Conversation
 from app.clipboard import copy
 from app.compare.comparison import Answer, Comparison
-from app.compare.from_chat import MAX_TOKENS, obstacle, prompt_of, request_of
-from app.compare.side import Side, SideChoice, plain_side, side_choices, speculative_side
+from app.compare.side import (
+    MAX_TOKENS,
+    Side,
+    SideChoice,
+    obstacle,
+    plain_side,
+    prompt_of,
+    request_of,
+    side_choices,
+    speculative_side,
+)
 from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
 from app.render.lines import Line, Run, clipped, indented, wrapped

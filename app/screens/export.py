@@ -24,8 +24,7 @@ from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
 from engine.presets.programs.base import Exported, ExportError, ExportRequest, Format
 from engine.presets.programs.flags import FLAG_SETS, FlagSetName
-from engine.presets.programs.formats import FORMATS
-from engine.presets.programs.install import install, write
+from engine.presets.programs.formats import FORMATS, install, write
 
 HEIGHTS = [(0, "-low"), (36, "-tall")]
 

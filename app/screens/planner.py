@@ -22,13 +22,12 @@ from app.screens.plan_session import PlanSession, file_of, preset_of_setup
 from app.threads import call_if_open, is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.lines_view import LinesView
-from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_table import PlanTable
+from app.widgets.planner import PlanKnobs, PlanTable
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
-from engine.memory.fit import with_n_ctx
+from engine.memory.estimate import with_n_ctx
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
 from engine.planning.fit import FoundSetup, search_setup

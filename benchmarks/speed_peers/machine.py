@@ -9,7 +9,7 @@ from pathlib import Path
 import llama_cpp
 import psutil
 
-from engine.memory.processor import this_processor
+from engine.memory.hardware import this_processor
 
 
 def describe_machine() -> dict[str, str]:

@@ -8,8 +8,8 @@ from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady
-from engine.generation.cancellation import Cancellation
 from engine.generation.reply import Reply
+from engine.requests import Cancellation
 from engine.speculation.costs import N_MEASURED, SIZES, Costs, measure_rows
 
 

@@ -9,7 +9,7 @@ from engine.cache.recall import Recalled
 from engine.clock import Stopwatch
 from engine.events import CommittedToken, FinishReason, TokenKind, TokensCommitted
 from engine.requests import GenerationRequest
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafter import Draft
 from engine.speculation.stats import ReplyStats

@@ -28,13 +28,12 @@ from engine.events import (
     TiersChanged,
     TokensCommitted,
 )
-from engine.generation.cancellation import Cancellation
 from engine.generation.prefill import FirstRow, Prefill
 from engine.generation.prompt import asked_prompt, chat_prompt
 from engine.generation.reply import Reply, Round, StreamingText
 from engine.model.chat_template import ChatTemplate
-from engine.requests import GenerationRequest, Message
-from engine.sampling.sampler import Sampler
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.sampling import Sampler
 from engine.speculation.auto import AutoController
 from engine.speculation.costs import CostProfile, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
@@ -42,8 +41,7 @@ from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.guard import Barred, Busy
 from engine.speculation.registry import Registry
 from engine.speculation.stats import ReplyStats
-from engine.speculation.strict import Exactness
-from engine.speculation.verify import Verdict, compares, settle, verify_draft
+from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
 
 SEED_BITS = 63
 COSTS_EVERY = 16

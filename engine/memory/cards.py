@@ -8,8 +8,7 @@ from pathlib import Path
 
 from engine.errors import HardwareError
 from engine.memory.gpus import apple_share
-from engine.memory.hardware import Device, devices
-from engine.memory.processor import Instructions
+from engine.memory.hardware import Device, Instructions, devices
 from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 

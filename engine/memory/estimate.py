@@ -1,17 +1,15 @@
-"""What a configuration costs, device by device, each number with its source.
+"""What a configuration costs, device by device, each number with its source."""
 
-Target programs differ: kvchat opens one sequence and reserves logits for its longest draft;
-llama-server opens its slots and reserves logits for one draft in each.
-"""
-
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from engine.configuration import Configuration
+from engine.configuration import DRAFT_N_CTX, Configuration
+from engine.errors import PresetError
 from engine.memory.companions import add_adapters, add_head, add_projector, has_head
 from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
+from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
 from engine.memory.placement import Placement, place
 from engine.memory.refusals import check_not_aborted
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
@@ -241,3 +239,55 @@ def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, targe
 def _bytes(architecture: Architecture, shape: CacheShape) -> int:
     kv_bytes = layer_kv_bytes(architecture, shape)
     return sum(kv_bytes.values()) + sum(layer_state_bytes(architecture, shape).values())
+
+
+Estimator = Callable[[Configuration], Estimate]
+
+
+class DoesNotFitError(PresetError):
+    """No configuration that was allowed fits; the message says what is short, and where."""
+
+    title = "It does not fit"
+
+
+def estimator(
+    model: Model,
+    devices: tuple[Device, ...],
+    *,
+    target: Target = "kvchat",
+    draft: Model | None = None,
+    companions: Companions | None = None,
+) -> Estimator:
+    """The estimate as a function of the configuration alone."""
+    return lambda configuration: estimate(
+        model, configuration, devices, target=target, draft=draft, companions=companions
+    )
+
+
+def max_n_ctx(
+    configuration: Configuration, cost: Estimator, *, n_ctx_limit: int, margin_bytes: int = 0
+) -> int | None:
+    """The largest context up to a limit that fits, in steps of 256; None where none does.
+
+    The cost never falls when the context grows, so the steps are bisected.
+    """
+
+    def fits(steps: int) -> bool:
+        return cost(with_n_ctx(configuration, steps * PAD)).fits(margin_bytes)
+
+    low, high = 0, max(1, n_ctx_limit // PAD)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low * PAD or None
+
+
+def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:
+    """Change the context, and that of a draft model with it, as far as drafts gain by it."""
+    draft = configuration.draft
+    if draft is not None:
+        draft = replace(draft, n_ctx=min(n_ctx, DRAFT_N_CTX))
+    return replace(configuration, n_ctx=n_ctx, draft=draft)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.errors import PresetError
-from engine.memory.hardware import Device
+from engine.memory.hardware import Device, Instructions
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.placement import Placement
-from engine.memory.processor import Instructions
 from engine.model.architecture import Architecture, Model
 from engine.model.families import MAMBA, RECURRENT
 from engine.model.gguf import GgufFile

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
-from engine.memory.processor import ROW_MULTIPLES, Instructions, is_repacked
+from engine.memory.hardware import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
 from engine.model.gguf import GgufFile, HeaderKeys
 from engine.model.gguf_header import TensorInfo

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from engine.configuration import Configuration
-from engine.memory.fit import estimator, max_n_ctx
+from engine.memory.estimate import estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.terms import Target, TermKind
 from engine.model.architecture import Model

@@ -16,7 +16,7 @@ from engine.configuration import (
     DraftConfiguration,
     PredictorName,
 )
-from engine.memory.fit import with_n_ctx
+from engine.memory.estimate import with_n_ctx
 from engine.memory.kv_cache import KV_TYPES, is_quantized
 from engine.memory.terms import TARGETS
 from engine.memory.units import format_bytes

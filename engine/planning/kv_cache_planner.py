@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate
-from engine.memory.fit import with_n_ctx
+from engine.memory.estimate import Estimate, with_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target, TermKind

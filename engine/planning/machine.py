@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.errors import HardwareError
 from engine.memory.cards import find_card, planned_devices
-from engine.memory.hardware import Device
-from engine.memory.processor import Instructions
+from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB, format_bytes, parse_bytes
 from engine.planning.values import (
     FOUND,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import log2
 
 from engine.configuration import Configuration
-from engine.memory.fit import Estimator
+from engine.memory.estimate import Estimator
 from engine.memory.hardware import Device
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model

@@ -10,8 +10,7 @@ from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.calibration import Calibrations, calibrated
-from engine.memory.estimate import Companions, Estimate, estimate, slots_text
-from engine.memory.fit import Estimator, max_n_ctx
+from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Target
 from engine.memory.units import MIB, format_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine.configuration import Configuration, PredictorName
 from engine.errors import ModelFileError, PresetError
-from engine.memory.fit import DoesNotFitError, with_n_ctx
+from engine.memory.estimate import DoesNotFitError, with_n_ctx
 from engine.memory.terms import Target
 from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of

@@ -9,17 +9,58 @@ from engine.configuration import (
     PredictorName,
 )
 from engine.errors import PresetError
-from engine.memory.fit import DoesNotFitError as DoesNotFitError
-from engine.memory.fit import Estimator, estimator, max_n_ctx, with_n_ctx
+from engine.memory.estimate import DoesNotFitError as DoesNotFitError
+from engine.memory.estimate import Estimator, estimator, max_n_ctx, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import fastest_fitting, placements
-from engine.planning.quicker_attention import with_quicker_attention
 from engine.planning.search import SearchResult, search
 from engine.presets.preset import Preset
+
+TABLE_SHARE = 1 / 32
+"""Most of the main memory that the table of scores may take."""
+
+
+def with_quicker_attention(
+    configuration: Configuration,
+    model: Model,
+    devices: tuple[Device, ...],
+    cost: Estimator,
+    margin_bytes: int,
+) -> Configuration:
+    """Turn `auto` to `off` where that is quicker and its table of scores is small and fits."""
+    if not (_is_open(configuration) and _on_processor(configuration, devices) and _is_dense(model)):
+        return configuration
+    off = replace(configuration, flash_attention="off")
+    try:
+        without, with_table = cost(configuration), cost(off)
+    except PresetError:
+        return configuration  # whoever estimates or loads it is told why
+    room = TABLE_SHARE * sum(device.total_bytes for device in devices if device.kind == "cpu")
+    is_small = with_table.total_bytes - without.total_bytes <= room
+    return off if is_small and with_table.fits(margin_bytes) else configuration
+
+
+def _is_open(configuration: Configuration) -> bool:
+    is_auto = configuration.flash_attention == "auto"
+    return is_auto and configuration.type_k == configuration.type_v == "f16"
+
+
+def _on_processor(configuration: Configuration, devices: tuple[Device, ...]) -> bool:
+    return configuration.n_gpu_layers == 0 or all(device.kind == "cpu" for device in devices)
+
+
+def _is_dense(model: Model) -> bool:
+    """Whether every layer keeps keys and values of all tokens."""
+    architecture = model.architecture
+    is_plain = architecture.has_flash_attention and not architecture.is_recurrent
+    layers = architecture.layers.values()
+    keeps_all = (layer.v_width > 0 and layer.window is None for layer in layers)
+    return is_plain and len(layers) == architecture.n_layers and all(keeps_all)
+
 
 AUTO_N_CTX = 8192
 LEAST_N_CTX = 512

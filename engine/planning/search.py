@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
 from engine.memory.cuda_kernels import has_cuda_kernel
-from engine.memory.estimate import Companions, Estimate
-from engine.memory.fit import DoesNotFitError, estimator
+from engine.memory.estimate import Companions, DoesNotFitError, Estimate, estimator
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target

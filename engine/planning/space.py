@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from engine.configuration import Configuration, KVTypeName, PredictorName
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate
-from engine.memory.fit import Estimator, with_n_ctx
+from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import TermKind
 from engine.planning.goals import Goal, Pair

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
-from engine.memory.fit import Estimator, with_n_ctx
+from engine.memory.estimate import Estimator, with_n_ctx
 from engine.planning.planner import Plan, Setup, Verdict, verdict_of
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")

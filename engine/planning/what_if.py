@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.estimate import Estimate
-from engine.memory.fit import Estimator, with_n_ctx
+from engine.memory.estimate import Estimate, Estimator, with_n_ctx
 from engine.planning.knob import Knob
 from engine.planning.knobs import with_matched_types
 from engine.planning.planner import Facts, Plan, Planner, Setup, Verdict, n_ctx_limit, verdict_of

@@ -27,7 +27,6 @@ from engine.events import (
     RoundFinished,
     TiersChanged,
 )
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.process.cache_service import CacheKeeper
@@ -45,7 +44,7 @@ from engine.process.protocol import (
     SetSpeculation,
     Stop,
 )
-from engine.requests import GenerationRequest
+from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 
 SEND_EVERY_S = 0.06

@@ -12,7 +12,7 @@ from engine.backends.base import Logits
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, ControllerName, SpeculationSettings
 from engine.errors import DecodeError, PresetError
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import RoundOutcome
 from engine.speculation.drafter import Draft, Drafter, make_controller

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
-from engine.sampling.distribution import Distribution
+from engine.sampling import Distribution
 from engine.speculation.acceptance import Examined
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import BandController, Controller, FixedController, RoundOutcome

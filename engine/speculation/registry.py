@@ -9,7 +9,7 @@ from engine.clock import Stopwatch
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError, PredictorError, PresetError
 from engine.requests import GenerationRequest
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.controller import Controller
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import Predictor

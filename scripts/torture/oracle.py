@@ -12,7 +12,7 @@ from engine.configuration import SamplingSettings
 from engine.generation.prompt import chat_prompt
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Message
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from torture.ledger import Tally
 from torture.plan import N_SLOTS, Choice, Line
 

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from app.cache.cached_chats import owner_of
+from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import CannotContinueError
 from app.chat.snapshot import Phase

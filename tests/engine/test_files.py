@@ -22,8 +22,7 @@ from engine.memory.calibration import Calibration, write_calibrations
 from engine.presets.library import save_preset
 from engine.presets.preset import Preset
 from engine.presets.programs.base import ExportRequest
-from engine.presets.programs.formats import FORMATS
-from engine.presets.programs.install import write
+from engine.presets.programs.formats import FORMATS, write
 from engine.process.watchdog import BuildMemory
 
 SHELL = FORMATS["shell"].render(ExportRequest(Configuration(Path("/m.gguf"), 512), name="m"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.sampling.distribution import Distribution
+from engine.sampling import Distribution
 
 
 @dataclass(frozen=True, slots=True)

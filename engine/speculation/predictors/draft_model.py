@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.backends.base import Logits, Sequence, common_prefix, rewind
 from engine.configuration import MAX_DRAFT, Verification
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
 

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from engine.errors import EngineError, PredictorError
-from engine.sampling.distribution import Distribution
+from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
 

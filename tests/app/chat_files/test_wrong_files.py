@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat_files.files import read_chats, write_chats
-from app.chat_files.jsonl import jsonl_of
-from app.chat_files.lines import ChatFileError
+from app.chat_files.jsonl import ChatFileError, jsonl_of
 from app.chat_files.markdown import markdown_of
 from app.store.records import Chat, ChatTree, StoredMessage
 from engine.configuration import SamplingSettings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from app import doctor as llama_cpp
 from app.cli import main
-from app.doctor import llama_cpp
 from tests.app.cli.conftest import kvchat
 
 

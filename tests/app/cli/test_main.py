@@ -21,7 +21,7 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
     import app.cli.where
 
-    monkeypatch.setattr(app.cli.where, "places", fail)
+    monkeypatch.setattr(app.cli.where, "files_and_folders", fail)
 
 
 def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

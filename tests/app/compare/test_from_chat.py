@@ -5,8 +5,7 @@ from pathlib import Path
 
 from app.chat.conversation import Conversation
 from app.compare.comparison import Comparison
-from app.compare.from_chat import obstacle, prompt_of, request_of
-from app.compare.side import plain_side, speculative_side
+from app.compare.side import obstacle, plain_side, prompt_of, request_of, speculative_side
 from engine.configuration import SpeculationSettings
 from tests.fakes_app import make_controller
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.cache.cached_chats import NOBODY, cached_chats
+from app.cache import NOBODY, cached_chats
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.format import NO_VALUE
 from app.render.cache_list import (
@@ -181,9 +181,9 @@ def test_an_empty_table_says_why() -> None:
     on = CacheReport((TierUse("warm", 0, 0, 0, MIB),))
     ready = CockpitSnapshot(phase=Phase.READY)
     assert "No model is loaded" in empty_text(CockpitSnapshot())
-    assert "told" in empty_text(ready)
+    assert "not reported yet" in empty_text(ready)
     assert "[cache] in the settings is off" in empty_text(replace(ready, tiers=off))
-    assert "saved behind replies" in empty_text(replace(ready, tiers=on))
+    assert "saved after each reply" in empty_text(replace(ready, tiers=on))
 
 
 def test_the_title_tells_that_a_report_lists_the_last_ones_only() -> None:

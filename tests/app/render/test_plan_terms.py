@@ -93,7 +93,7 @@ def test_knobs_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None
         state = KnobState(selected, first=first)
         sheet = knob_sheet(KNOBS, plan.setup, facts, state, 30, 20)
         first = sheet.first
-        places = [line.place for line in sheet.lines]
+        places = [line.index for line in sheet.lines]
         assert selected in places
         assert len(sheet.lines) == 20
         n_rows = len([place for place in places if place is not None])
@@ -118,7 +118,7 @@ def test_an_idle_knob_is_dim_without_arrows_and_says_why() -> None:
     facts = planner.facts_of(plan.setup)
     place = [knob.name for knob in KNOBS].index("n_cpu_moe")
     sheet = knob_sheet(KNOBS, plan.setup, facts, KnobState(place), 40, 40)
-    row = next(line.line for line in sheet.lines if line.place == place)
+    row = next(line.line for line in sheet.lines if line.index == place)
     assert "◂" not in plain(row)
     assert any("idle: this model has no experts" in plain(line.line) for line in sheet.lines)
     alone = next(knob for knob in KNOBS if knob.name == "kv_unified")

@@ -12,8 +12,7 @@ import app as kvchat
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.lines_view import LinesView
-from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_table import PlanTable
+from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import WorkerError

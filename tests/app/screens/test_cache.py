@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.cache.cached_chats import owner_of
+from app.cache import owner_of
 from app.render.lines import plain
 from app.screens.cache import CacheScreen
 from app.screens.dialogs import AskYes, HelpScreen

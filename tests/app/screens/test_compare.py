@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.compare.from_chat import MAX_TOKENS
+from app.compare.side import MAX_TOKENS
 from app.render.lines import plain
 from app.screens.compare import CompareScreen
 from app.screens.dialogs import PickScreen

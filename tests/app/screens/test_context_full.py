@@ -5,7 +5,7 @@ import pytest
 from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
 from app.screens.chat import ChatScreen
-from app.screens.context_full import ContextFullScreen
+from app.screens.dialogs import ContextFullScreen
 from app.widgets.select_list import SelectList
 from tests.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.fakes_client import Script, ScriptedClient

@@ -25,8 +25,7 @@ from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 from app.screens.chats import ChatsScreen
 from app.screens.compare import CompareScreen, side_list
-from app.screens.context_full import ContextFullScreen
-from app.screens.dialogs import AskLine, AskYes, HelpScreen, Saving
+from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.export import ExportScreen
 from app.screens.first_run import FirstRunScreen
 from app.screens.models import FilesScreen, ModelsScreen

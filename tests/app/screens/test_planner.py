@@ -12,8 +12,7 @@ from app.screens.models import FilesScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import PlanModelsScreen
 from app.widgets.lines_view import LinesView
-from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_table import PlanTable
+from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize

@@ -13,8 +13,7 @@ from app.screens.plan_session import PlanSession
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen
 from app.widgets.bars import TabStrip, TitleBar
-from app.widgets.plan_knobs import PlanKnobs
-from app.widgets.plan_table import PlanTable
+from app.widgets.planner import PlanKnobs, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.memory.cards import all_cards

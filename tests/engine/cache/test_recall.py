@@ -11,10 +11,9 @@ from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
 from engine.events import CacheChanged, Event, Finished, TiersChanged
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.requests import GenerationRequest, Message
+from engine.requests import Cancellation, GenerationRequest, Message
 from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))

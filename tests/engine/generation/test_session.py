@@ -30,10 +30,9 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import COSTS_EVERY, Session
 from engine.model.chat_template import ChatTemplate
-from engine.requests import GenerationRequest, Message
+from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import N_MEASURED, SIZES, CostProfile
 from tests.fakes import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 

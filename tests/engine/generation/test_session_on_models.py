@@ -16,10 +16,9 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Event, Finished, PromptReady
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.requests import GenerationRequest, Message
+from engine.requests import Cancellation, GenerationRequest, Message
 
 pytestmark = pytest.mark.model
 

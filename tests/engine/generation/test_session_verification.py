@@ -27,10 +27,9 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
-from engine.requests import GenerationRequest
-from engine.sampling.sampler import Sampler
+from engine.requests import Cancellation, GenerationRequest
+from engine.sampling import Sampler
 from engine.speculation.controller import FixedController
 from engine.speculation.predictors.base import DraftToken
 from tests.engine.generation.test_session import (

@@ -5,8 +5,7 @@ import pytest
 
 from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import HardwareError, PresetError
-from engine.memory.estimate import estimate
-from engine.memory.fit import estimator, max_n_ctx
+from engine.memory.estimate import estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device, devices
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes
 from engine.memory.terms import TARGETS, Source, Target, TermKind

@@ -10,11 +10,12 @@ import pytest
 from engine.configuration import Configuration
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
-from engine.memory.hardware import Device, find_cpu
-from engine.memory.processor import (
+from engine.memory.hardware import (
+    Device,
     Instructions,
     Processor,
     described_processor,
+    find_cpu,
     instructions_of,
     is_repacked,
 )

@@ -10,8 +10,7 @@ from engine.configuration import Configuration
 from engine.errors import PresetError, WorkerError
 from engine.memory.dry_run import DryRun
 from engine.memory.estimate import estimate
-from engine.memory.hardware import Device
-from engine.memory.processor import Instructions
+from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry

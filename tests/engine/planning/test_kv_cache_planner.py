@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import HardwareError, IncompatiblePairError, ModelFileError, PresetError
-from engine.memory.fit import DoesNotFitError
+from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB

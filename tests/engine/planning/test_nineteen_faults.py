@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import ModelFileError, PresetError
 from engine.events import RoundFinished
-from engine.memory.fit import DoesNotFitError
+from engine.memory.estimate import DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB

@@ -5,8 +5,7 @@ import pytest
 
 from engine.configuration import Configuration, PredictorName
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
-from engine.memory.estimate import Companions
-from engine.memory.fit import DoesNotFitError
+from engine.memory.estimate import Companions, DoesNotFitError
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.configuration import Configuration, DraftConfiguration
-from engine.memory.fit import estimator
+from engine.memory.estimate import estimator
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model

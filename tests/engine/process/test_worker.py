@@ -7,11 +7,10 @@ import pytest
 
 from engine.errors import DecodeError
 from engine.events import CacheChanged, CommittedToken, Event, Failed, TokenKind, TokensCommitted
-from engine.generation.cancellation import Cancellation
 from engine.generation.session import Session
 from engine.process.protocol import Generate
 from engine.process.worker import Worker
-from engine.requests import GenerationRequest
+from engine.requests import Cancellation, GenerationRequest
 
 WORDS = ("one ", "two ", "three ")
 

@@ -18,7 +18,7 @@ from engine.configuration import (
     Verification,
 )
 from engine.errors import DecodeError, PresetError
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.callbacks import (
     UNKNOWN_CONFIDENCE,
     CallbackDecoder,

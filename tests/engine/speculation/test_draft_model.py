@@ -6,7 +6,7 @@ import pytest
 
 from engine.configuration import SamplingSettings, Verification
 from engine.errors import IncompatiblePairError
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from engine.configuration import SamplingSettings, Verification
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.verify import DrawnDraft, draw_draft
 
 LOGITS = np.random.default_rng(2).normal(size=50).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.errors import DecodeAborted, DecodeError, PredictorError
-from engine.sampling.distribution import Distribution
+from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.guard import GuardedPredictor

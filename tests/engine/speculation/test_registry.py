@@ -6,7 +6,7 @@ import pytest
 
 from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
 from engine.errors import PresetError
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.guard import Barred

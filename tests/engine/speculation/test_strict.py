@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.speculation.strict import CELLS, Exactness, exact_rows
+from engine.speculation.verify import CELLS, Exactness, exact_rows
 from tests.engine.generation.test_session_verification import (
     RoughBackend,
     RoughBehind,

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.configuration import SamplingSettings, Verification
-from engine.sampling.distribution import Distribution
-from engine.sampling.sampler import Sampler, TokenMask
+from engine.sampling import Distribution, Sampler, TokenMask
 from engine.speculation.verify import draw_draft, verify_draft
 from tests.chances import Chances, EnumeratedSampler, law_of
 

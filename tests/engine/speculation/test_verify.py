@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.configuration import SamplingSettings
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler
 from engine.speculation.verify import NEAR_TIE, Verdict, settle, verify_draft
 
 N_VOCAB = 4

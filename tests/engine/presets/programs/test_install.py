@@ -7,8 +7,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.presets.programs.base import ExportError, ExportRequest
-from engine.presets.programs.formats import FORMATS
-from engine.presets.programs.install import install, write
+from engine.presets.programs.formats import FORMATS, install, write
 
 
 def request(path: Path) -> ExportRequest:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.doctor import llama_cpp
-from app.doctor.llama_cpp import check_build, check_trial, rebuild_advice
+from app import doctor as llama_cpp
+from app.doctor import check_build, check_trial, rebuild_advice
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.{})"
 

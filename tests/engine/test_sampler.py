@@ -7,8 +7,7 @@ import pytest
 
 from engine.configuration import SamplingSettings
 from engine.errors import DecodeError, PresetError
-from engine.sampling.distribution import gumbel
-from engine.sampling.sampler import Sampler
+from engine.sampling import Sampler, gumbel
 
 LOGITS = np.array([2.0, 1.0, 0.0, -1.0, 3.0], dtype=np.float32)
 PLAIN = SamplingSettings(temperature=1.0)

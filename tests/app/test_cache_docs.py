@@ -7,7 +7,7 @@ from pathlib import Path
 from app.cli.cache import command
 from app.config import CacheDefaults, Settings
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "cache.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
 
 
 def test_the_settings_shown_are_the_defaults_and_all_of_them() -> None:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from app import doctor as checks
 from app import paths
-from app.doctor import checks
-from app.doctor.checks import Check, check_characters, check_colors, check_folders, check_gpu
+from app.doctor import Check, check_characters, check_colors, check_folders, check_gpu
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.library import ModelEntry

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from engine.sampling.distribution import Dice, Distribution, certain, fork, uniform
+from engine.sampling import Dice, Distribution, certain, fork, uniform
 
 EVEN = Distribution(np.arange(64), np.full(64, 1 / 64))
 N = 3000

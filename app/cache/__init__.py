@@ -1,1 +1,0 @@
-"""The states that are kept on disk, as a person looks at them."""

@@ -1,1 +1,0 @@
-"""Logits to tokens: the one place where a distribution is made."""
