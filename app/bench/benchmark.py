@@ -12,7 +12,6 @@ from rich.text import Text
 from app import paths
 from app.bench.measure import RunPlan, measure_prompt, n_runs
 from app.bench.policies import Policy, PolicyChoice
-from app.bench.preset_writing import find_target, write_policy
 from app.bench.prompt_sets import Prompt, PromptChoice, read_prompts
 from app.bench.report_html import html_report
 from app.bench.results import (
@@ -28,7 +27,7 @@ from app.bench.results import (
 )
 from app.bench.summary import summarise
 from app.bench.table import ConsoleProgress, report
-from app.bench.verdict import noise_warning, recommend
+from app.bench.verdict import find_target, noise_warning, recommend, write_policy
 from app.config import Settings
 from app.console import console
 from app.format import counted

@@ -22,10 +22,10 @@ from app.render.plan import (
 from app.render.plan_changes import effect_lines
 from app.render.plan_lists import configuration_lines, goal_lines
 from engine.memory.server_log import Compared, compare_log, read_server_log, settings_that_differ
+from engine.planning.comparison import cost_table
 from engine.planning.fit import FitResult
 from engine.planning.measured import holders
 from engine.planning.planner import Plan, Planner
-from engine.planning.table import cost_table
 from engine.planning.what_if import what_ifs
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110

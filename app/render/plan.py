@@ -10,9 +10,9 @@ from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, spread, width_of, wrapped
 from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
-from engine.planning.table import Cell, CostTable
 
 FREE = "free"
 SHARED = "shared"

@@ -18,8 +18,7 @@ from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.reply import TokenSpan
-from app.chat.snapshot import Phase
-from app.chat.update import ChatUpdate
+from app.chat.snapshot import ChatUpdate, Phase
 from app.clipboard import copy
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
@@ -28,7 +27,6 @@ from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
 from app.screens.asking import READ_ONLY, Asking, Drafts, message_of, shown_chat_id
 from app.screens.dialogs import report
-from app.screens.pacing import Pacer
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
@@ -36,6 +34,7 @@ from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.panels import PANELS, Panel
 from app.widgets.transcript import Transcript
+from engine.clock import Pacer
 from engine.configuration import ControllerName, PredictorName
 from engine.errors import EngineError
 

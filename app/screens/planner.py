@@ -30,6 +30,7 @@ from engine.memory.dry_run import DryRun
 from engine.memory.estimate import with_n_ctx
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
+from engine.planning.comparison import cost_table
 from engine.planning.fit import FoundSetup, search_setup
 from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
@@ -38,7 +39,6 @@ from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.table import cost_table
 from engine.planning.what_if import arrows
 from engine.presets.library import list_presets, save_preset
 from engine.presets.preset import Preset

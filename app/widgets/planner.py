@@ -11,10 +11,10 @@ from app.render.plan import CELL_WIDTH, n_columns, table_lines
 from app.render.plan import LABEL_WIDTH as TABLE_LABEL_WIDTH
 from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
 from app.widgets.ink import FRAME_INKS, InkLines, ink_classes
+from engine.planning.comparison import CostTable
 from engine.planning.knob import Knob
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Facts, Setup
-from engine.planning.table import CostTable
 from engine.planning.what_if import Arrows
 
 FIRST_KEYS = "0123456789"

@@ -3,9 +3,9 @@
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate, Term, TermKind
+from engine.planning.comparison import Cell, CostTable, cost_table
 from engine.planning.fit import FitResult
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
-from engine.planning.table import Cell, CostTable, cost_table
 from engine.planning.what_if import Effect, what_ifs
 
 MAX_CONTEXTS = 16

@@ -1,6 +1,6 @@
 """Dense transformers: Llama and its relatives, older ones with biases, Google's Gemma."""
 
-from engine.model.layouts import tables as t
+import engine.model.layouts.tables as t
 from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, changed, rows, uniform
 
 GATED = t.ATTENTION + t.FFN_NORM + t.GATED_FFN

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from engine.model.layouts import tables as t
+import engine.model.layouts.tables as t
 from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 GPT_OSS_BIASES = rows("""

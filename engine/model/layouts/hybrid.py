@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from engine.model.layouts import tables as t
+import engine.model.layouts.tables as t
 from engine.model.layouts.experts import ROUTED_BY_BIAS, dense_first, next_token_head
 from engine.model.layouts.latent import (
     BLOCK_INDEXER,

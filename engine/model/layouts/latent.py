@@ -4,8 +4,8 @@ DeepSeek 2 to 4 and their relatives, MiniCPM 3, HY 4, MiniMax M3. HY 4 and DeepS
 streams of hidden states between the layers; the latter compresses what leaves its window.
 """
 
+import engine.model.layouts.tables as t
 from engine.model.layers import FINE_RATIO
-from engine.model.layouts import tables as t
 from engine.model.layouts.experts import (
     NORMED,
     ROUTED,

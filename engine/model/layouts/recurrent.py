@@ -1,6 +1,6 @@
 """State-space and convolution models, their hybrids with attention, and RWKV."""
 
-from engine.model.layouts import tables as t
+import engine.model.layouts.tables as t
 from engine.model.layouts.tables import Keys, Layout, Rows, Sizes, rows, uniform
 
 MAMBA = rows("""

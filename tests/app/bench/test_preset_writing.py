@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.bench.policies import parse_policy
-from app.bench.preset_writing import find_target, write_policy
+from app.bench.verdict import find_target, write_policy
 from engine.configuration import ControllerName, PredictorName
 from engine.errors import PresetError
 from engine.presets.preset import read_preset

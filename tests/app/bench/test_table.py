@@ -7,9 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from app.bench.charts import Series, bar_chart, curve_chart, ratio_chart, ticks
 from app.bench.prompt_sets import Prompt
-from app.bench.report_html import html_report
+from app.bench.report_html import Series, bar_chart, curve_chart, html_report, ratio_chart, ticks
 from app.bench.results import PromptRecord, Results
 from app.bench.table import ConsoleProgress, prompt_line, report, time_left
 from tests.app.bench.made_results import record, results, run

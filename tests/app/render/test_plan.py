@@ -20,11 +20,11 @@ from app.render.plan_lists import preset_lines
 from engine.configuration import Configuration
 from engine.events import BufferSize
 from engine.memory.units import GIB, MIB
+from engine.planning.comparison import cost_table
 from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.table import cost_table
 from engine.presets.library import PresetEntry
 
 

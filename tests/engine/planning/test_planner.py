@@ -12,12 +12,12 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
+from engine.planning.comparison import cost_table
 from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import loaded_bytes, measured_plan
 from engine.planning.planner import Planner, Setup, warnings_of
 from engine.planning.request import PlanRequest, setup_of
-from engine.planning.table import cost_table
 from engine.planning.values import KnobError
 from engine.presets.preset import Preset
 

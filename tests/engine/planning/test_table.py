@@ -2,8 +2,8 @@
 
 from app.render.lines import plain
 from app.render.plan import cell_run, table_lines
+from engine.planning.comparison import cost_table
 from engine.planning.planner import Verdict
-from engine.planning.table import cost_table
 from tests.engine.planning.models import DENSE, planned
 
 

@@ -1,4 +1,4 @@
-from app.screens.pacing import Pacer
+from engine.clock import Pacer
 
 
 class Clock:
