@@ -6,7 +6,7 @@ from functools import partial
 from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
-from app.chat.snapshot import Notice
+from app.chat.reply import Notice
 from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from engine.errors import EngineError
 

@@ -22,9 +22,9 @@ from app.chat.entries import (
 )
 from app.chat.history import ChatHistory
 from app.chat.meters import Meters
-from app.chat.reply import RunningReply
+from app.chat.reply import ChatUpdate, Notice, RunningReply, Severity, UpdateBuilder
 from app.chat.reply_writer import ReplyWriter
-from app.chat.snapshot import ChatUpdate, CockpitSnapshot, Notice, Phase, Severity, UpdateBuilder
+from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.trimming import Summariser, is_surely_longer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError

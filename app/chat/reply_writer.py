@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from app.chat.entries import Entry
 from app.chat.history import ChatHistory
-from app.chat.reply import RunningReply, SpanCache
-from app.chat.snapshot import Notice, UpdateBuilder
+from app.chat.reply import Notice, RunningReply, SpanCache, UpdateBuilder
 from app.store.errors import StoreError
 from app.store.records import StoredMessage
 from engine.events import Finished, FinishReason, TokensCommitted
