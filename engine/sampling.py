@@ -1,4 +1,10 @@
-"""From logits to a token: the one place where a distribution is made, and what draws from it."""
+"""From logits to a token: the one place where a distribution is made, and what draws from it.
+
+Drawing `argmax(log p + g)` with Gumbel noise g samples from p. When the noise comes from a counter
+instead of a stream, draft and target can share it, and the drawn token depends on nothing but the
+seed, the position and the target's distribution: the text is the same with speculation on or off
+(Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+"""
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""Chats as JSON lines, without loss: each kind of line, and files of them."""
+"""Chats as JSON lines, without loss: each kind of line, and files of them.
+
+Nothing is lost: the whole tree, token ids with their vocabulary, statistics and settings. Ids count
+the messages of one chat from 1, a parent before its children, so the same chat gives the same file
+wherever it is stored.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping

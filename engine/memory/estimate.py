@@ -1,4 +1,8 @@
-"""What a configuration costs, device by device, each number with its source."""
+"""What a configuration costs, device by device, each number with its source.
+
+Target programs differ: kvchat opens one sequence and reserves logits for its longest draft; llama-
+server opens its slots and reserves logits for one draft in each.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,15 @@
-"""The devices of this machine and its processor, and which weights llama.cpp rearranges for one."""
+"""The devices of this machine and its processor, and which weights llama.cpp rearranges for one.
+
+Tied embeddings of such a type lie in memory twice: as rows that tokens are looked up in, and
+repacked as the output layer. Types and rows are those of llama.cpp 0c1e57098
+(`ggml_repack_get_optimal_repack_type`, `ggml/src/ggml-cpu/repack.cpp`); the layouts of Intel's AMX,
+RISC-V and KleidiAI are left out.
+
+A container leaves less of main memory: Linux control groups, version 2 and 1 (kernel documentation,
+`admin-guide/cgroup-v2.rst`: `memory.max`, `memory.current`, `memory.stat`, and
+`cgroup-v1/memory.rst`). A limit holds for all groups below it, so the smallest on the way up
+counts.
+"""
 
 import platform
 from collections.abc import Set

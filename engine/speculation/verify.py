@@ -1,4 +1,17 @@
-"""Whether a draft says what the target would have said, and how a draft model draws."""
+"""Whether a draft says what the target would have said, and how a draft model draws.
+
+Rejection and block verification take the target's law p and the draft's law q at each drafted
+position, after every filter. A token that was chosen and not drawn has a one-hot q (`certain`).
+
+How many rows of a batch come out as each would alone is measured too (`Exactness`). Kernels for
+several rows may round otherwise than the kernel for one, and what they write into the cache carries
+it on: on llama.cpp's repacked kernels for four rows and more a row decoded alone on such a cache is
+as far from plain decoding's as the batch's own (measured on Zen 3 with Q4_K at commit 0c1e57098).
+Up to some number of rows, kernels often agree to the bit; drafts of that size leave the text as it
+is. How many depends on how much is held: the same commit splits the attention of one row, and of
+one row only, from 512 cells on, counted in blocks of 256 (`ggml-cpu/ops.cpp`): behind 256 tokens no
+batch is exact there.
+"""
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
