@@ -1,4 +1,9 @@
-"""The file of a kept state: a header that says what it is, its tokens, its bytes, a checksum."""
+"""The file of a kept state: a header that says what it is, its tokens, its bytes, a checksum.
+
+A file is prelude, description (JSON), tokens (little-endian 32-bit integers) and payload, with
+nothing between or after them. The prelude's last field is the SHA-256 of the rest of the head,
+which holds the SHA-256 of the payload: no part can come from another file.
+"""
 
 import json
 import math

@@ -1,4 +1,12 @@
-"""The best choice of a space for a goal, without trying them all."""
+"""The best choice of a space for a goal, without trying them all.
+
+A goal orders choices knob by knob; costs grow with the context, with the micro-batch and with what
+lies on a GPU, so each knob is bisected where an order allows it. The result is that of trying
+everything, which the tests do on small spaces.
+
+llama.cpp shares layers by free memory. But the last GPU also has the output layer, and each its own
+buffers: one is full while another has room, which shares in whole layers take up.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
