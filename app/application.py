@@ -148,7 +148,7 @@ class KvchatApp(App[None]):
         return (*super().get_line_filters(), HARMLESS_LINES)
 
     def action_help_quit(self) -> None:
-        """Say which key leaves: ctrl+c does not, since it is pressed by habit."""
+        """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
         self.notify(
             "ctrl+q leaves kvchat; ctrl+c empties the composer, or copies what is selected."
         )
@@ -230,7 +230,7 @@ class KvchatApp(App[None]):
         self.push_screen(screen, self.open_model)
 
     def _add_model(self, title: str) -> None:
-        """Say where models were looked for, and install the starter if asked to."""
+        """Show where models were looked for, and install the starter if asked to."""
         from app.screens.first_run import FirstRunScreen
 
         def look() -> Path | None:

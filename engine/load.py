@@ -13,7 +13,7 @@ from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
-from engine.speculation.predictors.guard import Barred
+from engine.speculation.predictors.guard import DisabledPredictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class LoadedSession:
 
 def load_session(
     configuration: Configuration,
-    barred: Barred | None = None,
+    disabled_predictor: DisabledPredictor | None = None,
     costs: CostProfile | None = None,
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
-    A `barred` predictor is left off, whatever is asked for; `costs` are those of an earlier run.
+    A `disabled_predictor` stays off, whatever is asked for; `costs` are those of an earlier run.
 
     A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
     process that watches knows what to try next.
@@ -61,7 +61,7 @@ def load_session(
             _template(target),
             configuration.speculation,
             draft_backend=draft,
-            barred=barred,
+            disabled_predictor=disabled_predictor,
             costs=costs,
             n_ctx_train=target.n_ctx_train,
         )
@@ -70,7 +70,7 @@ def load_session(
             backend.close()
         raise
     loaded = _loaded(configuration, session, target, draft, watch)
-    said = (warning, None if barred is None else barred.reason)
+    said = (warning, None if disabled_predictor is None else disabled_predictor.reason)
     notes = (*loaded.notes, *(note for note in said if note is not None))
     return LoadedSession(session, replace(loaded, notes=notes), target)
 

@@ -91,7 +91,7 @@ class Dice:
         return distribution.draw(self._seeds[_Stream.DRAFT], position)
 
     def accepts(self, probability: float, position: int) -> bool:
-        """Say yes with the given probability."""
+        """True with the given probability."""
         return uniform(self._seeds[_Stream.ACCEPT], position) <= probability
 
     def draw(self, distribution: Distribution, position: int) -> int:

@@ -33,7 +33,7 @@ def tell(*parts: Part) -> None:
 
 
 def note(text: str) -> None:
-    """Say on standard error what the user should know beside the output."""
+    """Print on standard error what the user should know beside the output."""
     tell(f"kvchat: {text}")
 
 
@@ -82,13 +82,13 @@ class SlowReading:
         self._has_told = False
 
     def header(self, name: str, n_bytes: int) -> None:
-        """Say how much of the header of a remote model has come."""
+        """Show how much of the header of a remote model has come."""
         from engine.memory.units import MIB
 
         self._tell(f"reading the header of {name}", f"{n_bytes / MIB:.1f} MiB")
 
     def scanned(self, n_done: int, n_all: int) -> None:
-        """Say how many models of the folders were looked at."""
+        """Show how many models of the folders were looked at."""
         self._tell("reading the headers of the models", f"{n_done} of {n_all}")
 
     def done(self) -> None:

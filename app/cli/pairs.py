@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def command(
     model: str, folders: tuple[Path, ...], machine: "MachineKind | None", *, as_json: bool
 ) -> None:
-    """Say which models can draft for MODEL, and what each would bring, without loading any.
+    """Compare the models that can draft for MODEL and what each would bring, loading none.
 
     MODEL is a path, a name from `kvchat models`, or a name of the catalogue. Headers are read:
     whether the tokens are the same, and how much a step reads of each model. The gain is what

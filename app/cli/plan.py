@@ -205,7 +205,7 @@ def command(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Say what MODEL costs in memory, device by device, and the largest context that fits.
+    """Plan what MODEL costs in memory, device by device, and the largest context that fits.
 
     MODEL is a path, a name from `kvchat models`, a name of the catalogue with a quantisation behind
     a colon, a URL, or hf:owner/repository/file.gguf. Nothing is loaded, and of a remote file only

@@ -147,7 +147,7 @@ def print_comparison(plan: Plan, path: Path) -> None:
 
 
 def comparison_json(plan: Plan, path: Path) -> list[dict[str, str | int]]:
-    """Give each term of each device, planned and measured, as plain values.
+    """Each term of each device, planned and measured, as plain values.
 
     Raises:
         LogError: the log cannot be read, or says nothing about memory.

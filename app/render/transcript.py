@@ -180,7 +180,7 @@ class EntryLines:
         self._lines = None
 
     def set_hint(self, hint: str) -> None:
-        """Say which keys apply to it."""
+        """The keys that apply to it."""
         if hint != self.hint:
             self.hint = hint
             self._lines = None

@@ -146,7 +146,7 @@ class Drafts:
         self._text_size = size_text(self._composer.text, loaded.n_ctx if loaded else None)
 
     def describe(self, awaited: str) -> None:
-        """Say in the composer's frame what waits, what esc does, and how long a long text is.
+        """Show in the composer's frame what waits, what esc does, and how long a long text is.
 
         Args:
             awaited: What it waits for, in words.
@@ -256,7 +256,7 @@ class Asking:
         return True
 
     def describe(self) -> None:
-        """Say in the composer's frame how things are."""
+        """Show in the composer's frame how things are."""
         self._drafts.describe(self._awaited() or "its turn comes")
 
     # --- at once or later ---

@@ -85,13 +85,13 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                     yield Label(knob.label, classes="label")
                     yield Input(f"{value:g}", id=knob.name, compact=True)
                     yield Label(knob.hint, classes="hint")
-            yield from self._judging()
+            yield from self._verification()
             yield Static("", id="problem", markup=False)
             yield Static("ctrl+s or enter saves · esc leaves it", classes="hint", markup=False)
 
-    def _judging(self) -> ComposeResult:
+    def _verification(self) -> ComposeResult:
         speculation = self._settings.speculation
-        with Grid(id="judging"):
+        with Grid(id="verification"):
             yield Label("drafts judged by", classes="label")
             yield _choice("verification", _JUDGED, speculation.verification)
             yield Label("bonus token", classes="label")

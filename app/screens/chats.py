@@ -213,7 +213,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
             self._show_marked()
 
     def _show_marked(self) -> None:
-        """Say what is known of the marked chat, and let the cache bring it into memory."""
+        """Show what is known of the marked chat, and let the cache bring it into memory."""
         if self._prefetch_timer is not None:
             self._prefetch_timer.stop()
         chat = self._marked()

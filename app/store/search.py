@@ -105,7 +105,7 @@ class Query:
         return list(dict.fromkeys(runs))[:MAX_TERMS]
 
     def borders(self) -> list[list[str]]:
-        """Give, for each two neighbours in a phrase, terms of which a message with it has one."""
+        """For each two neighbours in a phrase, terms of which a message with it has one."""
         neighbours = (pair for each in self.wanted for pair in pairwise(each.words))
         return [_border(left[-1], right[0]) for left, right in neighbours][:MAX_BORDERS]
 

@@ -129,7 +129,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._lay_out_from(0)
 
     def set_invitation(self, text: str) -> None:
-        """Say what can be done in a chat without messages."""
+        """Show what can be done in a chat without messages."""
         if text != self._invitation:
             self._invitation = text
             self._lay_out_from(0)

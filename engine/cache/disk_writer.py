@@ -153,7 +153,7 @@ class Disk:
         self._off_until = -math.inf
         self._is_in_trouble = False
         self._is_crowded = False
-        """Whether the last state had no room; only the first of a row is told."""
+        """Whether the last state had no room; only the first of a row is reported."""
 
     def write_one(self) -> bool:
         """Write the state that is due, and give whether there was one."""
@@ -242,7 +242,7 @@ class Disk:
             self._catalog.spare.update(dict.fromkeys(keys))
 
     def suffer(self, error: CacheStoreError) -> None:
-        """Write nothing for a while; only the first of a row of refusals is told."""
+        """Write nothing for a while; only the first of a row of refusals is reported."""
         with self._lock:
             self._off_until = self._monotonic() + RETRY_S
             if not self._is_in_trouble:

@@ -99,7 +99,7 @@ class PrefixCache:
     ) -> None:
         """Take up what `cold` lists, and begin to work in the background.
 
-        A folder that cannot be read is told in the log; the cache goes on without it.
+        A folder that cannot be read is named in the log; the cache goes on without it.
 
         Args:
             namespace: key of everything that changes a state's numbers.

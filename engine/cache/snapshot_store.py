@@ -25,7 +25,7 @@ class ColdStore:
     def __init__(self, folder: ColdFolder, namespace: Namespace) -> None:
         self._folder = folder
         self._namespace = namespace
-        self._elsewhere = Elsewhere(folder, namespace.key)
+        self._others = OtherNamespaces(folder, namespace.key)
         folder.know(namespace)
 
     def take_notes(self) -> tuple[str, ...]:
@@ -58,10 +58,10 @@ class ColdStore:
         self._folder.pin(self._namespace.key, key, is_pinned=is_pinned)
 
     def prune_elsewhere(self, nbytes: int, *, below: float, now: float) -> int:
-        return self._elsewhere.prune(nbytes, below=below, now=now)
+        return self._others.prune(nbytes, below=below, now=now)
 
 
-class Elsewhere:
+class OtherNamespaces:
     """The states of all namespaces but one, to make room for that one.
 
     They are listed and put in order once for many calls: age lowers the worth of all alike, so

@@ -3,7 +3,7 @@
 Committed tokens are `tokens`. The last one is pending: the sequence has decoded exactly
 `tokens[:-1]`. A round decodes the pending token and the draft in one batch, keeps what the target
 would have said itself, adds the target's own next token, and crops the cache back to the
-invariant. Everything is told by events; nobody is called.
+invariant. Everything is reported by events; nobody is called.
 """
 
 import secrets
@@ -38,7 +38,7 @@ from engine.speculation.auto import AutoController
 from engine.speculation.costs import CostProfile, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
 from engine.speculation.pairs import check_pair
-from engine.speculation.predictors.guard import Barred, Busy
+from engine.speculation.predictors.guard import Busy, DisabledPredictor
 from engine.speculation.registry import Registry
 from engine.speculation.stats import ReplyStats
 from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
@@ -65,7 +65,7 @@ class Session:
         speculation: SpeculationSettings,
         *,
         draft_backend: Backend | None = None,
-        barred: Barred | None = None,
+        disabled_predictor: DisabledPredictor | None = None,
         costs: CostProfile | None = None,
         n_ctx_train: int | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Session:
             check_pair(backend.vocabulary, draft_backend.vocabulary)
         self._recall = Recall(backend)
         self._sequence: Sequence = self._recall.sequence
-        self._registry = Registry(backend, draft_backend, barred)
+        self._registry = Registry(backend, draft_backend, disabled_predictor)
         self._costs = Costs(costs)
         self._auto = AutoController(self._costs)
         self._prefill = Prefill(backend, self._recall, self._costs)

@@ -355,7 +355,11 @@ class WorkerClient:
         """What to load in the place of a hung process: as it was set last, without culprit."""
         job = attempt.load
         configuration = replace(job.configuration, speculation=self._speculation)
-        job = replace(job, configuration=configuration, barred=hang.barred or job.barred)
+        job = replace(
+            job,
+            configuration=configuration,
+            disabled_predictor=hang.disabled_predictor or job.disabled_predictor,
+        )
         return replace(attempt, load=job)
 
     def _stopped(

@@ -9,7 +9,7 @@ from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
 from engine.events import Event
 from engine.requests import GenerationRequest, Message
-from engine.speculation.predictors.guard import Barred, Busy
+from engine.speculation.predictors.guard import Busy, DisabledPredictor
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Load:
     """Open this configuration; the first message, once a process."""
 
     configuration: Configuration
-    barred: Barred | None = None
+    disabled_predictor: DisabledPredictor | None = None
     """A predictor that hung before and must not be used."""
     costs_path: Path | None = None
     """File that keeps measured costs from one start to the next; None keeps nothing."""

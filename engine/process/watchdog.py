@@ -10,7 +10,7 @@ from engine.backends import installed_build
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.parsing import parse_json
-from engine.speculation.predictors.guard import Barred, Busy
+from engine.speculation.predictors.guard import Busy, DisabledPredictor
 
 SLOW_READERS = (PredictorName.DRAFT.value, PredictorName.COMBINED.value)
 PATIENCE_WITH_A_DRAFT = 20.0
@@ -34,7 +34,7 @@ class Hang:
     """A process that had to be ended."""
 
     message: str
-    barred: Barred | None = None
+    disabled_predictor: DisabledPredictor | None = None
     """What the next process must not use, None where nothing is under suspicion."""
 
 
@@ -51,7 +51,7 @@ def hang_of(busy: Busy | None, limit_s: float) -> Hang | None:
     if busy.elapsed_s <= limit_s:
         return None
     said = f"the {busy.title} predictor has not answered for {busy.elapsed_s:.0f} s"
-    return Hang(f"{said} and is left out", _barred(busy.title, f"{said}, so it is off"))
+    return Hang(f"{said} and is left out", _disabled_predictor(busy.title, f"{said}, so it is off"))
 
 
 def hang_in_silence(speculation: SpeculationSettings, limit_s: float) -> Hang:
@@ -66,12 +66,14 @@ def hang_in_silence(speculation: SpeculationSettings, limit_s: float) -> Hang:
     title = speculation.predictor_title
     return Hang(
         f"{said}; the {title} predictor is left out, because it may have done that",
-        _barred(title, f"the engine hung while the {title} predictor was in use, so it is off"),
+        _disabled_predictor(
+            title, f"the engine hung while the {title} predictor was in use, so it is off"
+        ),
     )
 
 
-def _barred(title: str, reason: str) -> Barred:
-    return Barred(title, f"{reason}: load the model again to try it again")
+def _disabled_predictor(title: str, reason: str) -> DisabledPredictor:
+    return DisabledPredictor(title, f"{reason}: load the model again to try it again")
 
 
 def is_native_crash(exit_code: int) -> bool:

@@ -81,9 +81,9 @@ class Worker:
 
     def _do(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
         match task:
-            case Load(configuration, barred, costs_path, cache):
+            case Load(configuration, disabled_predictor, costs_path, cache):
                 self._costs = KeptCosts(configuration, costs_path)
-                loaded = load_session(configuration, barred, self._costs.read())
+                loaded = load_session(configuration, disabled_predictor, self._costs.read())
                 self._session = loaded.session
                 gc.freeze()  # what lives as long as the model is not looked at in every collection
                 self._send((loaded.loaded,))

@@ -331,7 +331,7 @@ class AutoController:
                 source.tokens_off = 0
 
     def _plan(self) -> None:
-        """Say what the next round is likely to be, and why."""
+        """What the next round is likely to be, and why."""
         if not self._may_draft:
             self.length, self.reason = 0, "auto: one plain step, to measure what drafts save"
             return

@@ -13,7 +13,7 @@ from engine.speculation.predictors.base import DraftToken
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """What a controller is told about a round."""
+    """What a controller learns about a round."""
 
     n_verified: int
     n_examined: int

@@ -212,7 +212,7 @@ def should_use_speculation(
     acceptance: tuple[float, float] | None = None,
     misfit: str | None = None,
 ) -> Advice:
-    """Say whether a drafter pays, with the gain to expect and the reason in words.
+    """Whether a drafter pays, with the gain to expect and the reason in words.
 
     Args:
         target: What a step of the target reads.

@@ -14,7 +14,12 @@ from engine.speculation.controller import Controller
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
-from engine.speculation.predictors.guard import Barred, Busy, GuardedPredictor, translated
+from engine.speculation.predictors.guard import (
+    Busy,
+    DisabledPredictor,
+    GuardedPredictor,
+    translated,
+)
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.speculation.predictors.plugins import PredictorSetup, make_plugin
 from engine.speculation.predictors.suffix import PastRepliesPredictor, SuffixPredictor
@@ -166,14 +171,17 @@ class Registry:
     """
 
     def __init__(
-        self, target: Backend, draft: Backend | None = None, barred: Barred | None = None
+        self,
+        target: Backend,
+        draft: Backend | None = None,
+        disabled_predictor: DisabledPredictor | None = None,
     ) -> None:
         self._target = target
         self._draft = draft
         self._draft_sequence = None if draft is None else draft.open()
         self._readers = Readers()
         self._custom = CustomPredictors(target.vocabulary, n_ctx=target.n_ctx)
-        self._barred = barred
+        self._disabled_predictor = disabled_predictor
         self._failed: tuple[SpeculationSettings, str] | None = None
         self._engaged: Engaged | None = None
         self._making: tuple[str, Stopwatch] | None = None
@@ -185,8 +193,10 @@ class Registry:
             names += [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]
             names += [PredictorName.DRAFT] if self._draft is not None else []
             names += [PredictorName.CUSTOM] if settings.custom_predictor else []
-        if self._barred is not None:
-            names = [name for name in names if settings.title_of(name) != self._barred.title]
+        if self._disabled_predictor is not None:
+            names = [
+                name for name in names if settings.title_of(name) != self._disabled_predictor.title
+            ]
         return tuple(names)
 
     def give_up(self, settings: SpeculationSettings, fault: str) -> None:
@@ -254,8 +264,11 @@ class Registry:
     def _objection(self, settings: SpeculationSettings) -> str | None:
         if self._failed is not None and self._failed[0] is settings:
             return self._failed[1]
-        if self._barred is not None and self._barred.title == settings.predictor_title:
-            return self._barred.reason
+        if (
+            self._disabled_predictor is not None
+            and self._disabled_predictor.title == settings.predictor_title
+        ):
+            return self._disabled_predictor.reason
         is_drafted = settings.predictor is PredictorName.DRAFT
         is_off = settings.predictor is PredictorName.OFF
         if not is_off and (not self._target.can_crop or (is_drafted and self._draft is None)):

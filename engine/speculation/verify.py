@@ -111,7 +111,7 @@ NEAR_TIE = 0.1
 class Verdict:
     """The outcome of one verification.
 
-    `next_token` stands behind the accepted ones: the correction of the first refuted token, or
+    `next_token` follows the accepted ones: the correction of the first refuted token, or
     the bonus behind a draft that was accepted whole; None where no row was there for a bonus.
     """
 

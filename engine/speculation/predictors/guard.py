@@ -25,7 +25,7 @@ ROUNDS_IN_A_ROW = 3
 """One late round is a cold cache or a long catch-up."""
 
 
-class Lateness:
+class LatencyBudget:
     """Compares the time that each round's guesses took to the plain step.
 
     A judgement needs a measured plain step; before there is one nothing is late.
@@ -45,7 +45,7 @@ class Lateness:
         self._elapsed_s += elapsed_s
 
     def ask(self) -> None:
-        """Say that the predictor is asked for a draft in this round."""
+        """Note that the predictor is asked for a draft in this round."""
         self._is_asked = True
 
     def count_guess(self) -> None:
@@ -86,7 +86,7 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
+class DisabledPredictor:
     """A predictor that must not be used, and why."""
 
     title: str
@@ -118,7 +118,7 @@ class GuardedPredictor:
         self.name = name
         self._inner = inner
         self._n_vocab = n_vocab
-        self._lateness = Lateness(plain_step)
+        self._latency = LatencyBudget(plain_step)
         self._asked_at: float | None = None
         self._fault_on_leaving: EngineError | None = None
 
@@ -135,7 +135,7 @@ class GuardedPredictor:
             PredictorError: the predictor raised.
         """
         self._fault_on_leaving = None
-        self._lateness.start()
+        self._latency.start()
         self._call("reset", lambda: self._inner.reset(tuple(history)))
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -147,7 +147,7 @@ class GuardedPredictor:
         if self._fault_on_leaving is not None:
             raise self._fault_on_leaving
         self._call("commit", lambda: self._inner.commit(tuple(tokens)))
-        self._lateness.end_round()
+        self._latency.end_round()
 
     def propose(self) -> Iterator[DraftToken]:
         """The guesses that are ones.
@@ -156,12 +156,12 @@ class GuardedPredictor:
             PredictorError: the predictor raised, or proposed what is no token of the model.
             DecodeAborted: the reply was cancelled.
         """
-        self._lateness.ask()
+        self._latency.ask()
         guesses = self._call("propose", lambda: iter(self._inner.propose()))
         try:
             while (guess := self._call("propose", lambda: next(guesses, None))) is not None:
                 checked = checked_guess(guess, self._n_vocab)
-                self._lateness.count_guess()
+                self._latency.count_guess()
                 yield checked
         finally:
             self._leave(guesses)
@@ -194,7 +194,7 @@ class GuardedPredictor:
             raise _fault(what, error) from error
         finally:
             self._asked_at = None
-            self._lateness.spent(monotonic() - asked_at)
+            self._latency.spent(monotonic() - asked_at)
 
 
 @contextmanager

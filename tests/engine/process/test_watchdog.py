@@ -14,8 +14,8 @@ def test_a_predictor_that_is_at_work_too_long_is_barred() -> None:
     assert hang_of(Busy("lookup", LIMIT_S), LIMIT_S) is None
     hang = hang_of(Busy("lookup", LIMIT_S + 1), LIMIT_S)
     assert hang is not None
-    assert hang.barred is not None
-    assert hang.barred.title == "lookup"
+    assert hang.disabled_predictor is not None
+    assert hang.disabled_predictor.title == "lookup"
     assert "16 s" in hang.message
 
 
@@ -27,11 +27,11 @@ def test_a_draft_model_may_read_a_long_chat(name: str) -> None:
 
 @pytest.mark.parametrize("predictor", sorted(set(PredictorName) - {PredictorName.CUSTOM}))
 def test_silence_is_not_blamed_on_our_own_predictors(predictor: PredictorName) -> None:
-    assert hang_in_silence(SpeculationSettings(predictor), LIMIT_S).barred is None
+    assert hang_in_silence(SpeculationSettings(predictor), LIMIT_S).disabled_predictor is None
 
 
 def test_silence_is_blamed_on_a_plugin() -> None:
     settings = SpeculationSettings(PredictorName.CUSTOM, custom_predictor="mine")
-    barred = hang_in_silence(settings, LIMIT_S).barred
-    assert barred is not None
-    assert barred.title == settings.predictor_title == "custom:mine"
+    disabled_predictor = hang_in_silence(settings, LIMIT_S).disabled_predictor
+    assert disabled_predictor is not None
+    assert disabled_predictor.title == settings.predictor_title == "custom:mine"

@@ -9,7 +9,7 @@ from engine.errors import PresetError
 from engine.sampling import Sampler
 from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
-from engine.speculation.predictors.guard import Barred
+from engine.speculation.predictors.guard import DisabledPredictor
 from engine.speculation.registry import Engaged, Registry
 from tests.engine.generation.test_session import request
 from tests.fakes import FakeBackend
@@ -66,7 +66,7 @@ def test_without_a_draft_model_its_predictor_is_off_with_the_reason() -> None:
 
 
 def test_what_is_barred_is_no_choice_and_is_off_with_the_reason() -> None:
-    registry = Registry(FakeBackend(), barred=Barred("lookup", "it hung"))
+    registry = Registry(FakeBackend(), disabled_predictor=DisabledPredictor("lookup", "it hung"))
     assert PredictorName.LOOKUP not in registry.names(LOOKUP)
     made = engaged(registry, LOOKUP)
     assert (made.name, made.sources, made.note) == (PredictorName.OFF, (), "it hung")
