@@ -29,7 +29,7 @@ def main() -> None:
         ["plan", str(model)],
         ["plan", str(model), "--json"],
         ["plan", str(model), "--dry-run"],
-        ["export", "balanced", str(model)],
+        ["export", str(model), "--preset", "balanced"],
     ):
         command = [str(KVCHAT), *arguments]
         seconds = timed(lambda command=command: run(command), options.runs)

@@ -27,7 +27,10 @@ COMMANDS = {
         "Write a plan as settings of llama-server and nine other programs.",
     ),
     "import": ("app.cli.import_", "Make a preset from another program's settings."),
-    "pairs": ("app.cli.pairs", "Compare the models that can draft for another, and what each brings."),
+    "pairs": (
+        "app.cli.pairs",
+        "Compare the models that can draft for another, and what each brings.",
+    ),
     "chats": ("app.cli.chats", "List, search, show, archive, delete, export and import chats."),
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),

@@ -91,7 +91,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
 
     def _verification(self) -> ComposeResult:
         speculation = self._settings.speculation
-        with Grid(id="verification"):
+        with Grid(id="choices"):
             yield Label("drafts judged by", classes="label")
             yield _choice("verification", _JUDGED, speculation.verification)
             yield Label("bonus token", classes="label")
