@@ -54,9 +54,10 @@ def test_a_full_disk_is_named_and_nothing_is_lost(store: ChatStore) -> None:
 @pytest.fixture
 def busy(path: Path) -> Iterator[tuple[ChatStore, sqlite3.Connection]]:
     """An impatient store with an open reply, and who writes the same database just now."""
-    with ChatStore(path, patience_s=0.01) as store:
+    with ChatStore(path) as store:
         chat = new_chat(store)
         reply(store, chat, ask(store, chat, None, "q"), "half")
+        store._writer.patience_s = 0.01
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         yield store, other
