@@ -13,7 +13,7 @@ from torture.plan import Journal, Plan, plan_of_environment
 
 N_FLIPPED = 64
 """Bytes of a state that are turned over, spread over all of it."""
-SOON_S = 1.5
+SOON_S = 0.7
 DEAD_PID = 2**22 + 1
 """More than any process of Linux has for a number."""
 
