@@ -33,6 +33,17 @@ NO_BYTES = 32 << 20
 COLUMNS, LINES = 80, 24
 GOOD_COLUMNS, GOOD_LINES = 120, 36
 
+BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.build")
+BUILD_TIMEOUT_S = 30.0
+TRIAL = "trial decode"
+TRIAL_TIMEOUT_S = 120.0
+TRIAL_N_CTX = 256
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+REINSTALL = (
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
+    "llama-cpp-python==0.3.36"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -193,19 +204,6 @@ def _size(*, is_terminal: bool) -> Check:
         advice = f"make it {COLUMNS}x{LINES} at least, better {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
-
-
-BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.build")
-BUILD_TIMEOUT_S = 30.0
-TRIAL = "trial decode"
-TRIAL_TIMEOUT_S = 120.0
-TRIAL_N_CTX = 256
-
-NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-REINSTALL = (
-    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
-    "llama-cpp-python==0.3.36"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
 
+ROWS_OF_PEAKS = 64
+"""Of so many logits one is compared first in a search for the largest; 16 to 128 take the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -134,10 +137,6 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(30))) * _MIX_1
     words = (words ^ (words >> np.uint64(27))) * _MIX_2
     return words ^ (words >> np.uint64(31))
-
-
-ROWS_OF_PEAKS = 64
-"""Of so many logits one is compared first in a search for the largest; 16 to 128 take the same."""
 
 
 class TokenMask(Protocol):

@@ -38,6 +38,8 @@ MARK, MAIN_MARK = 3.5, 6.0
 N_COLOURS = 8
 """Colours `--c0` to `--c7` of the page; further series begin again with another shape."""
 
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -183,9 +185,6 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> str:
         f'aria-label="{escape(title)}">'
         f'<text class="title" x="0" y="14">{escape(title)}</text>{"".join(parts)}</svg>'
     )
-
-
-TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 
 def html_report(results: Results) -> str:

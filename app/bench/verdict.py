@@ -36,6 +36,8 @@ MAY_COST_A_SET = 0.98
 NOISY = 0.1
 """Median difference of two plain runs from which the machine was not quiet enough to judge."""
 
+SECTION = "speculation"
+
 
 @dataclass(frozen=True, slots=True)
 class AutoAgainstBest:
@@ -212,9 +214,6 @@ def _against(
         ratio=geometric_mean(ratios),
         interval=bootstrap_interval(ratios),
     )
-
-
-SECTION = "speculation"
 
 
 def find_target(name: str, user_dir: Path) -> Path:

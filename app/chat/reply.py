@@ -18,6 +18,8 @@ SAVE_EVERY_S = 0.4
 N_REPLIES = 64
 """Replies of which a `SpanCache` keeps the spans."""
 
+Severity = Literal["information", "warning", "error"]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
@@ -254,9 +256,6 @@ class SpanCache:
         if "".join(span.text for span in known) == text:
             return known
         return (TokenSpan(text),)
-
-
-Severity = Literal["information", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)

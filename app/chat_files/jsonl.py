@@ -27,6 +27,12 @@ MOST_FIELDS = 1_000
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TokenId = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
+FORMAT = "kvchat-chats"
+STORED = (
+    "content", "seed", "predictor", "controller", "stats", "vocabulary_id", "token_ids",
+)  # fmt: skip
+"""Fields of a message that Markdown does not have."""
+
 
 class ChatFileError(EngineError):
     """A file of chats cannot be read or written."""
@@ -175,13 +181,6 @@ def message_values(message: StoredMessage, ids: Mapping[int, int]) -> dict[str, 
         "model_name": message.model_name,
         "finish_reason": message.finish_reason,
     }
-
-
-FORMAT = "kvchat-chats"
-STORED = (
-    "content", "seed", "predictor", "controller", "stats", "vocabulary_id", "token_ids",
-)  # fmt: skip
-"""Fields of a message that Markdown does not have."""
 
 
 class _Head(ChatLine):

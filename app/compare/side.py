@@ -16,6 +16,11 @@ from engine.speculation.registry import with_predictor
 
 _RULES = (ControllerName.AUTO, ControllerName.BAND, ControllerName.FIXED)
 
+SEED_BITS = 31
+"""A seed that a person may copy by hand."""
+MAX_TOKENS = 256
+"""Tokens of each reply, where the settings say no number."""
+
 
 class SideError(EngineError):
     """A side was written in a way that says nothing."""
@@ -166,12 +171,6 @@ def side_choices(
         if entry.problem is None
     ]
     return here + [choice for choice in presets if choice.side.settings.predictor in predictors]
-
-
-SEED_BITS = 31
-"""A seed that a person may copy by hand."""
-MAX_TOKENS = 256
-"""Tokens of each reply, where the settings say no number."""
 
 
 def obstacle(controller: Conversation) -> str | None:

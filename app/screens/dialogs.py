@@ -24,6 +24,8 @@ from engine.errors import EngineError
 
 Key = TypeVar("Key")
 
+ContextChoice = Literal["shift", "summarise", "branch", "stop"]
+
 
 def report(shown: Widget | App[Any], error: EngineError) -> None:
     """Show an error as a notice."""
@@ -247,9 +249,6 @@ class HelpScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self.query_one(LinesView).set_frame(hint="esc closes, arrows and page keys move")
-
-
-ContextChoice = Literal["shift", "summarise", "branch", "stop"]
 
 
 class ContextFullScreen(ModalScreen[ContextChoice]):

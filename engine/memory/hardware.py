@@ -38,6 +38,14 @@ ROW_MULTIPLES: dict[Instructions, dict[str, int]] = {
 """Types that are repacked, and of what their number of rows must be a multiple. On ARM the matrix
 products (i8mm) and vectors of 256 bits (SVE) change the layout only."""
 
+DeviceKind = Literal["gpu", "cpu"]
+ROOT = Path("/")
+UNLIMITED = 1 << 60
+"""Version 1 of control groups writes a number near 2^63 where there is no limit."""
+GPU_LIBRARIES = tuple(
+    f"libggml-{name}." for name in ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "cann")
+)
+
 
 def is_repacked(tensor: TensorInfo, instructions: Instructions) -> bool:
     """Whether a matrix is rearranged for a processor with these instructions."""
@@ -92,16 +100,6 @@ def instructions_of(features: Set[str], *, is_arm: bool) -> Instructions:
     if "avx2" not in features:
         return "none"
     return "avx512" if "avx512f" in features else "avx2"
-
-
-DeviceKind = Literal["gpu", "cpu"]
-
-ROOT = Path("/")
-UNLIMITED = 1 << 60
-"""Version 1 of control groups writes a number near 2^63 where there is no limit."""
-GPU_LIBRARIES = tuple(
-    f"libggml-{name}." for name in ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "cann")
-)
 
 
 @dataclass(frozen=True, slots=True)

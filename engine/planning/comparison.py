@@ -11,6 +11,11 @@ from engine.memory.terms import DeviceEstimate, TermKind
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Plan, Setup, Verdict, verdict_of
 
+TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
+STEPS = (
+    512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -105,12 +110,6 @@ def _device(a: DeviceEstimate | None, b: DeviceEstimate | None) -> ComparedDevic
 
 def _nbytes(device: DeviceEstimate | None, kind: TermKind) -> int:
     return 0 if device is None else device.term(kind).nbytes
-
-
-TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
-STEPS = (
-    512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

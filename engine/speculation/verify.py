@@ -23,6 +23,13 @@ from engine.backends.base import Logits, Sequence
 from engine.configuration import Verification
 from engine.sampling import Choice, Distribution, Sampler, certain
 
+NEAR_TIE = 0.1
+"""Lead, in logits, under which a row of a batch may say what it would not say alone."""
+LADDER = (2, 3, 4, 5, 8, 9, 16, 17)
+"""Rows that are tried: kernels change their way at powers of two."""
+CELLS = 256
+"""llama.cpp counts the cells of a cache in such blocks when it chooses its kernels."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnDraft:
@@ -101,10 +108,6 @@ def _inner_acceptance(share: float, target: Distribution, draft: Distribution) -
     whole = float(left) + 1.0 - share
     # 0/0: draft and target agree wholly here, so the next prefix passes for certain.
     return float(left) / whole if whole > 0.0 else 0.0
-
-
-NEAR_TIE = 0.1
-"""Lead, in logits, under which a row of a batch may say what it would not say alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +302,6 @@ def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
     if window is None:
         return line
     return line[-window:] if window else ()
-
-
-LADDER = (2, 3, 4, 5, 8, 9, 16, 17)
-"""Rows that are tried: kernels change their way at powers of two."""
-
-
-CELLS = 256
-"""llama.cpp counts the cells of a cache in such blocks when it chooses its kernels."""
 
 
 class Exactness:
