@@ -46,8 +46,8 @@ def _terms(device: DeviceEstimate) -> Answer:
         kind.value: {
             "nbytes": term.nbytes,
             "source": term.source.value,
-            "low_bytes": term.low_bytes,
-            "high_bytes": term.high_bytes,
+            "low_bytes": term.range[0],
+            "high_bytes": term.range[1],
         }
         for kind, term in device.terms.items()
     }

@@ -89,8 +89,8 @@ def compared(
     rows = []
     for each, measured in zip(gpus, free, strict=True):
         terms = each.terms.values()
-        low = sum(term.nbytes if term.low_bytes is None else term.low_bytes for term in terms)
-        high = sum(term.nbytes if term.high_bytes is None else term.high_bytes for term in terms)
+        low = sum(term.range[0] for term in terms)
+        high = sum(term.range[1] for term in terms)
         gpu = each.device.name
         rows.append(Compared(name, case, gpu, each.total_bytes, low, high, measured))
     return rows

@@ -282,9 +282,7 @@ def device_lines(
 def source_text(term: Term) -> str:
     """The sign of the source and, of an estimate, the least and the most it may be."""
     sign = SIGNS[term.source]
-    if term.low_bytes is None or term.high_bytes is None:
-        return f"{sign} {term.source}"
-    return f"{sign} {size_range(term.low_bytes, term.high_bytes)}"
+    return f"{sign} {size_range(*term.bounds) if term.bounds else term.source}"
 
 
 def size_range(low: int, high: int) -> str:

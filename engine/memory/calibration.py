@@ -136,17 +136,10 @@ def _calibrated_device(device: DeviceEstimate, known: Calibrations) -> DeviceEst
 
 
 def _scaled(term: Term, factor: float) -> Term:
-    def scale(nbytes: int | None) -> int | None:
-        return None if nbytes is None else round(nbytes * factor)
-
     note = f"{term.note}, times {factor:g} by a log of this card".removeprefix(", ")
-    return Term(
-        round(term.nbytes * factor),
-        term.source,
-        note,
-        scale(term.low_bytes),
-        scale(term.high_bytes),
-    )
+    low, high = term.range
+    scaled = (round(low * factor), round(high * factor)) if term.bounds else None
+    return Term(round(term.nbytes * factor), term.source, note, scaled)
 
 
 def read_calibrations(path: Path) -> dict[str, Calibration]:

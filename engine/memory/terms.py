@@ -50,9 +50,13 @@ class Term:
     nbytes: int
     source: Source
     note: str = ""
-    low_bytes: int | None = None
-    """Least that an estimate may turn out to be; None where the number is exact or measured."""
-    high_bytes: int | None = None
+    bounds: Bounds | None = None
+    """What an estimate may turn out to be; None where the number is exact or measured."""
+
+    @property
+    def range(self) -> Bounds:
+        """The least and the most: twice the number where it is sure."""
+        return self.bounds or (self.nbytes, self.nbytes)
 
 
 NOTHING = Term(0, Source.EXACT)
@@ -114,15 +118,12 @@ class Ledger:
         low, high = bounds or (nbytes, nbytes)
         before = self._terms[device].get(kind)
         if before is not None:
-            low += before.nbytes if before.low_bytes is None else before.low_bytes
-            high += before.nbytes if before.high_bytes is None else before.high_bytes
+            low, high = low + before.range[0], high + before.range[1]
             nbytes += before.nbytes
             source = max(source, before.source, key=list(Source).index)
             note = "; ".join(filter(None, dict.fromkeys((before.note, note))))
-        is_range = low != high
-        self._terms[device][kind] = Term(
-            nbytes, source, note, low if is_range else None, high if is_range else None
-        )
+        spread = None if low == high else (low, high)
+        self._terms[device][kind] = Term(nbytes, source, note, spread)
 
     def add_overhead(self, target: Target) -> None:
         """Add what each process and GPU context takes beyond llama.cpp's buffers."""

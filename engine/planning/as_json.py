@@ -2,7 +2,7 @@
 
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
-from engine.memory.terms import DeviceEstimate, Term, TermKind
+from engine.memory.terms import DeviceEstimate, TermKind
 from engine.planning.comparison import Cell, CostTable, cost_table
 from engine.planning.fit import FitResult
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
@@ -43,7 +43,7 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "free_memory_bytes": device.device.free_bytes,
         **{name: term.nbytes for name, term in terms.items()},
         "source": {name: str(term.source) for name, term in terms.items()},
-        "range": {name: _range(term) for name, term in terms.items()},
+        "range": {name: list(term.range) for name, term in terms.items()},
         "note": {name: term.note for name, term in terms.items() if term.note},
         "total_bytes": device.total_bytes,
         "shared_bytes": device.shared_bytes,
@@ -51,13 +51,6 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
         "fits": plan.device_verdict(device) is Verdict.FITS,
         "verdict": str(plan.device_verdict(device)),
     }
-
-
-def _range(term: Term) -> list[int]:
-    """The least and the most that a number may be: twice the same where it is sure."""
-    low = term.nbytes if term.low_bytes is None else term.low_bytes
-    high = term.nbytes if term.high_bytes is None else term.high_bytes
-    return [low, high]
 
 
 def _table(table: CostTable) -> dict[str, object]:

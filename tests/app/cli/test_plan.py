@@ -56,7 +56,7 @@ def test_json_has_ranges_table_and_what_ifs(
         assert set(device["range"]) == set(TERMS)
         for name, (low, high) in device["range"].items():
             assert low <= device[name] <= high
-            assert (low < high) <= (device["source"][name] == "estimated")
+            assert (low < high) == (device["source"][name] == "estimated")
     table = found["table"]
     assert isinstance(table, dict)
     cells = [cell for row in table["rows"] for cell in row["cells"]]

@@ -15,3 +15,11 @@ def test_keys_stand_with_what_they_do_and_their_id() -> None:
     assert shown[0] == "here"
     assert shown[1].split() == ["f5", "Switches", "speculation-predictor"]
     assert all(width_of(line) <= 60 for line in help_lines(sections, 60))
+
+
+def test_a_blank_line_parts_the_sections_and_the_glossary() -> None:
+    key = KeyHelp("f5", "Switches")
+    sections = [KeySection("here", (key,)), KeySection("anywhere", (key, key))]
+    shown = [plain(line) for line in help_lines(sections, 90)]
+    blank = [index for index, line in enumerate(shown) if not line]
+    assert [shown[index + 1] for index in blank] == ["anywhere", "what the words mean"]

@@ -25,7 +25,7 @@ from tests.engine.planning.models import DENSE, planned
 
 
 def test_an_estimate_shows_its_range_and_an_exact_number_its_word() -> None:
-    assert source_text(Term(100 * MIB, Source.ESTIMATED, "", 80 * MIB, 120 * MIB)) == (
+    assert source_text(Term(100 * MIB, Source.ESTIMATED, "", (80 * MIB, 120 * MIB))) == (
         "~ 80\N{EN DASH}120 MiB"
     )
     assert source_text(Term(100 * MIB, Source.ESTIMATED)) == "~ estimated"

@@ -131,3 +131,13 @@ async def test_columns_end_before_the_scroll_bar() -> None:
         strip = app.list.content_strip(0, app.list.outer_size.width - 4)
         assert strip.text.rstrip().endswith("end")
         assert len(strip.text.rstrip()) == width
+
+
+async def test_a_list_as_high_as_its_rows_grows_and_shrinks_with_them() -> None:
+    app = Lists()
+    async with app.run_test(size=(30, 12)) as pilot:
+        app.list.styles.height = "auto"
+        for n_rows in (2, 5, 1):
+            app.list.show_rows([row(str(i)) for i in range(n_rows)])
+            await pilot.pause()
+            assert app.list.size.height == n_rows

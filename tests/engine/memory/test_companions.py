@@ -69,7 +69,7 @@ def test_a_projector_lies_on_the_first_gpu_with_the_graph_of_an_image(projector:
     off = planned(Companions(projector=projector), **path, mmproj_offload=False)
     assert held(off, TermKind.PROJECTOR) == [0, 8000 * 4 + graph]
     term = found.devices[0].term(TermKind.PROJECTOR)
-    assert term.low_bytes == 8000 * 4 + round(0.4 * graph)
+    assert term.range[0] == 8000 * 4 + round(0.4 * graph)
 
 
 def test_small_images_have_fewer_patches(projector: GgufFile) -> None:

@@ -170,10 +170,10 @@ def test_estimates_come_with_a_range_and_exact_numbers_without() -> None:
     (gpu, cpu) = planned("qwen3-30b-a3b", GPU).devices
     graph, weights = gpu.term(TermKind.COMPUTE), gpu.term(TermKind.WEIGHTS)
     holes = 3 * 512 * 2048 * 4 + MIB
-    assert graph.low_bytes == round(0.8 * graph.nbytes) - holes
-    assert graph.high_bytes == round(1.2 * graph.nbytes) + holes
-    assert (weights.low_bytes, weights.high_bytes) == (None, None)
-    assert cpu.term(TermKind.OVERHEAD).low_bytes is not None
+    assert graph.bounds == (round(0.8 * graph.nbytes) - holes, round(1.2 * graph.nbytes) + holes)
+    assert weights.bounds is None
+    assert weights.range == (weights.nbytes, weights.nbytes)
+    assert cpu.term(TermKind.OVERHEAD).bounds is not None
 
 
 @pytest.mark.parametrize(

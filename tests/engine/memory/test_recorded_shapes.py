@@ -46,8 +46,7 @@ def configuration_of(record: dict[str, dict[str, object]]) -> Configuration:
 
 def is_in_range(device: DeviceEstimate, nbytes: int) -> bool:
     term = device.term(TermKind.COMPUTE)
-    low = term.nbytes if term.low_bytes is None else term.low_bytes
-    high = term.nbytes if term.high_bytes is None else term.high_bytes
+    low, high = term.range
     return low - PADDING_BYTES <= nbytes <= high + PADDING_BYTES
 
 
