@@ -54,11 +54,13 @@ from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
 from engine.process.watchdog import BuildMemory
+from engine.quality.records import read_report, report_json
 from engine.speculation.cost_profile import CostMemory
 from engine.speculation.costs import CostProfile
 from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.presets.programs import test_imported_files as imports
+from tests.engine.quality.made_reports import made_report
 from tests.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
 from tests.gguf_files import header, llama_values, write
 from tests.hostile_seeds import (
@@ -227,6 +229,14 @@ def _results_seed() -> bytes:
     path = _file(b"", "results.json")
     write_results(path, made_results.results(made_results.record({"a": [1.1]}), policies=["a"]))
     return path.read_bytes()
+
+
+def _quality(data: bytes) -> Iterator[str]:
+    report = read_report(_file(data, "quality.json"))
+    yield f"{report.subject.model}{report.started}{report.n_tokens}{report.allows_verdict}"
+    yield from (text.name for text in report.texts)
+    for each in report.measurements:
+        yield f"{each.kind}{each.cost and each.cost.held_per_token}{each.scores.kl_mean.value + 1}"
 
 
 # --- what kvchat keeps ---
@@ -438,6 +448,7 @@ READERS = [
     _texts("database of chats", _store, _store_seed, share=0.1),
     _texts("prompts of a benchmark", _prompts, PROMPTS),
     _texts("results of a benchmark", _results, _results_seed),
+    _texts("report of cache quality", _quality, lambda: report_json(made_report()).encode()),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
     _texts("calibrations", _calibrations, _calibrations_seed),
