@@ -181,7 +181,7 @@ def configure(
     return replace(
         configuration,
         n_threads=configuration.n_threads or settings.engine.n_threads,
-        use_extra_buffers=settings.engine.use_extra_buffers,
+        use_extra_buffers=configuration.use_extra_buffers and settings.engine.use_extra_buffers,
     )
 
 

@@ -278,6 +278,11 @@ class EngineSettings:
     """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
     n_threads: Annotated[int, Bounds(ge=1, le=1024)] | None = None
     """Threads while decoding; None is one per physical core."""
+    n_threads_batch: Annotated[int, Bounds(ge=1, le=1024)] | None = None
+    """Threads while a prompt is read; None is as many as while decoding."""
+    use_mmap: bool = True
+    """Whether weights in main memory are mapped from the file, else read into memory of their own.
+    """
     use_extra_buffers: bool = True
     """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
     speculation: SpeculationSettings = SpeculationSettings()

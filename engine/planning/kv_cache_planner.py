@@ -46,7 +46,7 @@ DEFAULT_N_CTX = 4096
 NO_MODEL = Path()
 SETTINGS = (
     "n_ctx", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attention", "n_slots", "kv_unified",
-    "swa_full", "offload_kqv", "n_gpu_layers", "n_cpu_moe", "n_threads",
+    "swa_full", "offload_kqv", "n_gpu_layers", "n_cpu_moe", "n_threads", "n_threads_batch",
 )  # fmt: skip
 """The fields of `Configuration` that a script changes."""
 LAYERS = ("n_gpu_layers", "n_cpu_moe")

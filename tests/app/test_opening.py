@@ -1,5 +1,6 @@
 """Who drafts when a model is opened."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,17 @@ def test_context_and_threads_that_were_asked_for_stand_over_the_rules(home: Path
 def test_where_there_is_no_model_it_says_how_to_get_one(home: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="kvchat models install-starter"):
         open_model(ModelRequest(), Settings())
+
+
+def test_a_preset_keeps_weights_out_of_repacked_buffers_as_the_settings_do(home: Path) -> None:
+    drafting_model(home / "models" / "m.gguf", 1)
+    paths.presets_dir().mkdir(parents=True, exist_ok=True)
+    own = paths.presets_dir() / "own.toml"
+    own.write_text('name = "own"\nmodel = "m"\nuse_extra_buffers = false\n')
+    plain = Settings.model_validate({"engine": {"use_extra_buffers": False}})
+    request = ModelRequest("m")
+    assert not open_model(
+        replace(request, preset="own"), Settings()
+    ).configuration.use_extra_buffers
+    assert not open_model(request, plain).configuration.use_extra_buffers
+    assert open_model(request, Settings()).configuration.use_extra_buffers

@@ -245,7 +245,8 @@ def _open_context(
     batched = replace(configuration, n_batch=configuration.n_batch_of_kvchat)
     params = context_parameters(batched, n_rows)
     n_threads = configuration.n_threads or psutil.cpu_count(logical=False) or 1
-    params.n_threads = params.n_threads_batch = n_threads
+    params.n_threads = n_threads
+    params.n_threads_batch = configuration.n_threads_batch or n_threads
     context = llama_cpp.llama_init_from_model(model, params)
     if context is None:
         llama_cpp.llama_model_free(model)

@@ -17,6 +17,8 @@ from engine.model.ggml_types import TYPE_NUMBERS
 ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
 FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
+LOAD_AUTO, LOAD_UNMAPPED = -1, 0
+"""`llama_load_mode`: `auto` maps the file unless a device cannot have that."""
 SCALE = 1.0
 """Of every adapter."""
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
@@ -38,6 +40,7 @@ class ModelParameters:
         params.split_mode = SPLIT_MODES[configuration.split_mode]
         params.main_gpu = configuration.main_gpu if _gpus() else 0
         params.use_extra_bufts = configuration.use_extra_buffers
+        params.load_mode = LOAD_AUTO if configuration.use_mmap else LOAD_UNMAPPED
         self._split = _shares(configuration.tensor_split)
         if self._split is not None:
             params.tensor_split = ctypes.cast(self._split, ctypes.POINTER(ctypes.c_float))

@@ -61,6 +61,8 @@ _CONSEQUENCES = {
     "n_slots": "it answers one request after the other",
     "kv_unified": "and has one slot",
     "use_extra_buffers": "and weights may be repacked",
+    "n_threads_batch": "and reads prompts with the threads that it decodes with",
+    "use_mmap": "and it decides whether the file is mapped",
 }
 
 

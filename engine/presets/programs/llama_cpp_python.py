@@ -47,6 +47,7 @@ DEFAULTS: Data = {"n_ctx": 2048, "n_batch": 512, "n_ubatch": 512, "n_gpu_layers"
 _FIELDS: Mapping[str, str] = {
     "n_ctx": "n_ctx", "n_batch": "n_batch", "n_ubatch": "n_ubatch", "main_gpu": "main_gpu",
     "offload_kqv": "offload_kqv", "n_threads": "n_threads",
+    "n_threads_batch": "n_threads_batch", "use_mmap": "use_mmap",
 }  # fmt: skip
 """Settings that are written as a preset has them."""
 _NO_NEWS = frozenset({"model_alias", "logits_all", "chat_format"})
@@ -118,6 +119,7 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
         "main_gpu": configuration.main_gpu,
         "tensor_split": list(configuration.tensor_split) or None,
         "offload_kqv": configuration.offload_kqv,
+        "use_mmap": configuration.use_mmap,
         "flash_attn": configuration.flash_attention != "off",
         "type_k": TYPE_NUMBERS[configuration.type_k],
         "type_v": TYPE_NUMBERS[configuration.type_v],
@@ -126,6 +128,8 @@ def _model(configuration: Configuration, alias: str) -> dict[str, object]:
     }
     if configuration.n_threads is not None:
         settings["n_threads"] = configuration.n_threads
+    if configuration.n_threads_batch is not None:
+        settings["n_threads_batch"] = configuration.n_threads_batch
     if configuration.lora_paths:
         settings["lora_path"] = writable(str(configuration.lora_paths[0]))
     if configuration.mmproj_path is not None:

@@ -52,6 +52,9 @@ PROGRAM = "llama-server"
 SUBCOMMANDS = ("serve", "server")
 """`llama serve` is llama-server under llama.cpp's one binary."""
 DEFAULT_SLOTS = 4
+UNMAPPED = "none"
+LOAD_MODES = ("auto", "mmap", UNMAPPED)
+"""Values of `--load-mode` that a preset can say."""
 DEFAULT_SAMPLING: Data = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 _NO_PROGRAM = re.compile(r"-|\w+\+?=|$")
@@ -202,6 +205,8 @@ def _context(configuration: Configuration) -> Iterator[Pair]:
         yield "swa_full", "on"
     if configuration.n_threads is not None:
         yield "n_threads", str(configuration.n_threads)
+    if configuration.n_threads_batch is not None:
+        yield "n_threads_batch", str(configuration.n_threads_batch)
 
 
 def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
@@ -223,6 +228,8 @@ def _placement(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
         yield "offload_kqv", "off"
     if not configuration.use_extra_buffers:
         yield "use_extra_buffers", "off"
+    if not configuration.use_mmap:
+        yield ("load_mode", UNMAPPED) if flags.name == "current" else ("use_mmap", "off")
 
 
 def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
@@ -335,9 +342,10 @@ def _read_context(reading: Reading) -> None:
     n_batch = _at_least_one(reading, "n_batch", "--batch-size", 2048)
     n_ubatch = _at_least_one(reading, "n_ubatch", "--ubatch-size", 512)
     reading.data.update(n_batch=n_batch, n_ubatch=min(n_ubatch, n_batch))
-    n_threads = reading.count("n_threads")
-    if n_threads is not None and n_threads > 0:
-        reading.data["n_threads"] = n_threads
+    for key in ("n_threads", "n_threads_batch"):
+        n_threads = reading.count(key)
+        if n_threads is not None and n_threads > 0:
+            reading.data[key] = n_threads
 
 
 def _at_least_one(reading: Reading, key: str, flag: str, default: int) -> int:
@@ -389,6 +397,10 @@ def _read_placement(reading: Reading) -> None:
     if split := reading.text("tensor_split"):
         data["tensor_split"] = _shares(split, reading)
     data["use_extra_buffers"] = is_on(reading.text("use_extra_buffers") or "on")
+    mode = reading.text("load_mode")
+    data["use_mmap"] = is_on(reading.text("use_mmap") or "on") and mode != UNMAPPED
+    if mode not in (None, *LOAD_MODES):
+        reading.left_out.append(f"--load-mode {mode} (kvchat maps the file, or reads it)")
 
 
 def _read_experts(reading: Reading) -> None:

@@ -47,6 +47,7 @@ _PLAIN: Mapping[str, str] = {
     f"{_LOAD}numParallelSessions": "n_slots",
     f"{_LOAD}useUnifiedKvCache": "kv_unified",
     f"{_LLAMA}cpuThreadPoolSize": "n_threads",
+    f"{_LLAMA}tryMmap": "use_mmap",
 }
 """Fields that are written as a preset has them; none where the value is None."""
 _TYPES: Mapping[str, str] = {
@@ -81,6 +82,7 @@ _CONSEQUENCES = {
     "mmproj_path": "it takes the projector that lies beside the model",
     "lora_paths": "and loads the model without them",
     "use_extra_buffers": "and weights may be repacked",
+    "n_threads_batch": "and reads prompts with the threads that it decodes with",
 }
 
 
@@ -250,7 +252,7 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
         yield "flash_attention is auto: LM Studio has on and off, and gets on"
     yield from _layer_remarks(request)
     yield from _gpu_remarks(configuration)
-    if sampling.repetition_window != 64 and sampling.repetition_penalty != 1:
+    if sampling.repetition_window != 64:
         yield f"repetition_window is {sampling.repetition_window}: LM Studio keeps its own"
     yield from no_lookup(configuration, PROGRAM)
     yield from idle_draft(configuration, PROGRAM)

@@ -70,6 +70,8 @@ _CONSEQUENCES = {
     "tensor_overrides": "and every tensor lies with its layer",
     "mmproj_offload": "and the projector goes to a GPU",
     "use_extra_buffers": "and weights may be repacked",
+    "n_threads_batch": "and reads prompts with the threads that it decodes with",
+    "use_mmap": "and it decides whether the file is mapped",
 }
 
 _FROM = re.compile(r"\s*(?:#.*\n\s*)*from[ \t]+\S", re.IGNORECASE)

@@ -10,7 +10,12 @@ import pytest
 
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.backends.llama_cpp.parameters import ModelParameters, context_parameters
+from engine.backends.llama_cpp.parameters import (
+    LOAD_AUTO,
+    LOAD_UNMAPPED,
+    ModelParameters,
+    context_parameters,
+)
 from engine.configuration import Configuration, TensorOverride
 from engine.errors import ModelLoadError
 from tests.engine.backends.test_llama_cpp import settings
@@ -108,6 +113,7 @@ def test_every_setting_of_a_configuration_reaches_llama_cpp(starter_path: Path) 
         n_gpu_layers=7,
         split_mode="none",
         use_extra_buffers=False,
+        use_mmap=False,
     )
     context = context_parameters(odd, n_rows=20, n_rollback=4)
     assert (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max) == (768, 96, 48, 3)
@@ -116,6 +122,8 @@ def test_every_setting_of_a_configuration_reaches_llama_cpp(starter_path: Path) 
     assert (context.kv_unified, context.swa_full, context.offload_kqv) == (True, True, False)
     model = ModelParameters(odd).params
     assert (model.n_gpu_layers, model.split_mode, model.use_extra_bufts) == (7, 0, False)
+    assert model.load_mode == LOAD_UNMAPPED
     whole = ModelParameters(Configuration(starter_path, 256)).params
     assert (whole.split_mode, whole.use_extra_bufts) == (1, True)
+    assert whole.load_mode == LOAD_AUTO
     assert whole.n_gpu_layers >= 1000

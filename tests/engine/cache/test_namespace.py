@@ -56,7 +56,8 @@ def test_what_changes_the_numbers_makes_another_namespace(
     [
         {"n_ctx": 4096},
         {"n_batch": 512, "n_ubatch": 64},
-        {"n_threads": 3},
+        {"n_threads": 3, "n_threads_batch": 4},
+        {"use_mmap": False},
         {"n_gpu_layers": 7},
         {"kv_unified": True},
         {"sampling": SamplingSettings(temperature=1.0)},

@@ -68,6 +68,8 @@ def configurations(draw: st.DrawFn) -> Configuration:
         mmproj_path=draw(st.none() | PATHS),
         lora_paths=tuple(draw(st.lists(PATHS, max_size=2))),
         n_threads=draw(st.none() | st.integers(1, 64)),
+        n_threads_batch=draw(st.none() | st.integers(1, 64)),
+        use_mmap=draw(st.booleans()),
         n_mtp_draft=draw(st.just(0) | st.integers(0, 16)),
         use_extra_buffers=draw(st.booleans()),
         draft=draft if predictor is PredictorName.DRAFT else None,

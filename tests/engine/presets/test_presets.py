@@ -154,7 +154,9 @@ def test_every_choice_is_an_argument() -> None:
         swa_full=True,
         offload_kqv=False,
         use_extra_buffers=False,
+        use_mmap=False,
         n_threads=4,
+        n_threads_batch=8,
         flash_attention="on",
         n_gpu_layers=12,
     )
@@ -164,6 +166,7 @@ def test_every_choice_is_an_argument() -> None:
     assert pairs["--cache-type-k"] == "q8_0"
     assert pairs["--n-gpu-layers"] == "12"
     assert pairs["--fit"] == "off"
+    assert (pairs["--threads-batch"], pairs["--load-mode"]) == ("8", "none")
     assert pairs["--spec-type"] == "ngram-simple"
     assert {"--kv-unified", "--swa-full", "--no-kv-offload", "--no-repack"} <= set(given)
     assert "'/models/my model.gguf'" in command_line(configuration)
@@ -208,6 +211,8 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
         lora_paths=(Path("/models/l.gguf"),),
         n_mtp_draft=2,
         n_threads=3,
+        n_threads_batch=2,
+        use_mmap=False,
         use_extra_buffers=False,
     )
     rules = preset_of(expected, "all of them")

@@ -56,10 +56,8 @@ def test_layers_are_read_in_every_spelling(layers: str, expected: int | str) -> 
 
 
 def test_what_a_preset_has_no_place_for_is_listed_as_it_was_written() -> None:
-    found = given(
-        "llama-server -m a.gguf --host 0.0.0.0 --seed -1 --jinja --no-mmap -c 512 --moe=3"
-    )
-    assert found.left_out == ("--host 0.0.0.0", "--seed -1", "--jinja", "--no-mmap", "--moe=3")
+    found = given("llama-server -m a.gguf --host 0.0.0.0 --seed -1 --jinja --mlock -c 512 --moe=3")
+    assert found.left_out == ("--host 0.0.0.0", "--seed -1", "--jinja", "--mlock", "--moe=3")
     assert found.preset.n_ctx == 512
 
 
@@ -88,6 +86,15 @@ def test_placement_is_read() -> None:
     assert (found.mmproj, found.mmproj_offload) == ("p.gguf", False)
     assert found.lora == ("a.gguf", "b.gguf")
     assert found.swa_full
+
+
+def test_how_weights_are_loaded_is_read() -> None:
+    assert not given("-m a.gguf --load-mode none").preset.use_mmap
+    assert not given("-m a.gguf --no-mmap").preset.use_mmap
+    assert given("-m a.gguf -lm mmap").preset.use_mmap
+    locked = given("-m a.gguf -lm mlock")
+    assert locked.preset.use_mmap
+    assert any("--load-mode mlock" in each for each in locked.left_out)
 
 
 def test_adapters_are_split_at_commas_outside_quotes() -> None:

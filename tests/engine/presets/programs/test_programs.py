@@ -41,6 +41,7 @@ LM_STUDIO_SHAPES: Mapping[str, object] = {
     "llm.load.llama.autoFit": bool,
     "llm.load.llama.acceleration.offloadRatio": "ratio",
     "llm.load.llama.cpuThreadPoolSize": int,
+    "llm.load.llama.tryMmap": bool,
     "llm.load.llama.evalBatchSize": int,
     "llm.load.llama.physicalBatchSize": int,
     "llm.load.llama.flashAttention": bool,
