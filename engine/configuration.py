@@ -248,10 +248,6 @@ class TensorOverride:
 class EngineSettings:
     """How a model runs: what a preset and a configuration say in the same words."""
 
-    type_k: KVTypeName = "f16"
-    """Type of the cached keys."""
-    type_v: KVTypeName = "f16"
-    """Type of the cached values."""
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512
@@ -302,6 +298,10 @@ class Configuration(EngineSettings):
 
     model_path: Path
     n_ctx: int
+    type_k: KVTypeName = "f16"
+    """Type of the cached keys."""
+    type_v: KVTypeName = "f16"
+    """Type of the cached values."""
     n_gpu_layers: int = -1
     n_cpu_moe: int = 0
     """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""

@@ -93,8 +93,9 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from app.cli.console import SlowReading
     from app.planning import user_planner
     from engine.planning.fit import FitRequest, fit
-    from engine.planning.goals import Goal, Limits, Offload, parse_pair
+    from engine.planning.goals import Goal, Limits, Offload
     from engine.planning.planner import DEFAULT_MARGIN_BYTES
+    from engine.policy.pairs import parse_pair
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     pairs = None if kv is None else tuple(map(parse_pair, str(kv).split(",")))

@@ -240,6 +240,18 @@ def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, targe
     ledger.part(None)
 
 
+def cache_bytes(
+    model: Model, configuration: Configuration, devices: tuple[Device, ...], target: Target
+) -> int:
+    """The exact bytes of keys, values and state of all slots, the draft model's left out.
+
+    Raises:
+        PresetError: a combination that llama.cpp refuses.
+    """
+    shape = shape_for(model.architecture, configuration, target, devices)
+    return _bytes(model.architecture, shape)
+
+
 def _bytes(architecture: Architecture, shape: CacheShape) -> int:
     kv_bytes = layer_kv_bytes(architecture, shape)
     return sum(kv_bytes.values()) + sum(layer_state_bytes(architecture, shape).values())

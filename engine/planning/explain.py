@@ -10,10 +10,11 @@ from engine.memory.estimate import Estimate
 from engine.memory.kv_cache import PAD
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
-from engine.planning.goals import Goal, pair_label
+from engine.planning.goals import Goal
 from engine.planning.placements import Placement, placement_text
 from engine.planning.solve import Choice
 from engine.planning.space import Knobs, Space
+from engine.policy.pairs import is_whole, pair_label
 
 Knob = Literal["split", "placement", "kv types", "micro-batch", "draft", "context"]
 
@@ -116,7 +117,8 @@ def _why_moved(space: Space, goal: Goal, knobs: Knobs) -> str:
 def _types(space: Space, before: Knobs, after: Knobs) -> Step | None:
     finest, taken = pair_label(space.pairs[0]), pair_label(space.pairs[after.pair])
     if before == after:
-        return Step("kv types", f"the cache stays {finest}, the finest that was allowed")
+        rank = "finest that was" if is_whole(space.pairs[0]) else "quickest that is"
+        return Step("kv types", f"the cache stays {finest}, the {rank} allowed")
     gained, text = _gain(space, before, after)
     return Step("kv types", f"{taken} instead of {finest} {text}", gained)
 
@@ -176,7 +178,10 @@ def _context(space: Space, model: Model, goal: Goal, best: Choice) -> Step:
 
 def _missing(space: Space, knobs: Knobs, steps: int) -> str:
     """Which device is full, by what the next tokens would lack."""
-    estimate = space.estimate(knobs, steps + 1)
+    try:
+        estimate = space.estimate(knobs, steps + 1)
+    except PresetError as refusal:
+        return f": for {PAD} more, {refusal}"
     short = {
         d.device.name: space.margin_bytes - d.left_bytes
         for d in estimate.devices

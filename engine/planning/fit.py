@@ -62,6 +62,7 @@ def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = No
     draft = None
     if request.draft is not None:
         draft = planner.model(take_model(request.draft, planner, progress))
+    known = planner.known(model.file.path, request.machine)
     found = search(
         model,
         devices,
@@ -76,10 +77,12 @@ def fit(request: FitRequest, planner: Planner, *, progress: Progress | None = No
             sampling=SamplingRules().settings(),
         ),
         limits=request.limits,
+        known=known,
     )
     if not any(device.kind == "gpu" for device in devices):
         found = replace(found, configuration=_off_the_gpu(found.configuration))
-    return FitResult(request, model, found, _plan_of(request, model, draft, found))
+    plan = replace(_plan_of(request, model, draft, found), known=known)
+    return FitResult(request, model, found, plan)
 
 
 def _plan_of(request: FitRequest, model: Model, draft: Model | None, found: SearchResult) -> Plan:
@@ -131,6 +134,7 @@ def search_setup(
         draft=None if now.draft is None else planner.model(now.draft.model_path),
         base=now,
         limits=limits,
+        known=planner.known(now.model_path, setup.machine),
     )
     return FoundSetup(setup.with_configuration(found.configuration), found)
 

@@ -2,19 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, get_args
+from typing import Literal
 
-from engine.configuration import KVTypeName
 from engine.errors import PresetError
-
-Pair = tuple[KVTypeName, KVTypeName]
-"""Types of the cached keys and of the cached values."""
+from engine.policy.pairs import Pair
 
 DraftChoice = Literal["auto", "always", "never"]
-
-FAST_PAIRS: tuple[Pair, ...] = (("f16", "f16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"))
-"""Pairs with a kernel in a default CUDA build, the best first. bf16 weighs what f16 does, so a
-search that does not start from it gains nothing by trying it."""
 
 MICRO_BATCHES = (512, 256, 128)
 """Micro-batches from llama.cpp's default down: smaller ones free memory and read prompts slower."""
@@ -73,7 +66,10 @@ class Limits:
     max_n_ctx: int | None = None
     """Most tokens of a slot; None is what the model was trained on, more only if said here."""
     pairs: tuple[Pair, ...] | None = None
-    """Cache types to choose among, the best first; None is f16, q8_0 and q4_0, matched."""
+    """Cache types to choose among, the best first; None is those that were measured and keep the
+    gates, else f16, q8_0 and q4_0, matched."""
+    cache_bytes: int | None = None
+    """Most bytes of the cache; None is no limit."""
     offload: Offload = Offload.PARTIAL
     draft: DraftChoice = "auto"
     """Whether a draft model that is given must be used, may be, or is left out."""
@@ -91,24 +87,3 @@ class Limits:
             )
         if self.pairs == ():
             raise LimitsError("no cache type is allowed: name one, such as f16 or q8_0")
-
-
-def parse_pair(text: str) -> Pair:
-    """The pair of cache types of a text: `q8_0` for both, `q8_0/q4_0` for keys and values.
-
-    Raises:
-        PresetError: one of them is no cache type.
-    """
-    known: tuple[KVTypeName, ...] = get_args(KVTypeName)
-    names = [part.strip().lower() for part in text.split("/")]
-    found = [name for part in names for name in known if name == part]
-    if len(found) != len(names) or len(names) > 2:
-        raise PresetError(
-            f"{text!r} is no cache type: write one of {', '.join(known)}, or two as in q8_0/q4_0"
-        )
-    return found[0], found[-1]
-
-
-def pair_label(pair: Pair) -> str:
-    """The text that a pair is parsed from."""
-    return pair[0] if pair[0] == pair[1] else f"{pair[0]}/{pair[1]}"

@@ -18,6 +18,7 @@ from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
 from engine.planning.machine import PlannedMachine
+from engine.policy.known import Known, Standing
 from engine.presets.programs.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -66,6 +67,14 @@ class Plan:
     max_n_ctx: int | None
     """Largest context that fits, at most what the model was trained on; None where none fits."""
     draft: Model | None = None
+    known: Known = field(default_factory=Known)
+    """What was measured of the model's cache kinds."""
+
+    @property
+    def quality(self) -> Standing:
+        """What is known of the quality of its cache types."""
+        now = self.setup.configuration
+        return self.known.standing((now.type_k, now.type_v))
 
     @property
     def fits(self) -> bool:
@@ -160,6 +169,7 @@ class Planner:
         sources: ModelSources | None = None,
         loaded: tuple[BufferSize, ...] = (),
         calibrations: Callable[[], Calibrations] = dict,
+        quality: Callable[[Model], Known] = lambda _: Known(),
         here: tuple[Device, ...] | None = None,
         remembers: bool = False,
     ) -> None:
@@ -169,6 +179,7 @@ class Planner:
             sources: Where models are looked for by name.
             loaded: What this process's engine has allocated: another load would free it.
             calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
+            quality: What was measured of a model's cache kinds; asked once for each model.
             here: The devices of this machine; None looks for them.
             remembers: Whether estimates are kept, for a screen with a table.
         """
@@ -178,6 +189,8 @@ class Planner:
         self._files: dict[Path, GgufFile] = {}
         self._devices = {} if here is None else {PlannedMachine(): here}
         self._calibrations = lru_cache(maxsize=1)(calibrations)
+        self._quality = quality
+        self._known: dict[Path, Known] = {}
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 
     def plan(self, setup: Setup) -> Plan:
@@ -192,7 +205,23 @@ class Planner:
         limit = n_ctx_limit(model, setup)
         largest = max_n_ctx(now, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes)
         draft = None if now.draft is None else self.model(now.draft.model_path)
-        return Plan(setup, model, cost(now), largest, draft)
+        known = self.known(now.model_path, setup.machine)
+        return Plan(setup, model, cost(now), largest, draft, known)
+
+    def known(self, model_path: Path, machine: PlannedMachine) -> Known:
+        """What was measured of a model's cache kinds; rates count on the machine they are from.
+
+        Raises:
+            ModelFileError: the model cannot be read.
+        """
+        if model_path not in self._known:
+            self._known[model_path] = self._quality(self.model(model_path))
+        found = self._known[model_path]
+        return replace(found, has_rates=found.has_rates and machine.is_here)
+
+    def forget_known(self) -> None:
+        """Ask again what was measured, after a measurement."""
+        self._known.clear()
 
     def estimator(self, setup: Setup) -> Estimator:
         """The cost of other configurations for the same program and machine.

@@ -27,9 +27,19 @@ from engine.memory.hardware import Device
 from engine.memory.terms import Target
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
+from engine.planning.cache_types import (
+    choice_of_types,
+    open_types,
+    pairs_for,
+    within_budget,
+)
 from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.placements import fastest_fitting, placements
 from engine.planning.search import SearchResult, search
+from engine.planning.space import with_pair
+from engine.policy.choice import Choice
+from engine.policy.known import Known
+from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 
 TABLE_SHARE = 1 / 32
@@ -86,9 +96,35 @@ class Machine:
     target: Target = "kvchat"
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The numbers of a preset, and why its cache has the types that it left open."""
+
+    configuration: Configuration
+    choice: Choice | None = None
+    """None where the preset names both types, or leaves them to the search for a goal."""
+
+
 def resolve(
-    preset: Preset | None, model: Model, machine: Machine, *, draft: Model | None = None
+    preset: Preset | None,
+    model: Model,
+    machine: Machine,
+    *,
+    draft: Model | None = None,
+    known: Known | None = None,
 ) -> Configuration:
+    """The configuration of a preset; as `resolved`, without the reason for its cache types."""
+    return resolved(preset, model, machine, draft=draft, known=known).configuration
+
+
+def resolved(
+    preset: Preset | None,
+    model: Model,
+    machine: Machine,
+    *,
+    draft: Model | None = None,
+    known: Known | None = None,
+) -> Resolved:
     """The configuration of a preset (None: the defaults) for a model on a machine.
 
     Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
@@ -96,20 +132,76 @@ def resolve(
     to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
     user names.
 
-    A preset with a goal leaves all of that to a search (`by_goal`).
+    Cache types that are `auto` are the quickest measured ones that keep the gates and the budget
+    (`engine.policy.choice`), at a context of 8192 tokens or the one that is named. Where the model
+    does not fit with them, the next ones are tried.
+
+    A preset with a goal leaves all of that to a search (`settled_by_goal`).
 
     Raises:
         PresetError: the rules contradict each other; `DoesNotFitError` where nothing fits.
     """
-    rules = preset or Preset(name="default")
+    rules, known = preset or Preset(name="default"), known or Known()
     start = _starting_point(rules, model.file.path, draft.file.path if draft else None)
+    devices, target = machine.devices, machine.target
+    wanted = open_types(rules)
     if rules.goal is not None:
-        devices, target = machine.devices, machine.target
-        return settled_by_goal(rules, start, model, devices, target, draft)
+        return Resolved(settled_by_goal(rules, start, model, devices, target, draft, known))
+    if wanted is None:
+        return Resolved(_settled(rules, start, model, machine, draft))
+    usual = with_n_ctx(start, _usual_n_ctx(rules, model))
+    choice = choice_of_types(wanted, usual, model, devices, target, known)
+    found = _first_that_fits(rules, start, model, machine, draft, choice)
+    if rules.n_ctx == "max":
+        found = within_budget(found, wanted.budget_bytes, model, devices, target)
+    return Resolved(found, choice)
+
+
+def _settled(
+    rules: Preset, start: Configuration, model: Model, machine: Machine, draft: Model | None
+) -> Configuration:
+    """The configuration with its layers and its context; its cache types stay."""
     cost = estimator(model, machine.devices, target=machine.target, draft=draft)
     margin = round(rules.margin_gib * GIB)
     settled = _with_gpu_layers(rules, start, model, machine, cost, margin)
     return _with_context(rules, settled, model, cost, margin)
+
+
+def _usual_n_ctx(rules: Preset, model: Model) -> int:
+    """The context that is named, else the usual one: cache types are chosen for it."""
+    if isinstance(rules.n_ctx, int):
+        return rules.n_ctx
+    return min(model.architecture.n_ctx_train, AUTO_N_CTX) * rules.n_slots
+
+
+def _first_that_fits(
+    rules: Preset,
+    start: Configuration,
+    model: Model,
+    machine: Machine,
+    draft: Model | None,
+    choice: Choice,
+) -> Configuration:
+    """The best types with which the wanted context fits; else those with the longest one."""
+    cost = estimator(model, machine.devices, target=machine.target, draft=draft)
+    wanted, margin = _usual_n_ctx(rules, model), round(rules.margin_gib * GIB)
+    longest: Configuration | None = None
+    refusal: DoesNotFitError | None = None
+    for candidate in choice.accepted:
+        typed = with_pair(start, candidate.pair)
+        try:
+            found = _settled(rules, typed, model, machine, draft)
+        except DoesNotFitError as error:
+            refusal = error
+            continue
+        if found.n_ctx >= wanted and cost(found).fits(margin):
+            return found
+        if longest is None or found.n_ctx > longest.n_ctx:
+            longest = found
+    if longest is None:
+        assert refusal is not None
+        raise refusal
+    return longest
 
 
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
@@ -126,6 +218,8 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         model_path=path,
         n_ctx=LEAST_N_CTX,
         **rules.shared(),
+        type_k=_pair(rules)[0],
+        type_v=_pair(rules)[1],
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
         lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
@@ -223,6 +317,7 @@ def settled_by_goal(
     devices: tuple[Device, ...],
     target: Target,
     draft: Model | None,
+    known: Known | None = None,
 ) -> Configuration:
     """The best configuration for a preset's goal, with what the preset fixes left as it is.
 
@@ -244,7 +339,8 @@ def settled_by_goal(
             margin_bytes=round(rules.margin_gib * GIB),
             draft=draft,
             base=start,
-            limits=_limits(rules, least, has_draft=draft is not None),
+            limits=_limits(rules, least, known, has_draft=draft is not None),
+            known=known,
         )
 
     try:
@@ -286,16 +382,29 @@ def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
     return tuple(ram if device.kind == "cpu" else device for device in used)
 
 
-def _limits(rules: Preset, least: int | None, *, has_draft: bool) -> Limits:
+def _limits(rules: Preset, least: int | None, known: Known | None, *, has_draft: bool) -> Limits:
     said = rules.model_fields_set
     most = None
     if isinstance(rules.n_ctx, int):
         least = most = -(-rules.n_ctx // rules.n_slots)
+    wanted = open_types(rules)
+    pairs: tuple[Pair, ...] | None = None
+    if wanted is not None:
+        pairs = pairs_for(wanted, known or Known())
+    elif said & {"type_k", "type_v"}:
+        pairs = (_pair(rules),)
     return Limits(
         min_n_ctx=least,
         max_n_ctx=most,
-        pairs=((rules.type_k, rules.type_v),) if said & {"type_k", "type_v"} else None,
+        pairs=pairs,
+        cache_bytes=None if wanted is None else wanted.budget_bytes,
         offload=Offload.NONE if rules.n_gpu_layers == "all" else Offload.PARTIAL,
         draft="always" if has_draft else "auto",
         can_shrink_batches="n_ubatch" not in said,
     )
+
+
+def _pair(rules: Preset) -> Pair:
+    """The types of a preset, f16 where they are open."""
+    type_k, type_v = rules.type_k, rules.type_v
+    return "f16" if type_k == "auto" else type_k, "f16" if type_v == "auto" else type_v

@@ -12,21 +12,21 @@ from engine.memory.terms import Target
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model
 from engine.model.vocabulary import check_headers
+from engine.planning.cache_types import budgeted
 from engine.planning.explain import Alternative, Step, alternatives, split_step, steps_to
 from engine.planning.goals import (
     BALANCED_N_CTX,
-    FAST_PAIRS,
     MICRO_BATCHES,
     USUAL_LEAST_N_CTX,
     Goal,
     Limits,
     Offload,
-    Pair,
-    pair_label,
 )
 from engine.planning.placements import placements
 from engine.planning.solve import best_shared
 from engine.planning.space import Space
+from engine.policy.known import Known, Standing
+from engine.policy.pairs import FAST_PAIRS, WHOLE, Pair, is_whole, pair_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class SearchResult:
     """What else fits, each better in something."""
     warnings: tuple[str, ...]
     """What the user should know before loading it."""
+    quality: Standing
+    """What is known of the cache types' quality on this model, and from where."""
 
 
 def search(
@@ -55,13 +57,15 @@ def search(
     companions: Companions | None = None,
     base: Configuration | None = None,
     limits: Limits | None = None,
+    known: Known | None = None,
 ) -> SearchResult:
     """The best configuration of a model for a goal that fits the free memory of each device.
 
     It chooses context, cache types, layers and experts in main memory, micro-batch and the use of
     `draft`, a model that could draft for this one. Everything else stays as in `base`, whose other
     files are `companions`. Contexts end at what the model was trained on unless `limits` say
-    otherwise.
+    otherwise. Where cache kinds of the model were measured, as `known` says, only those that keep
+    the gates are chosen among, and their figures weigh them; else the order for all models does.
 
     Raises:
         DoesNotFitError: nothing that the limits allow fits; says what is short on which device.
@@ -72,19 +76,24 @@ def search(
     _check(devices, margin_bytes)
     if draft is not None:
         check_headers(model.file, draft.file)
-    limits = limits or Limits()
+    limits, known = limits or Limits(), known or Known()
     start = _start(model, base, draft)
     n_slots = start.n_slots if target == "llama-server" else 1
+    pairs = _pairs(model, start, devices, limits, known)
+    if goal is Goal.SPEED and limits.pairs is None:
+        pairs = known.quickest_first(pairs)
+    cost = estimator(model, devices, target=target, draft=draft, companions=companions)
     space = Space(
         start,
-        estimator(model, devices, target=target, draft=draft, companions=companions),
+        budgeted(cost, limits.cache_bytes),
         placements=placements(model, devices, limits.offload),
-        pairs=_pairs(model, start, devices, limits),
+        pairs=pairs,
         micro_batches=_micro_batches(start, limits),
         drafts=_drafts(draft, limits),
         margin_bytes=margin_bytes,
         n_ctx_range=_n_ctx_range(model, goal, limits, n_slots),
         n_slots=n_slots,
+        pair_costs=known.costs(pairs),
     )
     shared, best = best_shared(space, model, goal, limits.offload)
     if best is None:
@@ -99,6 +108,7 @@ def search(
         (*split, *steps_to(shared, model, goal, best)),
         alternatives(shared, model, best),
         estimate.warnings,
+        known.standing((estimate.configuration.type_k, estimate.configuration.type_v)),
     )
 
 
@@ -117,18 +127,23 @@ def _start(model: Model, base: Configuration | None, draft: Model | None) -> Con
 
 
 def _pairs(
-    model: Model, start: Configuration, devices: tuple[Device, ...], limits: Limits
+    model: Model,
+    start: Configuration,
+    devices: tuple[Device, ...],
+    limits: Limits,
+    known: Known,
 ) -> tuple[Pair, ...]:
     """The cache types to choose among: no quantised one where CUDA has no kernel for it."""
     if limits.pairs is not None:
         return limits.pairs
-    whole: Pair = FAST_PAIRS[0]
-    if start.type_k == start.type_v == "bf16":
-        whole = ("bf16", "bf16")
+    whole: Pair = ("bf16", "bf16") if start.type_k == start.type_v == "bf16" else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
     if has_gpu and not has_cuda_kernel(model.architecture):
         return (whole,)
-    return (whole, *FAST_PAIRS[1:])
+    if not known.has_verdict:
+        return (whole, *FAST_PAIRS[1:])
+    measured = [pair for pair in known.allowed() if not has_gpu or pair in FAST_PAIRS]
+    return (whole, *(pair for pair in measured if not is_whole(pair)))
 
 
 def _micro_batches(start: Configuration, limits: Limits) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import NamedTuple
 
-from engine.configuration import Configuration, KVTypeName, PredictorName
+from engine.configuration import Configuration, PredictorName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, with_n_ctx
-from engine.memory.kv_cache import PAD
+from engine.memory.kv_cache import PAD, is_quantized
 from engine.memory.terms import TermKind
-from engine.planning.goals import Goal, Pair
+from engine.planning.goals import Goal
 from engine.planning.placements import Placement
+from engine.policy.pairs import Pair, guessed_cost
 
 
 class Room(NamedTuple):
@@ -55,11 +56,14 @@ class Space:
         margin_bytes: int,
         n_ctx_range: tuple[int, int],
         n_slots: int = 1,
+        pair_costs: tuple[float, ...] | None = None,
     ) -> None:
+        """Take the choices of each knob; the costs of pairs are guessed where none are given."""
         self.base, self.cost = base, cost
         self.placements, self.pairs, self.drafts = placements, pairs, drafts
         self.micro_batches, self.margin_bytes = micro_batches, margin_bytes
         self.n_slots = n_slots
+        self.pair_costs = pair_costs or tuple(map(guessed_cost, pairs))
         least, self.limit = n_ctx_range
         self.least = -(-least // PAD)
         self.most = max(self.least, -(-self.limit // PAD))
@@ -78,6 +82,7 @@ class Space:
             margin_bytes=self.margin_bytes,
             n_ctx_range=(self.least * PAD, self.limit),
             n_slots=self.n_slots,
+            pair_costs=self.pair_costs,
         )
 
     def choices(self) -> list[Knobs]:
@@ -91,18 +96,14 @@ class Space:
 
     def configuration(self, knobs: Knobs, steps: int) -> Configuration:
         """The configuration of a choice at a context of `steps` times 256 tokens."""
-        placement, (type_k, type_v) = self.placements[knobs.placement], self.pairs[knobs.pair]
+        placement = self.placements[knobs.placement]
         base = self.base
-        flash = base.flash_attention
         chosen = replace(
-            base,
-            type_k=type_k,
-            type_v=type_v,
+            with_pair(base, self.pairs[knobs.pair]),
             n_batch=max(base.n_batch, knobs.n_ubatch),
             n_ubatch=knobs.n_ubatch,
             n_gpu_layers=placement.n_gpu_layers,
             n_cpu_moe=placement.n_cpu_moe,
-            flash_attention="on" if flash == "auto" and type_v not in FLOATS else flash,
         )
         if base.draft is not None:
             drafting = PredictorName.DRAFT if knobs.with_draft else PredictorName.SUFFIX
@@ -203,7 +204,18 @@ class Space:
 
 LYING = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
 """What moves with the layers."""
-FLOATS = ("f32", "f16", "bf16")
+
+
+def with_pair(configuration: Configuration, pair: Pair) -> Configuration:
+    """The configuration with a pair of cache types; packed values take flash attention along."""
+    flash = configuration.flash_attention
+    needs_flash = flash == "auto" and is_quantized(pair[1])
+    return replace(
+        configuration,
+        type_k=pair[0],
+        type_v=pair[1],
+        flash_attention="on" if needs_flash else flash,
+    )
 
 
 def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
@@ -218,16 +230,6 @@ def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
             low = middle + 1
     return low
 
-
-COARSENESS: dict[KVTypeName, float] = {
-    "f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.1, "q5_1": 0.5, "q5_0": 0.6, "q4_1": 0.9,
-    "iq4_nl": 0.9, "q4_0": 1.0,
-}  # fmt: skip
-"""What a cache type costs the balanced goal, in halvings of the context: 8 bits are as good as
-free, 4 bits must at least double the context."""
-
-KEY_SHARE = 2 / 3
-"""Weight of the keys in a pair: they suffer more from few bits than values do."""
 
 DRAFT_GAIN = 0.5
 """What a draft model gains the balanced goal, in doublings: 1.4 times the speed."""
@@ -282,12 +284,7 @@ def cost_of(space: Space, knobs: Knobs) -> float:
     halvings = log2(space.micro_batches[0] / knobs.n_ubatch)
     return (
         space.placements[knobs.placement].slowness
-        + coarseness(space.pairs[knobs.pair])
+        + space.pair_costs[knobs.pair]
         + halvings * SMALL_BATCH_COST
         - (DRAFT_GAIN if knobs.with_draft else 0.0)
     )
-
-
-def coarseness(pair: Pair) -> float:
-    """What a pair of cache types costs, in halvings of the context."""
-    return KEY_SHARE * COARSENESS[pair[0]] + (1 - KEY_SHARE) * COARSENESS[pair[1]]

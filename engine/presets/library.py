@@ -135,6 +135,8 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         "name": name,
         "model": str(configuration.model_path),
         "n_ctx": configuration.n_ctx,
+        "type_k": configuration.type_k,
+        "type_v": configuration.type_v,
         "n_gpu_layers": _layers(configuration.n_gpu_layers),
         "n_cpu_moe": _layers(configuration.n_cpu_moe),
         "mmproj": None if configuration.mmproj_path is None else str(configuration.mmproj_path),

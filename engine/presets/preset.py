@@ -69,6 +69,13 @@ class Preset(_Strict, EngineSettings, frozen=True):
     """What shall be best; a search then settles context, cache types and layers not given here."""
     n_ctx: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
+    type_k: KVTypeName | Literal["auto"] = "f16"
+    """Type of the cached keys; `auto` is the quickest of those that keep the gates on the texts
+    that `kvchat cache-quality` measured, and takes `type_v` along where that is not given."""
+    type_v: KVTypeName | Literal["auto"] = "f16"
+    """Type of the cached values; as `type_k`."""
+    kv_budget_gib: Annotated[Gib, Field(gt=0)] | None = None
+    """Most memory that the cache may take; types that are not given are `auto` with it."""
     n_gpu_layers: Count | Literal["auto", "all"] = "auto"
     """Layers on the GPU, the output counting as one; `auto` is as many as fit."""
     n_cpu_moe: Count | Literal["all"] = 0

@@ -7,10 +7,11 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.architecture import Model
-from engine.planning.goals import FAST_PAIRS, Goal, Offload
+from engine.planning.goals import Goal, Offload
 from engine.planning.placements import Placement, placements
 from engine.planning.search import SearchResult, search
 from engine.planning.space import SPEED_TOLERANCE
+from engine.policy.pairs import FAST_PAIRS
 from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
 
 MARGIN = 512 * MIB

@@ -5,13 +5,18 @@ import pytest
 
 from engine.configuration import Configuration, PredictorName
 from engine.errors import HardwareError, IncompatiblePairError, PresetError
-from engine.memory.estimate import Companions, DoesNotFitError
+from engine.memory.estimate import Companions, DoesNotFitError, cache_bytes
 from engine.memory.hardware import Device
+from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
-from engine.planning.goals import Goal, Limits, Offload, parse_pair
+from engine.planning.goals import Goal, Limits, Offload
 from engine.planning.search import SearchResult, search
+from engine.policy.choice import Basis
+from engine.policy.known import Known
+from engine.policy.pairs import parse_pair
 from tests.engine.planning.shapes import RAM, dense_model, gpu, moe_model
+from tests.engine.policy.reports import report
 
 MARGIN = 512 * MIB
 
@@ -270,3 +275,64 @@ def test_unified_memory_holds_both_sides_at_once(model_8b: Model) -> None:
     assert together.estimate.total_bytes <= 9 * GIB - MARGIN
     more = search(model_8b, apart, Goal.QUALITY, target="kvchat", margin_bytes=MARGIN)
     assert more.configuration.n_ctx > together.configuration.n_ctx
+
+
+# --- with what was measured ---
+
+Q8, Q4 = parse_pair("q8_0"), parse_pair("q4_0")
+
+
+def types_of(result: SearchResult) -> tuple[str, str]:
+    return result.configuration.type_k, result.configuration.type_v
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_no_goal_takes_a_kind_that_broke_a_gate_on_this_model(small: Model, goal: Goal) -> None:
+    known = Known(report({Q8: 0.4, Q4: 0.5}))
+    for gib in (2, 3, 4, 8):
+        result = found(small, gib, goal, known=known)
+        assert types_of(result) == ("f16", "f16")
+        assert result.quality.basis is Basis.MEASURED
+
+
+def test_a_kind_that_keeps_the_gates_buys_context_where_the_guess_would_not_take_it(
+    small: Model,
+) -> None:
+    guessed = found(small, 2, Goal.BALANCED)
+    good = found(small, 2, Goal.BALANCED, known=Known(report({Q8: 0.00001, Q4: 0.0001})))
+    assert types_of(good) == Q4
+    assert types_of(guessed) != Q4
+    assert guessed.quality.basis is Basis.GUESSED
+
+
+def test_the_finest_by_measure_comes_first_for_quality(small: Model) -> None:
+    mixed = parse_pair("q8_0/q5_1")
+    known = Known(report({mixed: 0.002, Q8: 0.001}))
+    with_budget = Limits(cache_bytes=160 * MIB)
+    result = found(small, None, Goal.QUALITY, known=known, limits=with_budget)
+    assert types_of(result) == Q8
+
+
+def test_for_speed_the_measured_rates_order_the_kinds_of_this_machine(small: Model) -> None:
+    rates = report({Q8: 0.002}, {Q8: 90.0})
+    assert types_of(found(small, None, Goal.SPEED, known=Known(rates))) == ("f16", "f16")
+    here = found(small, None, Goal.SPEED, known=Known(rates, has_rates=True))
+    assert types_of(here) == Q8
+    assert any("quickest that is allowed" in step.text for step in here.steps)
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_the_cache_of_no_goal_is_over_its_budget(small: Model, goal: Goal) -> None:
+    for budget in (64 * MIB, 256 * MIB, 1 * GIB):
+        limits = Limits(min_n_ctx=256, cache_bytes=budget)
+        result = found(small, 8, goal, limits=limits)
+        kinds = (TermKind.KV, TermKind.STATE)
+        held = sum(d.term(kind).nbytes for d in result.estimate.devices for kind in kinds)
+        assert held <= budget
+        devices = tuple(d.device for d in result.estimate.devices)
+        assert held == cache_bytes(small, result.configuration, devices, "llama-server")
+
+
+def test_a_budget_that_nothing_keeps_is_told_with_the_smallest_cache(small: Model) -> None:
+    with pytest.raises(PresetError, match=r"its budget is 1 MiB"):
+        found(small, 8, Goal.CONTEXT, limits=Limits(cache_bytes=MIB))

@@ -12,10 +12,11 @@ from engine.memory.estimate import estimator
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
-from engine.planning.goals import FAST_PAIRS, Goal, Offload
+from engine.planning.goals import Goal, Offload
 from engine.planning.placements import placements
 from engine.planning.solve import Choice, best_choice
 from engine.planning.space import Knobs, Space, last_as_fast, rank
+from engine.policy.pairs import FAST_PAIRS
 from tests.engine.planning.shapes import dense_model, gpu, moe_model
 
 SMALL = {"n_layers": 4, "d_hidden": 512, "d_feed_forward": 2048, "n_heads": 8, "n_kv_heads": 8,

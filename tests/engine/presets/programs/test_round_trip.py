@@ -202,6 +202,8 @@ def configuration_of(preset: Preset, like: Configuration) -> Configuration:
     return replace(
         like,
         **preset.shared(),
+        type_k=preset.type_k,  # type: ignore[arg-type]  # an import never leaves it open
+        type_v=preset.type_v,  # type: ignore[arg-type]
         n_ctx=preset.n_ctx if isinstance(preset.n_ctx, int) else like.n_ctx,
         n_gpu_layers=layers.get(str(preset.n_gpu_layers), preset.n_gpu_layers),
         n_cpu_moe=layers.get(str(preset.n_cpu_moe), preset.n_cpu_moe),

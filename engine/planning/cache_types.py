@@ -1,0 +1,156 @@
+"""Cache types that a preset leaves open: chosen by what was measured, within a budget."""
+
+from dataclasses import dataclass
+
+from engine.configuration import Configuration, KVTypeName
+from engine.errors import PresetError
+from engine.memory.estimate import Estimate, Estimator, cache_bytes, with_n_ctx
+from engine.memory.hardware import Device
+from engine.memory.kv_cache import KV_TYPES, PAD
+from engine.memory.terms import Target, TermKind
+from engine.memory.units import GIB, format_bytes
+from engine.model.architecture import Model
+from engine.planning.space import bisect, with_pair
+from engine.policy.choice import Choice, Wish, choose
+from engine.policy.known import Known
+from engine.policy.pairs import FAST_PAIRS, Pair
+from engine.policy.sentence import verdict
+from engine.presets.preset import Preset
+
+MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTypes:
+    """The types that a preset leaves open, and what may be chosen for them."""
+
+    type_k: KVTypeName | None
+    """Type of the keys where it is given; None is open."""
+    type_v: KVTypeName | None
+    budget_bytes: int | None
+
+    def wish(self, n_ctx: int) -> Wish:
+        """What is wished for with so many tokens of a slot."""
+        return Wish(n_ctx, self.budget_bytes, self.type_k, self.type_v)
+
+
+def open_types(rules: Preset) -> OpenTypes | None:
+    """What a preset leaves open of the cache; None where it names both types.
+
+    `auto` takes the type that is not given along, and so does a budget.
+
+    Raises:
+        PresetError: there is a budget, and no type is open.
+    """
+    said = rules.model_fields_set
+    is_auto = "auto" in (rules.type_k, rules.type_v)
+    if not is_auto and rules.kv_budget_gib is None:
+        return None
+    type_k = _given(rules.type_k, is_said="type_k" in said)
+    type_v = _given(rules.type_v, is_said="type_v" in said)
+    if type_k is not None and type_v is not None:
+        raise PresetError(
+            f"the cache has a budget, and its types are given as {type_k} and {type_v}: leave out "
+            "the budget, or write auto for one of them"
+        )
+    budget = rules.kv_budget_gib
+    return OpenTypes(type_k, type_v, None if budget is None else round(budget * GIB))
+
+
+def _given(name: str, *, is_said: bool) -> KVTypeName | None:
+    return next((each for each in KV_TYPES if each == name), None) if is_said else None
+
+
+def pairs_for(wanted: OpenTypes, known: Known) -> tuple[Pair, ...] | None:
+    """The pairs that a search may choose among; None leaves all to it, where no type is given.
+
+    Raises:
+        PresetError: what was measured allows none with the given type.
+    """
+    if wanted.type_k is None and wanted.type_v is None:
+        return None
+    wish = wanted.wish(PAD)
+    if known.has_verdict:
+        allowed = tuple(filter(wish.allows, known.allowed()))
+        if not allowed:
+            given = f"keys of {wanted.type_k}" if wanted.type_k else f"values of {wanted.type_v}"
+            raise PresetError(
+                f"no measured cache kind with {given} keeps the gates: write auto for both types"
+            )
+        return allowed
+    return tuple(dict.fromkeys((wanted.type_k or k, wanted.type_v or v) for k, v in FAST_PAIRS))
+
+
+def choice_of_types(
+    wanted: OpenTypes,
+    start: Configuration,
+    model: Model,
+    devices: tuple[Device, ...],
+    target: Target,
+    known: Known,
+) -> Choice:
+    """The cache kind for a configuration's context, by exact bytes and what was measured.
+
+    Raises:
+        BudgetError: nothing that may be chosen is within the budget.
+    """
+
+    def size(pair: Pair) -> int:
+        return cache_bytes(model, with_pair(start, pair), devices, target)
+
+    n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
+    return choose(known.report, wanted.wish(n_ctx), known.gates, size)
+
+
+def within_budget(
+    configuration: Configuration,
+    budget_bytes: int | None,
+    model: Model,
+    devices: tuple[Device, ...],
+    target: Target,
+) -> Configuration:
+    """The configuration with the largest context, up to its own, whose cache keeps a budget."""
+    if budget_bytes is None:
+        return configuration
+    budget = budget_bytes
+
+    def is_over(steps: int) -> bool:
+        n_ctx = min(steps * PAD, configuration.n_ctx)
+        return cache_bytes(model, with_n_ctx(configuration, n_ctx), devices, target) > budget
+
+    beyond = bisect(1, -(-configuration.n_ctx // PAD), is_over)
+    if beyond is None:
+        return configuration
+    return with_n_ctx(configuration, max(1, beyond - 1) * PAD)
+
+
+def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
+    """An estimator that refuses a cache beyond a budget, as llama.cpp refuses what it cannot do."""
+    if budget_bytes is None:
+        return cost
+    budget = budget_bytes
+
+    def estimate(configuration: Configuration) -> Estimate:
+        found = cost(configuration)
+        kinds = (TermKind.KV, TermKind.STATE)
+        nbytes = sum(device.term(kind).nbytes for device in found.devices for kind in kinds)
+        if nbytes > budget:
+            raise PresetError(
+                f"the cache takes {format_bytes(nbytes)} with {found.n_ctx:,} tokens, and its "
+                f"budget is {format_bytes(budget)}: raise that, or ask for less context"
+            )
+        return found
+
+    return estimate
+
+
+def types_text(configuration: Configuration, choice: Choice | None, known: Known) -> str:
+    """Why a configuration has its cache types, in a sentence that says what it rests on."""
+    pair = (configuration.type_k, configuration.type_v)
+    standing = known.standing(pair)
+    if choice is not None and choice.pair == pair:
+        text = verdict(known.report, choice)
+    else:
+        text = f"{configuration.type_k}/{configuration.type_v}: {standing.text}"
+    hint = f" ({MEASURE_IT})" if known.report is None else ""
+    return f"cache {standing.basis}: {text}{hint}"

@@ -1,0 +1,1 @@
+"""Which cache kind: candidates, budget, gates, speed, and the plan that is kept."""

@@ -1,0 +1,327 @@
+"""Which cache kind: candidates, then the budget, then the gates, then the quickest.
+
+Two rules make the choice steady. What is coarser in keys and values than a kind that fails has
+failed too, however lucky its figures are. And what passes is ordered by itself, not by what else
+passes. So a tighter gate keeps the choice or moves it to a kind that is not coarser.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import floor, log
+
+from engine.configuration import KVTypeName
+from engine.errors import PresetError
+from engine.memory.units import format_bytes
+from engine.policy.gates import Gates, readings, strain_of
+from engine.policy.pairs import (
+    FAST_PAIRS,
+    Pair,
+    bits_of,
+    guessed_cost,
+    is_whole,
+    pair_label,
+    pair_of,
+)
+from engine.quality.records import LEAST_TOKENS, Cost, Measurement, Report
+
+RATE_STEP = 1.05
+"""Rates within one step of this ratio are one: paired runs differ by about as much."""
+
+
+class Basis(StrEnum):
+    """What is known of a cache kind; the three are never mixed up."""
+
+    MEASURED = "measured"
+    """Its figures on this model, with this build of llama.cpp."""
+    GUESSED = "guessed"
+    """Nothing was measured on this model: the one order for all models."""
+    UNKNOWN = "unknown"
+    """Other kinds were measured on this model, and this one was not."""
+
+
+class BudgetError(PresetError):
+    """No cache kind that may be chosen is as small as was asked."""
+
+    title = "The cache is too large"
+
+
+Size = Callable[[Pair], int]
+"""Exact bytes of the cache with a pair; raises `PresetError` where llama.cpp refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a cache is chosen for."""
+
+    n_ctx: int
+    """Tokens of a slot."""
+    budget_bytes: int | None = None
+    """Most bytes of the cache; None is no limit."""
+    type_k: KVTypeName | None = None
+    """Type of the keys where it is given; None leaves it open."""
+    type_v: KVTypeName | None = None
+
+    def allows(self, pair: Pair) -> bool:
+        """Whether a pair has the types that are given."""
+        return self.type_k in (None, pair[0]) and self.type_v in (None, pair[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cache kind, what it takes, and why it may be chosen or may not."""
+
+    pair: Pair
+    nbytes: int | None = None
+    """None where llama.cpp refuses the pair."""
+    measured: Measurement | None = None
+    token_s: float | None = None
+    """Seconds for a token in the middle of the context, as measured; None where they were not."""
+    strain: float = 0.0
+    """Part of the gates' room that it uses; of a guess, its cost in halvings of the context."""
+    objections: tuple[str, ...] = ()
+    """Why it may not be chosen; empty where it may."""
+
+    @property
+    def label(self) -> str:
+        """The pair as it is typed."""
+        return pair_label(self.pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The pair to run with, and why it is that one."""
+
+    pair: Pair
+    basis: Basis
+    """Whether figures were chosen by, or the order for all models was."""
+    reason: str
+    """A sentence: why this pair and no other."""
+    accepted: tuple[Candidate, ...]
+    """What may be chosen, the best first."""
+    rejected: tuple[Candidate, ...] = ()
+    """What may not, each with its objections."""
+    notes: tuple[str, ...] = ()
+    """What the figures do not say."""
+
+    @property
+    def taken(self) -> Candidate:
+        """The candidate of the pair."""
+        return next(each for each in self.accepted if each.pair == self.pair)
+
+
+def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> Choice:
+    """The cache kind for a wish, by what was measured; by the order for all models without that.
+
+    Raises:
+        BudgetError: nothing that may be chosen is within the budget; says what would be.
+    """
+    if report is not None and has_verdict(report):
+        return _by_figures(report, wish, gates, size)
+    return _by_guess(report, wish, size)
+
+
+def has_verdict(report: Report) -> bool:
+    """Whether a report can be chosen by: there was text enough, and the reference read it."""
+    return report.allows_verdict and report.reference is not None
+
+
+def judged(report: Report, gates: Gates) -> tuple[Candidate, ...]:
+    """The reference and every kind of a report with the objections of the gates, the best first.
+
+    The best is the one that uses the least of the gates' room; no rate and no budget counts.
+    """
+    found = [_judge(pair, each, report, gates) for pair, each in _measured(report).items()]
+    failed = [each for each in found if each.objections]
+    return tuple(
+        sorted((_with_finer(each, failed) for each in found), key=lambda each: each.strain)
+    )
+
+
+def token_seconds(cost: Cost | None, depth: int) -> float | None:
+    """Seconds for a token behind so many others: attention grows evenly between two depths."""
+    if cost is None or min(cost.shallow_tps, cost.deep_tps) <= 0:
+        return None
+    shallow, deep = 1 / cost.shallow_tps, 1 / cost.deep_tps
+    span = cost.deep_depth - cost.shallow_depth
+    if span <= 0:
+        return deep
+    slope = max(0.0, deep - shallow) / span
+    return max(shallow, shallow + slope * (depth - cost.shallow_depth))
+
+
+def timed(candidate: Candidate, n_ctx: int) -> Candidate:
+    """The candidate with its seconds for a token in the middle of a context."""
+    cost = None if candidate.measured is None else candidate.measured.cost
+    return replace(candidate, token_s=token_seconds(cost, n_ctx // 2))
+
+
+def speed_order(candidate: Candidate) -> tuple[bool, int, int, float, Pair]:
+    """The quickest first; among rates of one step the smallest, then the finest.
+
+    It looks at nothing but the candidate, so that the order of two never hangs on a third.
+    """
+    step = 0 if candidate.token_s is None else floor(log(candidate.token_s) / log(RATE_STEP))
+    nbytes = candidate.nbytes or 0
+    return candidate.token_s is None, step, nbytes, candidate.strain, candidate.pair
+
+
+def is_coarser(pair: Pair, other: Pair) -> bool:
+    """Whether a pair has no more bits than another in keys and in values, and fewer in one."""
+    (k, v), (other_k, other_v) = bits_of(pair), bits_of(other)
+    return k <= other_k and v <= other_v and (k, v) != (other_k, other_v)
+
+
+# --- by figures ---
+
+
+def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
+    found = [
+        _sized(timed(each, wish.n_ctx), wish, size)
+        for each in judged(report, gates)
+        if wish.allows(each.pair)
+    ]
+    accepted = sorted((each for each in found if not each.objections), key=speed_order)
+    rejected = tuple(each for each in found if each.objections)
+    if not accepted:
+        raise BudgetError(_nothing(wish, rejected))
+    taken = accepted[0]
+    return Choice(
+        taken.pair,
+        Basis.MEASURED,
+        _why(taken, accepted, rejected),
+        tuple(accepted),
+        rejected,
+        _notes(report, taken, wish),
+    )
+
+
+def _measured(report: Report) -> dict[Pair, Measurement]:
+    """The reference and the candidates that are types of llama.cpp."""
+    found: dict[Pair, Measurement] = {}
+    reference = report.reference
+    for each in (*(() if reference is None else (reference,)), *report.candidates):
+        pair = pair_of(each.kind)
+        if pair is not None:
+            found.setdefault(pair, each)
+    return found
+
+
+def _judge(pair: Pair, found: Measurement, report: Report, gates: Gates) -> Candidate:
+    if found.role == "reference":
+        return Candidate(pair, measured=found)
+    read = readings(found, report.reference, gates)
+    objections = tuple(each.text for each in read if not each.is_kept)
+    if not found.is_complete:
+        objections = ("it was not measured to the end", *objections)
+    return Candidate(pair, measured=found, strain=strain_of(read), objections=objections)
+
+
+def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
+    """A candidate that fails with the finer kinds that do."""
+    if candidate.objections:
+        return candidate
+    finer = [each.label for each in failed if is_coarser(candidate.pair, each.pair)]
+    if not finer:
+        return candidate
+    return _refused(candidate, f"{finer[0]}, which is finer, fails")
+
+
+def _sized(candidate: Candidate, wish: Wish, size: Size) -> Candidate:
+    try:
+        nbytes = size(candidate.pair)
+    except PresetError as refusal:
+        return _refused(candidate, str(refusal))
+    candidate = replace(candidate, nbytes=nbytes)
+    if wish.budget_bytes is not None and nbytes > wish.budget_bytes:
+        over = f"{format_bytes(nbytes)} are over the budget of {format_bytes(wish.budget_bytes)}"
+        return _refused(candidate, over)
+    return candidate
+
+
+def _refused(candidate: Candidate, why: str) -> Candidate:
+    return replace(candidate, objections=(*candidate.objections, why))
+
+
+def _why(taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Candidate]) -> str:
+    packed = [each for each in accepted if not is_whole(each.pair)]
+    if is_whole(taken.pair) and not packed:
+        failed = [f"{each.label}: {each.objections[0]}" for each in rejected[:2]]
+        why = f" ({'; '.join(failed)})" if failed else ""
+        return f"{taken.label}, because no smaller type may be chosen{why}"
+    if taken.token_s is None:
+        return f"{taken.label} is the smallest of those that pass; no rate was measured"
+    if len(accepted) == 1:
+        return f"{taken.label} is the only one that passes, at {_rate(taken)}"
+    others = [each for each in accepted if each is not taken and each.token_s is not None]
+    if not others:
+        return f"{taken.label} is the only one that passes with a measured rate, {_rate(taken)}"
+    next_ = others[0]
+    if speed_order(next_)[1] == speed_order(taken)[1]:
+        return (
+            f"{taken.label} is the smallest of the quickest that pass: {_rate(taken)}, "
+            f"{next_.label} {_rate(next_)}"
+        )
+    return (
+        f"{taken.label} is the quickest that passes: {_rate(taken)}, {next_.label} {_rate(next_)}"
+    )
+
+
+def _rate(candidate: Candidate) -> str:
+    return f"{1 / (candidate.token_s or 1):.3g} tokens/s"
+
+
+def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
+    """Why nothing may be chosen: the smallest that keeps the gates, or what the others fail."""
+    sizes = [
+        (each.nbytes, each.label)
+        for each in rejected
+        if each.nbytes is not None and len(each.objections) == 1
+        and wish.budget_bytes is not None and each.nbytes > wish.budget_bytes
+    ]  # fmt: skip
+    smallest = min(sizes, default=None)
+    if smallest is None or wish.budget_bytes is None:
+        listed = "; ".join(f"{each.label}: {each.objections[0]}" for each in rejected[:4])
+        return f"no cache type may be chosen ({listed}): leave the other of keys and values open"
+    nbytes, label = smallest
+    tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
+    shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
+    return (
+        f"no cache type that may be chosen takes {format_bytes(wish.budget_bytes)} or less with "
+        f"{wish.n_ctx:,} tokens: the smallest, {label}, takes {format_bytes(nbytes)}. Ask for "
+        f"{shorter}, or a budget of {format_bytes(nbytes)}"
+    )
+
+
+def _notes(report: Report, taken: Candidate, wish: Wish) -> tuple[str, ...]:
+    """What the figures leave open for this wish."""
+    notes = []
+    longest = report.subject.n_ctx
+    if not is_whole(taken.pair) and wish.n_ctx > 2 * longest:
+        notes.append(
+            f"no text was longer than {longest:,} tokens, and the context has {wish.n_ctx:,}: "
+            "measure a longer one with --text"
+        )
+    return tuple(notes)
+
+
+# --- by the order for all models ---
+
+
+def _by_guess(report: Report | None, wish: Wish, size: Size) -> Choice:
+    given = [(wish.type_k or k, wish.type_v or v) for k, v in FAST_PAIRS]
+    found = [
+        _sized(Candidate(pair, strain=guessed_cost(pair)), wish, size)
+        for pair in dict.fromkeys(given)
+    ]
+    accepted = sorted((e for e in found if not e.objections), key=lambda each: each.strain)
+    rejected = tuple(each for each in found if each.objections)
+    if not accepted:
+        raise BudgetError(_nothing(wish, rejected))
+    taken = accepted[0]
+    why = "nothing was measured on this model"
+    if report is not None:
+        why = f"only {report.n_tokens:,} tokens were measured, and a verdict needs {LEAST_TOKENS:,}"
+    limit = "" if not rejected else f", the finest within the limits: {rejected[0].objections[0]}"
+    reason = f"{taken.label} is a guess{limit}; {why}"
+    return Choice(taken.pair, Basis.GUESSED, reason, tuple(accepted), rejected)

@@ -1,0 +1,194 @@
+"""The gates: how much a cache kind may lose on the measured text to be chosen.
+
+A gate is about a loss: 0 is what the reference has, more is worse. What is held against it is the
+unfavourable end of the figure's interval, over all texts and over the worst sort of text, because
+the loss of a kind lies in long documents and tool calls rather than in chat. Of the gates' room a
+kind may use `headroom`: texts that nobody measured differ from those that were.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated
+
+from engine.configuration import STRICT, Bounds
+from engine.quality.records import POSITIONS, Answers, Figure, Measurement, Part, position_name
+from engine.quality.records import n_right as counted
+
+LONG_FROM = 8192
+"""Tokens from which a position is one of a long context."""
+LEAST_PART = 1000
+"""Rows of a sort of text, or a range of positions, that a gate is held against by itself."""
+LEAST_TAIL = 8000
+"""Rows from which a sort of text has a 99.9 % of its own: eight rows lie beyond it."""
+LEAST_QUESTIONS = 5
+"""Questions that the reference must have got right for the loss of some to say anything."""
+
+Loss = Annotated[float, Bounds(ge=0, le=100)]
+Share = Annotated[float, Bounds(ge=0, le=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """The limits of what a chosen cache kind may lose, each a setting of its own."""
+
+    __pydantic_config__ = STRICT
+
+    max_nll_delta: Loss = 0.02
+    """Nats that a token of the text may get less likely: 0.02 is a fiftieth of its probability,
+    less than what lies between neighbouring quantisations of the weights. Of all texts together."""
+    max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 1.02
+    """Perplexity over that of the reference, of the worst sort of text: 2 % is what a 4-bit cache
+    with rotation costs good models five times over (+0.22 to 0.4 %), and models that it breaks
+    leave far behind (13.5 became 47.8)."""
+    max_mean_kl: Loss = 0.03
+    """Mean KL in nats: the families that bear a q8_0 cache have below 0.04 with it, and those that
+    do not 0.1 and more."""
+    max_p999_kl: Loss = 1.5
+    """KL in nats of the worst token in a thousand: with 1.5, the token that the reference gave
+    nearly all of its probability may keep less than a quarter of it."""
+    min_same_top: Share = 0.95
+    """Share of tokens whose likeliest continuation is the same: a reply of 20 tokens may part once
+    from that of the reference; models that a type breaks have 0.68 to 0.75."""
+    max_needle_loss: Share = 0.1
+    """Share of the needles that the reference found and that may be lost: one of ten, which
+    rounding alone takes at a near tie."""
+    max_reasoning_loss: Share = 0.1
+    """The same of problems that were solved: the needle is blind to what breaks them."""
+    max_long_kl: Loss = 0.05
+    """Mean KL in nats from 8,192 tokens on, where errors of all keys before have come together;
+    where no text was so long, of the farthest range that there is."""
+    headroom: Annotated[float, Bounds(gt=0, le=1)] = 0.7
+    """Share of each gate's room that a kind may use on the measured texts: the rest is for texts
+    that were not measured. Questions are counted, so theirs is used whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateReading:
+    """A loss beside its gate."""
+
+    gate: str
+    """Name of the setting."""
+    loss: float
+    room: float
+    """The most that the loss may be, the headroom taken off."""
+    text: str
+    """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the loss is within its room; a loss that is no number is not."""
+        return isfinite(self.loss) and self.loss <= self.room
+
+    @property
+    def strain(self) -> float:
+        """The part of the room that is used: 0 loses nothing, above 1 fails."""
+        if self.loss <= 0:
+            return 0.0
+        return self.loss / self.room if self.room > 0 else float("inf")
+
+
+def readings(
+    found: Measurement, reference: Measurement | None, gates: Gates
+) -> tuple[GateReading, ...]:
+    """Every gate that the measurement of a kind can be held against, with its loss.
+
+    Questions count where the reference answered enough of them.
+    """
+    return (*_scores(found, gates), *_long(found, gates), *_questions(found, reference, gates))
+
+
+def strain_of(readings_: tuple[GateReading, ...]) -> float:
+    """The largest part that is used of any gate's room."""
+    return max((each.strain for each in readings_), default=0.0)
+
+
+def _scores(found: Measurement, gates: Gates) -> Iterator[GateReading]:
+    share = gates.headroom
+    whole = ("", found.scores)
+    parts = [(f" on {p.name}", p.scores) for p in found.by_text if p.scores.n_tokens >= LEAST_PART]
+    parts = [whole, *parts] if len(found.by_text) > 1 else [whole]
+    tails = [whole, *(each for each in parts[1:] if each[1].n_tokens >= LEAST_TAIL)]
+    yield _worst(
+        "max_nll_delta", share * gates.max_nll_delta,
+        [(_high(found.scores.nll_delta), "")],
+        "text less likely by {loss:.4f} nats a token, allowed {room:.4f}",
+    )  # fmt: skip
+    yield _worst(
+        "max_perplexity_ratio", share * (gates.max_perplexity_ratio - 1),
+        [(_high(scores.perplexity_ratio) - 1, where) for where, scores in parts],
+        "perplexity {loss:+.2%}{where}, allowed {room:+.2%}",
+    )  # fmt: skip
+    yield _worst(
+        "max_mean_kl", share * gates.max_mean_kl,
+        [(_high(scores.kl_mean), where) for where, scores in parts],
+        "mean KL {loss:.4f} nats{where}, allowed {room:.4f}",
+    )  # fmt: skip
+    yield _worst(
+        "max_p999_kl", share * gates.max_p999_kl,
+        [(_high(scores.kl_p999), where) for where, scores in tails],
+        "KL of the worst token in 1,000 {loss:.3f} nats{where}, allowed {room:.3f}",
+    )  # fmt: skip
+    yield _worst(
+        "min_same_top", share * (1 - gates.min_same_top),
+        [(1 - _low(scores.same_top), where) for where, scores in parts],
+        "another likeliest token in {loss:.1%}{where}, allowed {room:.1%}",
+    )  # fmt: skip
+
+
+def _long(found: Measurement, gates: Gates) -> Iterator[GateReading]:
+    parts = farthest(found)
+    if parts:
+        yield _worst(
+            "max_long_kl", gates.headroom * gates.max_long_kl,
+            [(_high(part.scores.kl_mean), f" at {part.name}") for part in parts],
+            "mean KL {loss:.4f} nats{where} tokens, allowed {room:.4f}",
+        )  # fmt: skip
+
+
+def farthest(found: Measurement) -> tuple[Part, ...]:
+    """The ranges of positions of a long context; where there is none, the last that was read."""
+    enough = {p.name: p for p in found.by_position if p.scores.n_tokens >= LEAST_PART}
+    names = [(start, position_name(start)) for start in POSITIONS]
+    ordered = [(start, enough[name]) for start, name in names if name in enough]
+    return tuple(part for start, part in ordered if start >= LONG_FROM) or tuple(
+        part for _, part in ordered[-1:]
+    )
+
+
+def _questions(
+    found: Measurement, reference: Measurement | None, gates: Gates
+) -> Iterator[GateReading]:
+    if reference is None:
+        return
+    for gate, limit, name, asked, known in (
+        ("max_needle_loss", gates.max_needle_loss, "needles", found.needle, reference.needle),
+        ("max_reasoning_loss", gates.max_reasoning_loss, "problems", found.reasoning,
+         reference.reasoning),
+    ):  # fmt: skip
+        lost = _lost(asked, known)
+        if lost is not None:
+            text = f"{{loss:.0%}} of the {name} lost, allowed {{room:.0%}}"
+            yield _worst(gate, limit, [(lost, "")], text)
+
+
+def _lost(found: tuple[Answers, ...], known: tuple[Answers, ...]) -> float | None:
+    """Share of what the reference got right that is lost in sum; None where it says nothing."""
+    right, asked = counted(found)
+    right_before, asked_before = counted(known)
+    if right_before < LEAST_QUESTIONS or asked != asked_before:
+        return None
+    return max(0.0, (right_before - right) / right_before)
+
+
+def _worst(gate: str, room: float, losses: list[tuple[float, str]], text: str) -> GateReading:
+    loss, where = max(losses, key=lambda each: each[0])
+    return GateReading(gate, loss, room, text.format(loss=loss, room=room, where=where))
+
+
+def _high(figure: Figure) -> float:
+    return figure.value if figure.high is None else max(figure.high, figure.value)
+
+
+def _low(figure: Figure) -> float:
+    return figure.value if figure.low is None else min(figure.low, figure.value)

@@ -1,0 +1,119 @@
+"""What is known of the cache kinds of one model, for whoever plans with it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.policy.choice import Basis, Candidate, has_verdict, judged, speed_order, timed
+from engine.policy.gates import Gates
+from engine.policy.pairs import COARSENESS, Pair, guessed_cost, is_whole, pair_label
+from engine.quality.records import LEAST_TOKENS, Report
+
+MOST_COST = 8.0
+"""Halvings of the context that a pair beyond every gate costs at most: what a user named is still
+ordered by its figures."""
+USUAL_N_CTX = 8192
+"""Context that rates are compared at where none is known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one pair, and from where."""
+
+    basis: Basis
+    text: str
+    """The figures, the guess, or why there are none, without the basis."""
+    short: str
+    """The same in at most eight characters, for a table."""
+    is_kept: bool | None = None
+    """Whether it keeps the gates; None where nothing was measured to hold against them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was measured on a model with this build of llama.cpp, if anything was.
+
+    Measured figures and guesses never stand side by side: where there is a report, a kind that is
+    not in it is unknown.
+    """
+
+    report: Report | None = None
+    gates: Gates = field(default_factory=Gates)
+    has_rates: bool = False
+    """Whether the rates of the report are those of the machine that is planned for."""
+    problem: str = ""
+    """Why a kept plan is not used; empty where none is left out."""
+
+    @property
+    def candidates(self) -> dict[Pair, Candidate]:
+        """The measured pairs by what they lose, the finest first; none without a report."""
+        if self.report is None:
+            return {}
+        return {each.pair: each for each in judged(self.report, self.gates)}
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is a report that can be chosen by."""
+        return self.report is not None and has_verdict(self.report)
+
+    def standing(self, pair: Pair) -> Standing:
+        """What is known of a pair."""
+        if self.report is None:
+            return _guess(pair)
+        found = self.candidates.get(pair)
+        if found is None or found.measured is None:
+            n_kinds = len(self.candidates)
+            return Standing(Basis.UNKNOWN, f"not among the {n_kinds} kinds that were measured", "?")
+        return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
+
+    def allowed(self) -> tuple[Pair, ...]:
+        """The measured pairs that keep the gates, the finest first; empty without a verdict."""
+        if not self.has_verdict:
+            return ()
+        return tuple(pair for pair, each in self.candidates.items() if not each.objections)
+
+    def quickest_first(self, pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+        """Pairs by their measured rates; as they came where those are of another machine."""
+        known = self.candidates
+        listed = tuple(pairs)
+        if not self.has_rates or any(pair not in known for pair in listed):
+            return listed
+        return tuple(sorted(listed, key=lambda pair: speed_order(timed(known[pair], USUAL_N_CTX))))
+
+    def costs(self, pairs: Iterable[Pair]) -> tuple[float, ...]:
+        """What each pair costs, in halvings of the context: measured for all, or guessed for all.
+
+        At the gates a kind costs as much as four bits do by guess: it must double the context.
+        """
+        listed, known = tuple(pairs), self.candidates
+        is_known = all(pair in known or is_whole(pair) for pair in listed)
+        if not self.has_verdict or not is_known:
+            return tuple(map(guessed_cost, listed))
+        return tuple(
+            min(known[pair].strain, MOST_COST) if pair in known else 0.0 for pair in listed
+        )
+
+
+def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
+    assert found.measured is not None
+    if found.measured.role == "reference":
+        return Standing(Basis.MEASURED, "what the others are compared with", "whole", is_kept=True)
+    scores = found.measured.scores
+    text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
+    short = f"{scores.kl_mean.value:.4f}"
+    if not has_verdict:
+        text += f"; {n_tokens:,} tokens of {LEAST_TOKENS:,}: no verdict"
+        return Standing(Basis.MEASURED, text, short)
+    if found.objections:
+        return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, is_kept=False)
+    return Standing(Basis.MEASURED, text, short, is_kept=True)
+
+
+def _guess(pair: Pair) -> Standing:
+    if is_whole(pair):
+        return Standing(Basis.GUESSED, f"{pair_label(pair)} is taken to lose nothing", "guess")
+    cost = max(COARSENESS[pair[0]], COARSENESS[pair[1]])
+    if cost <= COARSENESS["q8_0"]:
+        text = "8 bits lose next to nothing on most models"
+    else:
+        text = "so few bits cost most models something"
+    return Standing(Basis.GUESSED, text, "guess")

@@ -1,0 +1,223 @@
+"""Plans that are kept: a report, what was chosen by it, and the figures of earlier measurements.
+
+Each is a file of its own. What its figures hang on is in its name as a digest: model, texts, build
+of llama.cpp, device, threads and settings. A file that is damaged, or is not what its name says,
+is never used, overwritten or deleted; whoever asks is told.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from engine.configuration import STRICT, Bounds
+from engine.errors import EngineError
+from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.parsing import parse_json
+from engine.policy.choice import Basis, Choice
+from engine.policy.sentence import verdict
+from engine.quality.records import CacheKind, Measurement, Name, Report, Subject
+
+VERSION: Final = 1
+MOST_EARLIER = 8
+"""Earlier measurements of one plan that are kept; the oldest go."""
+MOST_PLANS = 200
+"""Files of one model that are looked at: each is a text, a build or a device of its own."""
+IDENTITY_DIGITS = 32
+KEY_BYTES = 8
+
+Sentence = Annotated[str, Bounds(max_length=2000)]
+
+
+class PlanError(EngineError):
+    """A plan that cannot be kept or read."""
+
+    title = "The plan of the cache cannot be used"
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The figures of an earlier measurement of the same subject."""
+
+    __pydantic_config__ = STRICT
+
+    measured: Name
+    """Date and time in ISO 8601, with the offset."""
+    measurements: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """A measurement and what was chosen by it."""
+
+    __pydantic_config__ = STRICT
+
+    report: Report
+    kind: CacheKind
+    """What to run with."""
+    is_guess: bool
+    """Whether the report had too little text to choose by."""
+    sentence: Sentence
+    saved: Name
+    """Date and time of the last measurement in ISO 8601, with the offset."""
+    earlier: tuple[Earlier, ...] = ()
+    """Figures that the newest ones replaced, the newest first."""
+    version: Literal[1] = VERSION
+
+    def is_due(self, now: datetime, every_days: float) -> bool:
+        """Whether the figures are older than the interval; an interval of 0 never ends."""
+        return bool(every_days) and now - _time(self.saved) > timedelta(days=every_days)
+
+    def age_days(self, now: datetime) -> int:
+        """Whole days since the last measurement."""
+        return max(0, (now - _time(self.saved)).days)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlans:
+    """The plans of a model, the newest first, and what is wrong with other files of its name."""
+
+    plans: tuple[SavedPlan, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class PlanStore:
+    """The plans in a folder, one file each; the folder is made with the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, report: Report, choice: Choice, now: datetime | None = None) -> SavedPlan:
+        """Keep a report and what was chosen by it; figures of the same subject become earlier ones.
+
+        Raises:
+            PlanError: the file cannot be written.
+        """
+        path, before = self._place(report.subject)
+        plan = SavedPlan(
+            report,
+            CacheKind(*choice.pair),
+            choice.basis is not Basis.MEASURED,
+            verdict(report, choice),
+            (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+            () if before is None else _earlier(before, report),
+        )
+        text = json.dumps(asdict(plan), ensure_ascii=False, indent=1) + "\n"
+        try:
+            replace_file(path, [text.encode()], is_durable=True)
+        except OSError as error:
+            raise PlanError(
+                f"{path} cannot be written ({error.strerror or error}): the plan is not kept"
+            ) from error
+        return plan
+
+    def find(self, model_identity: str, build: str) -> FoundPlans:
+        """The plans of a model for a build of llama.cpp; those of other builds are named."""
+        plans, problems, others = [], [], set()
+        for path in self._paths(model_identity):
+            try:
+                plan = read_plan(path)
+            except PlanError as error:
+                problems.append(str(error))
+                continue
+            if plan.report.subject.build == build:
+                plans.append(plan)
+            else:
+                others.add(plan.report.subject.build)
+        if others and not plans:
+            problems.append(
+                f"the cache was measured with llama-cpp-python {', '.join(sorted(others))}, and "
+                f"{build} is installed: measure again with `kvchat cache-quality`"
+            )
+        plans.sort(key=lambda plan: _time(plan.saved), reverse=True)
+        return FoundPlans(tuple(plans), tuple(problems))
+
+    def _paths(self, model_identity: str) -> list[Path]:
+        pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
+        return sorted(self.folder.glob(pattern))[:MOST_PLANS] if self.folder.is_dir() else []
+
+    def _place(self, subject: Subject) -> tuple[Path, SavedPlan | None]:
+        """Where the plan of a subject goes, and the one that it replaces.
+
+        A file that cannot be read keeps its name, and the next one is taken.
+        """
+        for path in self._names(subject):
+            if not path.exists():
+                return path, None
+            try:
+                return path, read_plan(path)
+            except PlanError:
+                continue
+        raise PlanError(f"{self.folder} has too many files that are no plans: move them away")
+
+    def _names(self, subject: Subject) -> Iterator[Path]:
+        stem = plan_name(subject)
+        yield self.folder / f"{stem}.json"
+        yield from (self.folder / f"{stem}-{number}.json" for number in range(2, 10))
+
+
+def plan_name(subject: Subject) -> str:
+    """The name of a plan's file without its end: the model's identity and a digest of the rest.
+
+    What the model's file is called does not count.
+    """
+    facts = {name: value for name, value in asdict(subject).items() if name != "model"}
+    text = json.dumps(facts, sort_keys=True)
+    key = blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
+    return f"{subject.model_identity[:IDENTITY_DIGITS]}-{key}"
+
+
+def read_plan(path: Path) -> SavedPlan:
+    """The plan of a file.
+
+    Raises:
+        PlanError: it cannot be read, is damaged, or is the plan of something else.
+    """
+    try:
+        plan = _plan_of(read_text(path, limit=RECORDS_BYTES))
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"{path} is not used: it cannot be read as a plan of kvchat ({error}); move it away, "
+            "and measure again with `kvchat cache-quality`"
+        ) from error
+    if not path.stem.startswith(plan_name(plan.report.subject)):
+        raise PlanError(
+            f"{path} is not used: it is the plan of another model, text, build or machine "
+            f"({plan.report.subject.model}), and its name is not; move it away"
+        )
+    return plan
+
+
+def _plan_of(text: str) -> SavedPlan:
+    from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
+
+    data = parse_json(text)
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != VERSION:
+        raise ValueError(f"it has the version {version!r} and this kvchat reads {VERSION}")
+    try:
+        plan = TypeAdapter(SavedPlan).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"at {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    for moment in (plan.saved, *(each.measured for each in plan.earlier)):
+        _time(moment)
+    return plan
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset from UTC")
+    return found
+
+
+def _earlier(before: SavedPlan, report: Report) -> tuple[Earlier, ...]:
+    """What a new report replaces, before what was replaced already."""
+    if before.report == report:
+        return before.earlier
+    replaced = Earlier(before.saved, before.report.measurements)
+    return (replaced, *before.earlier)[:MOST_EARLIER]

@@ -1,0 +1,109 @@
+"""What a cache kind does to the text, in one sentence, by its figures alone."""
+
+from engine.policy.choice import Basis, Choice
+from engine.policy.pairs import bits_of, is_whole, pair_of
+from engine.quality.records import CacheKind, Figure, Measurement, Part, Report, n_right
+
+TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
+"""Sorts of text as a sentence calls them, where that is not the sort's own name."""
+ROUNDED_AWAY = 0.0005
+"""Nats that a sentence with three digits would show as none."""
+
+
+def sentence(report: Report, kind: CacheKind) -> str:
+    """A kind's size, its likeliest tokens, and its loss on each sort of text, in one sentence.
+
+    Such as `q8_0 K with q5_1 V: 1.9x smaller, same top token 99.6 %, nothing measurable on chat,
+    0.004 nats on long documents`.
+    """
+    found = next((e for e in (report.reference, report.find(kind)) if e and e.kind == kind), None)
+    if found is None:
+        return f"{kind_name(kind)} was not measured"
+    if found.role == "reference":
+        return f"{kind_name(kind)}: what the others are compared with"
+    parts = [_size(found, report), f"same top token {_percent(found.scores.same_top.value)}"]
+    parts += _losses(found, report)
+    lost = _needles(found, report)
+    parts += [lost] if lost else []
+    parts += [] if found.is_complete else ["not measured to the end"]
+    return f"{kind_name(kind)}: {', '.join(parts)}"
+
+
+def verdict(report: Report | None, choice: Choice) -> str:
+    """The sentence of a choice; where nothing smaller passes or it is a guess, the reason."""
+    if report is None or choice.basis is not Basis.MEASURED or is_whole(choice.pair):
+        return choice.reason
+    return sentence(report, CacheKind(*choice.pair))
+
+
+def kind_name(kind: CacheKind) -> str:
+    """`q8_0` where both are one type, else `q8_0 K with q5_1 V`."""
+    if kind.type_k == kind.type_v:
+        return kind.type_k
+    return f"{kind.type_k} K with {kind.type_v} V"
+
+
+def is_measurable(figure: Figure, noise: float) -> bool:
+    """Whether a loss is above 0, above the noise of the control, and above rounding."""
+    least = figure.value if figure.low is None else figure.low
+    return least > 0 and figure.value > max(noise, ROUNDED_AWAY)
+
+
+def _size(found: Measurement, report: Report) -> str:
+    ratio = _ratio(found, report)
+    if abs(ratio - 1) < 0.05:
+        return "as large"
+    return f"{ratio:.1f}x smaller" if ratio > 1 else f"{1 / ratio:.1f}x larger"
+
+
+def _ratio(found: Measurement, report: Report) -> float:
+    """Bytes of the reference's cache over those of the kind: as allocated, else by bits."""
+    reference = report.reference
+    if found.cost and reference and reference.cost and found.cost.kv_bytes:
+        return reference.cost.held_per_token / found.cost.held_per_token
+    pair, whole = pair_of(found.kind), pair_of(report.subject.reference)
+    return 1.0 if pair is None or whole is None else sum(bits_of(whole)) / sum(bits_of(pair))
+
+
+def _losses(found: Measurement, report: Report) -> list[str]:
+    """What is measurable of the text's likelihood, sort by sort; the worst is last."""
+    noise = {"": _noise(report.control.scores.nll_delta)} if report.control else {}
+    if report.control:
+        noise |= {p.name: _noise(p.scores.nll_delta) for p in report.control.by_text}
+    parts: tuple[tuple[str, Figure], ...] = tuple(map(_named, found.by_text))
+    if len(parts) < 2:
+        parts = (("", found.scores.nll_delta),)
+    lost = [(name, f) for name, f in parts if is_measurable(f, noise.get(name, 0.0))]
+    kept = [name for name, figure in parts if (name, figure) not in lost]
+    said = [f"nothing measurable{_on(kept)}"] if kept else []
+    ordered = sorted(lost, key=lambda each: each[1].value)
+    return said + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
+
+
+def _named(part: Part) -> tuple[str, Figure]:
+    return part.name, part.scores.nll_delta
+
+
+def _noise(figure: Figure) -> float:
+    ends = (figure.value, figure.low or 0.0, figure.high or 0.0)
+    return max(map(abs, ends))
+
+
+def _on(names: list[str]) -> str:
+    spelled = [TEXT_NAMES.get(name, name) for name in names if name]
+    if not spelled:
+        return ""
+    *others, last = spelled
+    return f" on {', '.join(others)} and {last}" if others else f" on {last}"
+
+
+def _needles(found: Measurement, report: Report) -> str:
+    right, asked = n_right(found.needle)
+    before = n_right(report.reference.needle)[0] if report.reference else 0
+    return f"{before - right} of {asked} needles lost" if right < before else ""
+
+
+def _percent(share: float) -> str:
+    """A share with one decimal, and never 100 % where one token differs."""
+    text = f"{100 * share:.1f} %"
+    return "99.9 %" if share < 1 and text == "100.0 %" else text

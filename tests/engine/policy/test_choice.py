@@ -1,0 +1,195 @@
+"""The choice of a cache kind: what holds for any figures, and the reasons in words."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import PresetError
+from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose, is_coarser, token_seconds
+from engine.policy.gates import Gates
+from engine.policy.pairs import Pair, bits_of
+from engine.quality.records import CacheKind, Report
+from tests.engine.policy.reports import Q4, Q8, WHOLE, cost, measured, report
+
+PAIRS: tuple[Pair, ...] = (
+    Q8, Q4, ("q8_0", "q5_1"), ("q8_0", "q4_0"), ("f16", "q4_0"), ("q5_1", "q5_1"), ("q4_0", "q8_0"),
+)  # fmt: skip
+N_CTX = 4096
+
+
+def size(pair: Pair) -> int:
+    return round(N_CTX * 1024 * sum(bits_of(pair)) / 8)
+
+
+losses = st.floats(0, 0.5, allow_nan=False)
+rates = st.floats(1, 500, allow_nan=False)
+reports = st.builds(
+    report,
+    st.dictionaries(st.sampled_from(PAIRS), losses),
+    st.dictionaries(st.sampled_from((*PAIRS, WHOLE)), rates),
+)
+budgets = st.none() | st.integers(1, 2 * size(WHOLE))
+all_gates = st.builds(
+    Gates,
+    max_nll_delta=losses,
+    max_mean_kl=losses,
+    max_p999_kl=losses,
+    max_long_kl=losses,
+    min_same_top=st.floats(0.5, 1),
+    headroom=st.floats(0.1, 1),
+)
+
+
+def chosen(found: Report | None, gates: Gates, budget: int | None = None) -> Choice | None:
+    try:
+        return choose(found, Wish(N_CTX, budget), gates, size)
+    except BudgetError:
+        return None
+
+
+@given(reports, all_gates, budgets)
+def test_no_choice_is_over_its_budget(found: Report, gates: Gates, budget: int | None) -> None:
+    choice = chosen(found, gates, budget)
+    if choice is not None and budget is not None:
+        assert size(choice.pair) <= budget
+        assert all(size(each.pair) <= budget for each in choice.accepted)
+
+
+@given(reports, all_gates, budgets)
+def test_nothing_is_refused_where_the_whole_cache_has_room(
+    found: Report, gates: Gates, budget: int | None
+) -> None:
+    if budget is None or budget >= size(WHOLE):
+        assert chosen(found, gates, budget) is not None
+
+
+@given(reports, all_gates, budgets)
+def test_no_figure_of_a_choice_is_beyond_its_gate(
+    found: Report, gates: Gates, budget: int | None
+) -> None:
+    choice = chosen(found, gates, budget)
+    if choice is None or choice.pair == WHOLE:
+        return
+    figures = choice.taken.measured
+    assert figures is not None
+    assert figures.scores.nll_delta.value <= gates.max_nll_delta
+    assert figures.scores.kl_mean.value <= gates.max_mean_kl
+    assert figures.scores.kl_p999.value <= gates.max_p999_kl
+    assert figures.scores.same_top.value >= gates.min_same_top
+    assert figures.by_position[-1].scores.kl_mean.value <= gates.max_long_kl
+
+
+@given(reports, all_gates, all_gates, budgets)
+def test_tighter_gates_never_choose_a_coarser_kind(
+    found: Report, one: Gates, other: Gates, budget: int | None
+) -> None:
+    tight = Gates(
+        max_nll_delta=min(one.max_nll_delta, other.max_nll_delta),
+        max_mean_kl=min(one.max_mean_kl, other.max_mean_kl),
+        max_p999_kl=min(one.max_p999_kl, other.max_p999_kl),
+        max_long_kl=min(one.max_long_kl, other.max_long_kl),
+        min_same_top=max(one.min_same_top, other.min_same_top),
+        headroom=min(one.headroom, other.headroom),
+    )
+    before, after = chosen(found, one, budget), chosen(found, tight, budget)
+    if before is None:
+        assert after is None
+    elif after is not None:
+        assert not is_coarser(after.pair, before.pair)
+
+
+@given(st.none() | st.builds(report, st.just({Q8: 0.0}), n_tokens=st.integers(0, 7999)), budgets)
+def test_without_figures_to_choose_by_it_is_a_guess_and_says_so(
+    found: Report | None, budget: int | None
+) -> None:
+    choice = chosen(found, Gates(), budget)
+    if choice is not None:
+        assert choice.basis is Basis.GUESSED
+        assert "guess" in choice.reason
+        smaller = [pair for pair in (WHOLE, Q8, Q4) if budget is None or size(pair) <= budget]
+        assert choice.pair == smaller[0]
+
+
+def test_the_quickest_that_passes_is_chosen() -> None:
+    found = report({Q8: 0.002, Q4: 0.2}, {Q8: 60.0, Q4: 90.0})
+    choice = choose(found, Wish(N_CTX), Gates(), size)
+    assert (choice.pair, choice.basis) == (Q8, Basis.MEASURED)
+    assert "quickest" in choice.reason
+    [failed] = choice.rejected
+    assert failed.pair == Q4
+    assert any("mean KL 0.2400 nats" in each for each in failed.objections)
+
+
+def test_among_equal_rates_the_smallest_is_chosen_and_rates_of_another_step_are_not_equal() -> None:
+    equal = report({Q8: 0.002}, {Q8: 50.1})
+    assert choose(equal, Wish(N_CTX), Gates(), size).pair == Q8
+    slower = report({Q8: 0.002}, {Q8: 40.0})
+    assert choose(slower, Wish(N_CTX), Gates(), size).pair == WHOLE
+
+
+def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
+    choice = choose(report({Q8: 0.4}), Wish(N_CTX), Gates(), size)
+    assert choice.pair == WHOLE
+    assert choice.reason.startswith("f16, because no smaller type may be chosen (q8_0: ")
+
+
+def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks() -> None:
+    choice = choose(report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0}), Wish(N_CTX), Gates(), size)
+    assert choice.pair == WHOLE
+    assert "q8_0, which is finer, fails" in {e for c in choice.rejected for e in c.objections}
+
+
+def test_an_unfinished_kind_is_not_chosen() -> None:
+    found = report({Q8: 0.0}, {Q8: 99.0})
+    *rest, last = found.measurements
+    cut = replace(found, measurements=(*rest, replace(last, is_complete=False)))
+    assert choose(cut, Wish(N_CTX), Gates(), size).pair == WHOLE
+
+
+def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
+    def refuses(pair: Pair) -> int:
+        if pair == Q8:
+            raise PresetError("V type q8_0 needs flash attention")
+        return size(pair)
+
+    choice = choose(report({Q8: 0.0}, {Q8: 99.0}), Wish(N_CTX), Gates(), refuses)
+    assert choice.pair == WHOLE
+    assert choice.rejected[0].objections == ("V type q8_0 needs flash attention",)
+
+
+def test_kinds_of_another_backend_are_left_out() -> None:
+    found = report({Q8: 0.4})
+    foreign = replace(measured(Q8, 0.0, 99.0), kind=CacheKind("kivi4", "kivi4"))
+    both = replace(found, measurements=(*found.measurements, foreign))
+    assert choose(both, Wish(N_CTX), Gates(), size).pair == WHOLE
+
+
+def test_a_given_type_of_the_keys_is_kept() -> None:
+    mixed: Pair = ("q8_0", "q5_1")
+    found = report({Q8: 0.001, mixed: 0.002}, {WHOLE: 90.0, mixed: 60.0})
+    assert choose(found, Wish(N_CTX, type_k="q8_0"), Gates(), size).pair == mixed
+
+
+def test_a_budget_that_nothing_keeps_says_what_would() -> None:
+    told = r"4,096 tokens: the smallest, q8_0, takes .* about 2,048 tokens"
+    with pytest.raises(BudgetError, match=told):
+        choose(report({Q8: 0.001, Q4: 0.3}), Wish(N_CTX, size(Q4)), Gates(), size)
+
+
+def test_seconds_of_a_token_grow_evenly_between_the_depths_and_beyond() -> None:
+    found = cost(Q8, 50.0)
+    assert token_seconds(found, 128) == pytest.approx(1 / 50)
+    assert token_seconds(found, 4096) == pytest.approx(1 / 40)
+    middle, far = token_seconds(found, 2112), token_seconds(found, 8064)
+    assert middle == pytest.approx((1 / 50 + 1 / 40) / 2)
+    assert far == pytest.approx(1 / 50 + 2 * (1 / 40 - 1 / 50))
+    assert token_seconds(replace(found, deep_tps=0.0), 4096) is None
+
+
+def test_a_context_far_beyond_the_texts_is_noted() -> None:
+    found = report({Q8: 0.001}, {Q8: 60.0})
+    [note] = choose(found, Wish(65536), Gates(), size).notes
+    assert "8,192 tokens" in note
+    assert choose(found, Wish(N_CTX), Gates(), size).notes == ()

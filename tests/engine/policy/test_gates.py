@@ -1,0 +1,86 @@
+"""The gates, each broken alone, and what a figure is held against them with."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.policy.gates import Gates, readings, strain_of
+from engine.quality.records import Answers, Figure, Measurement, Part
+from tests.engine.policy.reports import Q8, WHOLE, measured, scores
+
+GATES = Gates()
+WHOLE_ROW = measured(WHOLE, role="reference")
+GOOD = measured(Q8, 0.001)
+
+
+def failing(found: Measurement, gates: Gates = GATES) -> set[str]:
+    return {each.gate for each in readings(found, WHOLE_ROW, gates) if not each.is_kept}
+
+
+def with_scores(**figures: object) -> Measurement:
+    return replace(GOOD, scores=replace(GOOD.scores, **figures))  # type: ignore[arg-type]  # by name
+
+
+def test_good_figures_keep_every_gate_and_use_a_part_of_their_room() -> None:
+    assert failing(GOOD) == set()
+    assert {each.gate for each in readings(GOOD, WHOLE_ROW, GATES)} == {
+        name for name in Gates.__dataclass_fields__ if name != "headroom"
+    }
+    assert 0 < strain_of(readings(GOOD, WHOLE_ROW, GATES)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("found", "gate"),
+    [
+        (with_scores(nll_delta=Figure(0.021)), "max_nll_delta"),
+        (with_scores(perplexity_ratio=Figure(1.021)), "max_perplexity_ratio"),
+        (with_scores(kl_mean=Figure(0.031)), "max_mean_kl"),
+        (with_scores(kl_p999=Figure(1.6)), "max_p999_kl"),
+        (with_scores(same_top=Figure(0.94)), "min_same_top"),
+        (replace(GOOD, needle=(Answers("50 %", 8, 10),)), "max_needle_loss"),
+        (replace(GOOD, reasoning=(Answers("sums", 8, 10),)), "max_reasoning_loss"),
+        (replace(GOOD, by_position=(Part("16k on", scores(0.06)),)), "max_long_kl"),
+    ],
+)
+def test_each_gate_fails_alone_for_its_own_figure(found: Measurement, gate: str) -> None:
+    assert failing(found) == {gate}
+    assert gate not in failing(found, replace(GATES, **{gate: 100 if "max_" in gate else 0}))  # type: ignore[arg-type]  # by name
+
+
+def test_the_unfavourable_end_of_an_interval_counts() -> None:
+    assert failing(with_scores(kl_mean=Figure(0.001, 0.0, 0.031))) == {"max_mean_kl"}
+    assert failing(with_scores(same_top=Figure(0.99, 0.94, 1.0))) == {"min_same_top"}
+
+
+def test_the_worst_sort_of_text_counts_where_it_has_rows_enough() -> None:
+    bad = replace(scores(0.001, 4000), kl_mean=Figure(0.05))
+    parts = (Part("chat", scores(0.0)), Part("tools", bad))
+    assert failing(replace(GOOD, by_text=parts)) == {"max_mean_kl"}
+    few = (Part("chat", scores(0.0)), Part("tools", replace(bad, n_tokens=999)))
+    assert failing(replace(GOOD, by_text=few)) == set()
+
+
+def test_a_kind_may_use_only_the_headroom_of_a_gate() -> None:
+    found = with_scores(kl_mean=Figure(0.02))
+    assert failing(found, replace(GATES, headroom=0.7)) == set()
+    assert failing(found, replace(GATES, headroom=0.6)) == {"max_mean_kl"}
+
+
+def test_a_short_text_is_held_against_the_gate_of_long_ones_with_its_farthest_range() -> None:
+    near = (Part("0-2k", scores(0.0)), Part("2-8k", scores(0.06)))
+    assert failing(replace(GOOD, by_position=near)) == {"max_long_kl"}
+    far = (*near, Part("8-16k", scores(0.0)))
+    assert failing(replace(GOOD, by_position=far)) == set()
+
+
+def test_questions_that_the_reference_cannot_answer_say_nothing() -> None:
+    blind = replace(WHOLE_ROW, needle=(Answers("50 %", 4, 10),))
+    lost = replace(GOOD, needle=(Answers("50 %", 0, 10),))
+    assert not [e for e in readings(lost, blind, GATES) if e.gate == "max_needle_loss"]
+
+
+def test_a_gate_without_room_allows_no_loss_at_all() -> None:
+    tight = replace(GATES, max_mean_kl=0.0)
+    assert failing(GOOD, tight) == {"max_mean_kl"}
+    assert strain_of(readings(GOOD, WHOLE_ROW, tight)) == float("inf")
+    assert failing(with_scores(kl_mean=Figure(0.0)), tight) == {"max_mean_kl"}  # its parts lose

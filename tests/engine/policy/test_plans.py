@@ -1,0 +1,169 @@
+"""The store of plans: what is kept comes back, and what is no plan is told and left alone."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from engine.files import RECORDS_BYTES
+from engine.policy.choice import Choice, Wish, choose
+from engine.policy.gates import Gates
+from engine.policy.pairs import Pair, bits_of
+from engine.policy.plans import MOST_EARLIER, PlanError, PlanStore, plan_name, read_plan
+from engine.quality.records import CacheKind, Report
+from tests.engine.policy.reports import Q8, SUBJECT, WHOLE, report
+
+NOW = datetime(2026, 11, 22, 18, 0, tzinfo=UTC)
+BUILD, MODEL = SUBJECT.build, SUBJECT.model_identity
+
+
+def size(pair: Pair) -> int:
+    return round(1024 * sum(bits_of(pair)))
+
+
+def chosen(found: Report) -> Choice:
+    return choose(found, Wish(4096), Gates(), size)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PlanStore:
+    return PlanStore(tmp_path / "quality")
+
+
+def kept(store: PlanStore, found: Report | None = None, now: datetime = NOW) -> Path:
+    found = found or report({Q8: 0.001}, {Q8: 90.0})
+    store.save(found, chosen(found), now)
+    return store.folder / f"{plan_name(found.subject)}.json"
+
+
+def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
+    path = kept(store)
+    [plan] = store.find(MODEL, BUILD).plans
+    assert plan == read_plan(path)
+    assert (plan.kind, plan.is_guess) == (CacheKind(*Q8), False)
+    assert plan.report == report({Q8: 0.001}, {Q8: 90.0})
+    assert plan.sentence.startswith("q8_0: 1.9x smaller")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_model_without_plans_has_none(store: PlanStore) -> None:
+    assert store.find(MODEL, BUILD).plans == store.find(MODEL, BUILD).problems == ()
+    kept(store)
+    assert store.find("f" * 32, BUILD).plans == ()
+
+
+def test_a_plan_is_due_after_the_interval_and_never_without_one(store: PlanStore) -> None:
+    plan = read_plan(kept(store))
+    assert not plan.is_due(NOW + timedelta(days=29), 30)
+    assert plan.is_due(NOW + timedelta(days=31), 30)
+    assert not plan.is_due(NOW + timedelta(days=3100), 0)
+    assert plan.age_days(NOW + timedelta(days=31, hours=3)) == 31
+
+
+def test_old_figures_are_kept_beside_new_ones_and_the_oldest_go(store: PlanStore) -> None:
+    first = report({Q8: 0.001}, {Q8: 90.0})
+    kept(store, first)
+    later = report({Q8: 0.4}, {Q8: 90.0})
+    kept(store, later, NOW + timedelta(days=31))
+    [plan] = store.find(MODEL, BUILD).plans
+    assert plan.report == later
+    assert plan.kind == CacheKind(*WHOLE)
+    [earlier] = plan.earlier
+    assert earlier.measurements == first.measurements
+    assert earlier.measured == NOW.isoformat()
+    for day in range(2 * MOST_EARLIER):
+        kept(store, report({Q8: 0.001 * day}), NOW + timedelta(days=100 + day))
+    assert len(store.find(MODEL, BUILD).plans[0].earlier) == MOST_EARLIER
+
+
+def test_the_same_report_kept_twice_is_no_earlier_one(store: PlanStore) -> None:
+    kept(store)
+    kept(store)
+    assert store.find(MODEL, BUILD).plans[0].earlier == ()
+
+
+def test_every_fact_of_the_subject_but_the_file_s_name_makes_a_plan_of_its_own() -> None:
+    changes: list[dict[str, object]] = [
+        {"model_identity": "f" * 32}, {"texts_digest": "f" * 32}, {"build": "x"}, {"device": "x"},
+        {"n_threads": 3}, {"n_ctx": 3}, {"n_chunk": 3}, {"reference": CacheKind("bf16", "bf16")},
+        {"settings": {}},
+    ]  # fmt: skip
+    names = {plan_name(replace(SUBJECT, **each)) for each in changes}  # type: ignore[arg-type]  # by name
+    assert len({*names, plan_name(SUBJECT)}) == len(changes) + 1
+    assert plan_name(replace(SUBJECT, model="renamed.gguf")) == plan_name(SUBJECT)
+
+
+def test_the_newest_plan_comes_first(store: PlanStore) -> None:
+    other = replace(report({Q8: 0.4}), subject=replace(SUBJECT, texts_digest="f" * 32))
+    kept(store, now=NOW)
+    kept(store, other, NOW + timedelta(hours=1))
+    newest, _ = store.find(MODEL, BUILD).plans
+    assert newest.report == other
+
+
+def test_plans_of_another_build_are_not_used_and_named(store: PlanStore) -> None:
+    kept(store)
+    found = store.find(MODEL, "0.4.0@2")
+    assert found.plans == ()
+    [problem] = found.problems
+    assert BUILD in problem
+    assert "measure again" in problem
+
+
+def damaged(path: Path) -> list[tuple[bytes, str]]:
+    whole = path.read_bytes()
+    data = json.loads(whole)
+    return [
+        (b"", "cannot be read as a plan"),
+        (whole[: len(whole) // 2], "cannot be read as a plan"),
+        (b"\xff\xfe not text", "cannot be read as a plan"),
+        (b"[1, 2]", "version None"),
+        (json.dumps(data | {"version": 2}).encode(), "version 2"),
+        (json.dumps(data | {"kind": {"type_k": "q8_0"}}).encode(), "at kind.type_v"),
+        (json.dumps(data | {"more": 1}).encode(), "at more"),
+        (json.dumps(data | {"saved": "yesterday"}).encode(), "cannot be read as a plan"),
+        (json.dumps(data | {"saved": "2026-11-22T18:00:00"}).encode(), "no offset"),
+        (whole.replace(b"0.001", b"NaN", 1), "cannot be read as a plan"),
+        (b" " * (RECORDS_BYTES + 1), "cannot be read as a plan"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_a_damaged_plan_is_told_not_used_and_left_as_it_is(store: PlanStore, number: int) -> None:
+    path = kept(store)
+    content, told = damaged(path)[number]
+    path.write_bytes(content)
+    found = store.find(MODEL, BUILD)
+    assert found.plans == ()
+    [problem] = found.problems
+    assert str(path) in problem
+    assert told in problem
+    assert path.read_bytes() == content
+
+
+def test_a_plan_under_a_foreign_name_is_not_used(store: PlanStore) -> None:
+    path = kept(store)
+    foreign = path.with_name(f"{MODEL}-{'0' * 16}.json")
+    path.rename(foreign)
+    [problem] = store.find(MODEL, BUILD).problems
+    assert "its name is not" in problem
+    assert foreign.exists()
+
+
+def test_a_damaged_plan_is_not_written_over_by_a_new_one(store: PlanStore) -> None:
+    path = kept(store)
+    path.write_bytes(b"mine")
+    kept(store)
+    assert path.read_bytes() == b"mine"
+    found = store.find(MODEL, BUILD)
+    assert (len(found.plans), len(found.problems)) == (1, 1)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    found = report({Q8: 0.001})
+    with pytest.raises(PlanError, match="cannot be written"):
+        PlanStore(blocked).save(found, chosen(found), NOW)

@@ -1,0 +1,87 @@
+"""The verdict in one sentence."""
+
+from dataclasses import replace
+
+from engine.policy.choice import Wish, choose
+from engine.policy.gates import Gates
+from engine.policy.pairs import Pair, bits_of
+from engine.policy.sentence import sentence, verdict
+from engine.quality.records import Answers, CacheKind, Figure, Part, Report, Scores
+from tests.engine.policy.reports import Q8, WHOLE, measured, report, scores
+
+MIXED: Pair = ("q8_0", "q5_1")
+
+
+def size(pair: Pair) -> int:
+    return round(1024 * sum(bits_of(pair)))
+
+
+def losing(nats: float, noise: float = 0.0) -> Scores:
+    return replace(scores(), nll_delta=Figure(nats, nats - noise, nats + noise))
+
+
+def mixed_report(**losses: Scores) -> Report:
+    parts = tuple(Part(name, loss) for name, loss in losses.items())
+    row = replace(measured(MIXED), by_text=parts, scores=scores(0.002, same_top=0.9963))
+    found = report()
+    return replace(found, measurements=(*found.measurements, row))
+
+
+def said(found: Report, pair: Pair = MIXED) -> str:
+    return sentence(found, CacheKind(*pair))
+
+
+def test_the_sentence_has_size_likeliest_token_and_the_loss_on_each_sort_of_text() -> None:
+    found = mixed_report(chat=losing(0.0), document=losing(0.0042, 0.001))
+    assert said(found) == (
+        "q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %, nothing measurable on chat, "
+        "0.004 nats on long documents"
+    )
+
+
+def test_a_loss_within_the_noise_of_the_control_is_nothing_measurable() -> None:
+    found = mixed_report(chat=losing(0.0042, 0.001), tools=losing(0.05, 0.001))
+    control = found.control
+    assert control is not None
+    noisy = replace(control, by_text=(Part("chat", losing(0.005)),))
+    rows = tuple(noisy if each is control else each for each in found.measurements)
+    assert "nothing measurable on chat, 0.050 nats on tool calls" in said(
+        replace(found, measurements=rows)
+    )
+
+
+def test_an_interval_that_reaches_zero_is_nothing_measurable() -> None:
+    found = mixed_report(chat=losing(0.004, 0.005), code=losing(0.0))
+    assert said(found).endswith("nothing measurable on chat and code")
+
+
+def test_a_share_is_never_called_whole_where_a_token_differs() -> None:
+    row = replace(measured(Q8), scores=scores(0.0, same_top=0.99999))
+    found = report()
+    assert "99.9 %" in said(replace(found, measurements=(*found.measurements, row)), Q8)
+
+
+def test_lost_needles_and_an_unfinished_run_are_said() -> None:
+    row = replace(measured(Q8), needle=(Answers("50 %", 7, 10),), is_complete=False)
+    found = report()
+    text = said(replace(found, measurements=(*found.measurements, row)), Q8)
+    assert text.endswith("3 of 10 needles lost, not measured to the end")
+
+
+def test_without_a_measured_cost_the_size_is_that_of_the_bits() -> None:
+    row = measured(Q8, tps=None)
+    found = report()
+    assert "1.9x smaller" in said(replace(found, measurements=(*found.measurements, row)), Q8)
+
+
+def test_what_was_not_measured_and_the_reference_itself_have_no_figures() -> None:
+    assert said(report(), Q8) == "q8_0 was not measured"
+    assert said(report(), WHOLE) == "f16: what the others are compared with"
+
+
+def test_a_verdict_for_f16_or_a_guess_is_the_reason() -> None:
+    for found in (report({Q8: 0.4}), report({Q8: 0.0}, n_tokens=10), None):
+        choice = choose(found, Wish(4096), Gates(), size)
+        assert verdict(found, choice) == choice.reason
+    good = report({Q8: 0.001}, {Q8: 60.0})
+    assert verdict(good, choose(good, Wish(4096), Gates(), size)).startswith("q8_0: 1.9x smaller")
