@@ -202,10 +202,13 @@ class KvchatApp(App[None]):
     def _configure(self, path: Path) -> None:
         try:
             configuration = self.services.configure(path)
+            hint = self.services.first_hint(path)
         except EngineError as error:
             call_if_open(self.chat, report, self, error)
             return
         call_if_open(self.chat, self.load, configuration)
+        if hint is not None:
+            call_if_open(self.chat, self.notify, hint)
 
     def action_restart(self) -> None:
         """Start the engine again."""

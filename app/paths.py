@@ -89,6 +89,16 @@ def costs_path() -> Path:
     return state_dir() / "costs.json"
 
 
+def speeds_path() -> Path:
+    """The file that keeps how fast models run on this machine."""
+    return state_dir() / "speeds.json"
+
+
+def tuning_dir() -> Path:
+    """The folder of what `kvchat tune` has measured, a file for each model and its settings."""
+    return state_dir() / "tuning"
+
+
 def calibration_path() -> Path:
     """The file that remembers what logs said about cards."""
     return data_dir() / "calibration.json"

@@ -1,5 +1,6 @@
 """What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan, ModelEntry
+from engine.model.speeds import Speeds
 from engine.model.starter import install_starter
 
 SCREEN_PATIENCE_S = 0.2
@@ -47,6 +49,8 @@ class Services:
     """How tokens are coloured at the start."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """The user's keys by binding id."""
+    first_hint: Callable[[Path], str | None] = lambda _: None
+    """What to say once when a model is opened that was never open before; raises `EngineError`."""
     forget_kept: Callable[[str], object] = lambda _: None
     """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""
 
@@ -101,7 +105,8 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     services = Services(
         configure=lambda path: chosen.configure(path, settings),
         planned_bytes=_planned_bytes,
-        scan=LibraryScan(folders, paths.header_cache_path()),
+        scan=LibraryScan(folders, paths.header_cache_path(), Speeds(paths.speeds_path())),
+        first_hint=_first_hint,
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
         presets_dir=paths.presets_dir(),
@@ -127,6 +132,19 @@ def _usual_model(
     except ModelFileError as error:
         without = settings.model_copy(update={"models": ModelSettings()})
         return usual_model(without, folders, last), f"[models] default of the settings: {error}"
+
+
+def _first_hint(path: Path) -> str | None:
+    """The offer to tune a model that is met for the first time.
+
+    Raises:
+        ModelFileError: If the model cannot be read.
+    """
+    from engine.model.identity import model_identity
+
+    if not Speeds(paths.speeds_path()).meet(model_identity(path)):
+        return None
+    return f"kvchat tune {shlex.quote(path.stem)} measures what this machine likes, in 3 minutes"
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes:

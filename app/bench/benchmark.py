@@ -164,7 +164,7 @@ class Benchmark:
         subject = make_subject(self._configuration, engine.loaded, plan)
         if old is not None:
             check_same_subject(old.subject, subject)
-        results = _new_results(subject) if old is None else without_failures(old)
+        results = new_results(subject) if old is None else without_failures(old)
         self._keep(results)
         units = still_to_do(make_units(self._prompts, self._options.temperatures), results)
         total = len(units) * n_runs(len(policies), plan.n_pairs)
@@ -202,7 +202,8 @@ def _introduction(subject: Subject, n_prompts: int, n_replies: int) -> str:
     )
 
 
-def _new_results(subject: Subject) -> Results:
+def new_results(subject: Subject) -> Results:
+    """Results with no prompts yet."""
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     return Results(this_machine(), subject, started)
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
     "compare": ("app.cli.compare", "Answer one prompt in two ways and say which is faster."),
     "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
+    "tune": ("app.cli.tune", "Measure which settings this machine runs a model quickest with."),
     "export": (
         "app.cli.export",
         "Write a plan as settings of llama-server and nine other programs.",

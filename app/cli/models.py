@@ -10,10 +10,11 @@ import click
 
 from app import paths
 from app.cli.console import SlowReading, print_json, say, tell, tell_over
-from app.format import context_size, nbytes
+from app.format import context_size, nbytes, rate
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
+from engine.model.speeds import Speeds
 
 if TYPE_CHECKING:
     from engine.memory.cards import Card
@@ -43,6 +44,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         cache_path=paths.header_cache_path(),
         kinds=tuple(ModelKind),
         progress=reading.scanned,
+        speeds=Speeds(paths.speeds_path()),
     )
     reading.done()
     if as_json:
@@ -116,8 +118,9 @@ def _tell(line: str, *, is_terminal: bool) -> None:
 
 
 def _print_models(entries: Sequence[ModelEntry]) -> None:
-    titles = ("name", "kind", "quant", "context", "size", "folder")
-    _print_table(titles, [_cells(entry) for entry in entries])
+    speeds = ("tok/s",) if any(entry.speed for entry in entries) else ()
+    titles = ("name", "kind", "quant", "context", "size", *speeds, "folder")
+    _print_table(titles, [_cells(entry, has_speed=bool(speeds)) for entry in entries])
     for copy, first in _copies(entries):
         say((f"{copy.path}: the same model as {first.path}", "yellow"))
     for entry in entries:
@@ -128,7 +131,7 @@ def _print_models(entries: Sequence[ModelEntry]) -> None:
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from app.console import console, plain_table
 
-    numbers = ("context", "size", "parameters", "memory", "GB/s")
+    numbers = ("context", "size", "parameters", "memory", "GB/s", "tok/s")
     cells = ([one_line(cell) for cell in row] for row in rows)
     console().print(plain_table(titles, cells, numbers=numbers))
 
@@ -179,7 +182,7 @@ def _copies(entries: Sequence[ModelEntry]) -> Iterator[tuple[ModelEntry, ModelEn
                 yield entry, other
 
 
-def _cells(entry: ModelEntry) -> tuple[str, str, str, str, str, str]:
+def _cells(entry: ModelEntry, *, has_speed: bool) -> tuple[str, ...]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
     return (
         entry.name,
@@ -187,6 +190,7 @@ def _cells(entry: ModelEntry) -> tuple[str, str, str, str, str, str]:
         "broken" if entry.problem else entry.file_type or "-",
         context,
         f"{entry.nbytes / 2**20:,.0f} MiB",
+        *([("-" if entry.speed is None else rate(entry.speed.decode_tps))] if has_speed else []),
         _short(entry.path.parent),
     )
 

@@ -26,9 +26,10 @@ PROGRESS_EVERY_S = 0.2
 
 
 def file_facts(entry: ModelEntry) -> list[str]:
-    """File type, size and context length of a model, as far as its header was read."""
+    """File type, size, context length and measured speed of a model, as far as they are known."""
     facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
-    return facts + ([f"ctx {fmt.context_size(entry.n_ctx_train)}"] if entry.n_ctx_train else [])
+    facts += [f"ctx {fmt.context_size(entry.n_ctx_train)}"] if entry.n_ctx_train else []
+    return facts + ([f"{fmt.rate(entry.speed.decode_tps)} tok/s here"] if entry.speed else [])
 
 
 def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:

@@ -11,6 +11,7 @@ from engine.errors import ModelFileError
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind
 from engine.model.remote_address import is_remote
+from engine.model.speeds import Speed, Speeds
 from engine.model.starter import STARTER
 from engine.validation import nearest
 
@@ -73,6 +74,8 @@ class ModelEntry:
     kind: ModelKind = ModelKind.MODEL
     identity: str | None = None
     """The same for every copy of the model; None where its header cannot be read."""
+    speed: Speed | None = None
+    """How fast it runs here, None where that was not measured."""
 
 
 def scan(
@@ -81,6 +84,7 @@ def scan(
     cache_path: Path | None = None,
     kinds: Collection[ModelKind] = (ModelKind.MODEL,),
     progress: Progress | None = None,
+    speeds: Speeds | None = None,
 ) -> list[ModelEntry]:
     """The models below the folders, in the order of the folders and then of their paths.
 
@@ -91,9 +95,11 @@ def scan(
         kinds: What to give: only models to talk to where nothing is said. A file that cannot be
             read counts as a model, unless it is called a projector.
         progress: Told how many files of how many were looked at.
+        speeds: Knows how fast models run here.
     """
     read = read_headers(folders, cache_path=cache_path, progress=progress)
-    entries = [_entry(candidate, facts) for candidate, facts in read]
+    known = speeds or Speeds(None)
+    entries = [_entry(candidate, facts, known) for candidate, facts in read]
     return [entry for entry in entries if entry.kind in kinds]
 
 
@@ -118,15 +124,20 @@ class LibraryScan:
     One call at a time; the counts may be read from another thread.
     """
 
-    def __init__(self, folders: Sequence[Path], cache_path: Path | None) -> None:
+    def __init__(
+        self, folders: Sequence[Path], cache_path: Path | None, speeds: Speeds | None = None
+    ) -> None:
         self._folders = folders
         self._cache_path = cache_path
+        self._speeds = speeds
         self.n_done = self.n_all = 0
 
     def __call__(self) -> list[ModelEntry]:
         """The models, as `scan` finds them."""
         self._tell(0, 0)
-        return scan(self._folders, cache_path=self._cache_path, progress=self._tell)
+        return scan(
+            self._folders, cache_path=self._cache_path, progress=self._tell, speeds=self._speeds
+        )
 
     def _tell(self, n_done: int, n_all: int) -> None:
         self.n_done, self.n_all = n_done, n_all
@@ -192,7 +203,7 @@ def _facts(candidate: Candidate, cache: HeaderCache) -> HeaderFacts:
     return cache.facts(candidate.path, candidate.nbytes)
 
 
-def _entry(candidate: Candidate, facts: HeaderFacts) -> ModelEntry:
+def _entry(candidate: Candidate, facts: HeaderFacts, speeds: Speeds) -> ModelEntry:
     kind = facts.kind
     if kind is ModelKind.MODEL and is_projector_name(candidate.path.name):
         kind = ModelKind.PROJECTOR
@@ -206,6 +217,7 @@ def _entry(candidate: Candidate, facts: HeaderFacts) -> ModelEntry:
         problem=facts.problem,
         kind=kind,
         identity=facts.identity,
+        speed=speeds.of(facts.identity),
     )
 
 

@@ -50,7 +50,7 @@ class BlockingClient:
 
     Args:
         client: The engine; whoever made it closes it.
-        limit_s: How long a load or a reply may take, in seconds.
+        limit_s: How long a load or a reply may take, in seconds; it may be changed between two.
         on_restart: Called when the engine's process ended and is being started again.
     """
 
@@ -62,7 +62,7 @@ class BlockingClient:
         on_restart: Callable[[WorkerStopped], None] = _ignore,
     ) -> None:
         self.client = client
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._on_restart = on_restart
         self._loaded: Loaded | None = None
         self._configuration: Configuration | None = None
@@ -115,7 +115,7 @@ class BlockingClient:
 
     def rest_of_reply(self) -> Iterator[Event]:
         """What is still to come of a reply whose iteration was interrupted; raises as `reply`."""
-        for event in self.events(self._limit_s):
+        for event in self.events(self.limit_s):
             match event:
                 case Failed(fatal=fatal):
                     self._is_gone = fatal
@@ -143,7 +143,7 @@ class BlockingClient:
 
     def _wait_until_loaded(self) -> Loaded:
         self._is_restarting = False
-        for event in self.events(self._limit_s):
+        for event in self.events(self.limit_s):
             match event:
                 case Loaded():
                     self._loaded = event

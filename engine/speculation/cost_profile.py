@@ -1,15 +1,13 @@
 """What rounds cost on this machine, kept from one start to the next."""
 
 import hashlib
-import os
-import platform
 from dataclasses import replace
 from pathlib import Path
 
-from engine.backends import installed_build
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
+from engine.model.speeds import machine_facts
 from engine.speculation.costs import CostProfile, KnownCost
 
 VERSION = 1
@@ -80,10 +78,7 @@ def profile_key(configuration: Configuration) -> str:
     )
     facts = (
         VERSION,
-        platform.node(),
-        platform.machine(),
-        os.cpu_count(),
-        installed_build(),
+        *machine_facts(),
         [model_identity(path) for path in files],
         settings,
     )

@@ -68,6 +68,7 @@ CASES: dict[str, Sequence[str]] = {
         "--show RESULTS", "--show TOML", "--show RESULTS --html HOSTILE", "MODEL --prompts 1",
         "MODEL --set TOML", "FAILS --prompts 1",
     ),
+    "tune": ("MODEL", "MODEL --json", "FAILS", "BROKEN", "PART", "MODEL --preset WRONG"),
     "export": (
         "MODEL", "MODEL --format shell", "STRANGE", "STRANGE --format compose",
         "STRANGE --format shell", "STRANGE --format ollama", "STRANGE --format llama-swap",
@@ -314,7 +315,7 @@ def test_no_command_is_forgotten_here() -> None:
     assert set(CASES) == set(COMMANDS)
 
 
-SLOW = ("bench", "doctor", "plan")
+SLOW = ("bench", "doctor", "plan", "tune")
 
 
 @pytest.mark.parametrize(

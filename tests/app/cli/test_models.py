@@ -43,6 +43,7 @@ def test_models_gives_json(starter_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "problem": None,
         "kind": "model",
         "identity": model_identity(starter_path),
+        "speed": None,
     }
 
 

@@ -195,11 +195,11 @@ def test_model_draft_settings_build_and_machine_tell_costs_apart(
             replace(configuration, use_extra_buffers=False),
         )
     ]
-    monkeypatch.setattr("engine.speculation.cost_profile.installed_build", lambda: "another build")
+    monkeypatch.setattr("engine.model.speeds.installed_build", lambda: "another build")
     keys.append(profile_key(configuration))
-    monkeypatch.setattr("engine.speculation.cost_profile.platform.node", lambda: "another machine")
+    monkeypatch.setattr("engine.model.speeds.platform.node", lambda: "another machine")
     keys.append(profile_key(configuration))
-    monkeypatch.setattr("engine.speculation.cost_profile.os.cpu_count", lambda: 1234)
+    monkeypatch.setattr("engine.model.speeds.os.cpu_count", lambda: 1234)
     keys.append(profile_key(configuration))
     assert len(set(keys)) == len(keys)
 

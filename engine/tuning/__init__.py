@@ -1,0 +1,1 @@
+"""What a machine likes: settings measured against each other in pairs."""
