@@ -192,7 +192,7 @@ def html_report(results: Results) -> str:
     policies = results.subject.policies
     summaries = summarise(results.prompts, policies)
     return (
-        _environment()
+        page_environment(TEMPLATE)
         .get_template(TEMPLATE.name)
         .render(
             results=results,
@@ -210,9 +210,10 @@ def html_report(results: Results) -> str:
     )
 
 
-def _environment() -> Environment:
+def page_environment(template: Path) -> Environment:
+    """What renders a page that extends `page.html.jinja`; it escapes everything from outside."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent),
+        loader=FileSystemLoader([template.parent, TEMPLATE.parent]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

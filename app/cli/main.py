@@ -23,6 +23,10 @@ COMMANDS = {
     "compare": ("app.cli.compare", "Answer one prompt in two ways and say which is faster."),
     "bench": ("app.cli.bench", "Measure what speculation gains here, and what to set."),
     "tune": ("app.cli.tune", "Measure which settings this machine runs a model quickest with."),
+    "cache-quality": (
+        "app.cli.cache_quality",
+        "Measure what types of KV cache cost with a model, on your own texts.",
+    ),
     "export": (
         "app.cli.export",
         "Write a plan as settings of llama-server and nine other programs.",

@@ -85,16 +85,25 @@ class CacheShape:
         return self.n_slots if layer.is_unshared else self.n_streams
 
 
+def kv_type_name(name: str) -> KVTypeName:
+    """The name, once it is known to be that of a cache type.
+
+    Raises:
+        PresetError: there is no such type.
+    """
+    found = next((each for each in KV_TYPES if each == name), None)
+    if found is None:
+        raise PresetError(f"{name!r} is no cache type: choose one of {', '.join(KV_TYPES)}")
+    return found
+
+
 def kv_type(name: KVTypeName) -> GgmlType:
     """The cache type of a name.
 
     Raises:
         PresetError: there is no such type.
     """
-    found = KV_TYPES.get(name)
-    if found is None:
-        raise PresetError(f"{name!r} is no cache type: choose one of {', '.join(KV_TYPES)}")
-    return found
+    return KV_TYPES[kv_type_name(name)]
 
 
 def is_quantized(name: KVTypeName) -> bool:

@@ -5,6 +5,7 @@ distributions of token i + 1 behind tokens 0 to i. Logarithms are natural, so KL
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -207,6 +208,11 @@ class Subject:
     settings: dict[Name, Name]
     """All else that changes the numbers, such as `flash_attention`."""
 
+    @property
+    def digest(self) -> str:
+        """What tells it from all others: 32 hexadecimal digits."""
+        return hashlib.blake2b(repr(self).encode(), digest_size=16).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -252,6 +258,25 @@ class Report:
     def find(self, kind: CacheKind) -> Measurement | None:
         """The candidate of a kind; None where it was not measured."""
         return next((each for each in self.candidates if each.kind == kind), None)
+
+
+def check_same_subject(old: Subject, new: Subject) -> None:
+    """Make sure that a report can be gone on with.
+
+    Raises:
+        QualityError: something else would be measured; every difference is named.
+    """
+    differences = [
+        f"{each.name} was {before} and is {now}"
+        for each in fields(Subject)
+        for before, now in [(getattr(old, each.name), getattr(new, each.name))]
+        if before != now
+    ]
+    if differences:
+        raise QualityError(
+            f"the report to go on with is of another measurement ({'; '.join(differences)}): take "
+            "the same options, or start a new file"
+        )
 
 
 def n_right(answers: Iterable[Answers]) -> tuple[int, int]:

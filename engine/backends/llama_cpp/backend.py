@@ -51,34 +51,79 @@ class AbortFlag:
         self._flag[0] = b"\x00"
 
 
+class LoadedModel:
+    """The weights of a file, which several contexts may use; freed with the last of them.
+
+    Raises:
+        ModelLoadError: llama.cpp refused the file.
+    """
+
+    def __init__(self, configuration: Configuration, log: NativeLog) -> None:
+        llama_cpp.llama_backend_init()
+        log.clear()
+        self.native = _load_model(configuration, log)
+        self._n_users = 0
+
+    def take(self) -> object:
+        """llama.cpp's handle, for one more user."""
+        self._n_users += 1
+        return self.native
+
+    def release(self) -> None:
+        """One user less."""
+        self._n_users -= 1
+        if self._n_users == 0:
+            llama_cpp.llama_model_free(self.native)
+            self.native = None
+
+
 class LlamaCppBackend:
     """A model, its context and the sequences in it.
 
     A draft computes one row of logits at a time; unless `kv_unified`, the slots divide the cells.
 
+    Args:
+        configuration: What to open.
+        log: The log of this process.
+        role: What the context is for.
+        model: Loaded weights to open one more context of; None loads them.
+        n_rows: Most rows of logits in a batch; None is what the role needs.
+
     Raises:
         ModelLoadError: llama.cpp refused the file or the context.
     """
 
-    def __init__(self, configuration: Configuration, log: NativeLog, role: Role = "target") -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        log: NativeLog,
+        role: Role = "target",
+        *,
+        model: LoadedModel | None = None,
+        n_rows: int | None = None,
+    ) -> None:
         self._log = log
         self._flag = AbortFlag()
-        llama_cpp.llama_backend_init()
-        log.clear()
-        self.n_rows = configuration.n_rows if role == "target" else 1
-        self._model = _load_model(configuration, log)
-        self._native = _open_context(self._model, configuration, self.n_rows, log)
+        self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
+        self._weights = model or LoadedModel(configuration, log)
+        self._model = self._weights.take()
+        if model is not None:
+            log.clear()
+        self._native: object = None
         try:
+            self._native = _open_context(self._model, configuration, self.n_rows, log)
             apply_adapters(self._model, self._native, configuration.lora_paths, log)
         except ModelLoadError:
-            llama_cpp.llama_free(self._native)
-            llama_cpp.llama_model_free(self._model)
+            if self._native is not None:
+                llama_cpp.llama_free(self._native)
+            self._weights.release()
             raise
         llama_cpp.llama_set_abort_callback(self._native, self._flag.callback, self._flag.data)
         self.buffers: tuple[BufferSize, ...] = with_all_rows(
             log.buffers(role), self.n_rows, configuration.n_slots
         )
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
+        self.compute_bytes = sum(one.nbytes for one in self.buffers if one.kind == "compute")
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self._native)
         self.n_batch: int = llama_cpp.llama_n_batch(self._native)
@@ -176,7 +221,7 @@ class LlamaCppBackend:
         for sequence in list(self._context.open.values()):
             sequence.close()
         llama_cpp.llama_free(self._native)
-        llama_cpp.llama_model_free(self._model)
+        self._weights.release()
         self._native = self._model = None
 
     def _make_context(self) -> Context:
@@ -242,14 +287,13 @@ def _load_model(configuration: Configuration, log: NativeLog) -> object:
 def _open_context(
     model: object, configuration: Configuration, n_rows: int, log: NativeLog
 ) -> object:
-    batched = replace(configuration, n_batch=configuration.n_batch_of_kvchat)
+    batched = replace(configuration, n_batch=max(n_rows, configuration.n_batch_of_kvchat))
     params = context_parameters(batched, n_rows)
     n_threads = configuration.n_threads or psutil.cpu_count(logical=False) or 1
     params.n_threads = n_threads
     params.n_threads_batch = configuration.n_threads_batch or n_threads
     context = llama_cpp.llama_init_from_model(model, params)
     if context is None:
-        llama_cpp.llama_model_free(model)
         raise ModelLoadError(
             f"llama.cpp refused a context of {configuration.n_ctx} tokens with K "
             f"{configuration.type_k}, V {configuration.type_v}, flash attention "

@@ -1,0 +1,146 @@
+"""`kvchat cache-quality`: what a type of KV cache costs with a model, measured on texts."""
+
+from pathlib import Path
+
+import click
+
+from app.cli.options import KV_TYPE, Count
+from engine.configuration import KVTypeName
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
+ALL_TYPES: tuple[KVTypeName, ...] = (
+    "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
+)  # fmt: skip
+MOST_TOKENS = 32 * 1024
+
+
+def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of K and V types, written as `q8_0,q8_0/q5_1`.
+
+    Raises:
+        click.BadParameter: a name is none.
+    """
+    pairs = []
+    for name in filter(None, (part.strip().lower() for part in value.split(","))):
+        type_k, _, type_v = name.partition("/")
+        for each in (type_k, type_v or type_k):
+            if each not in KV_TYPE.choices:
+                raise click.BadParameter(
+                    f"{each!r} is no cache type: there are {', '.join(KV_TYPE.choices)}; write K "
+                    "and V as q8_0/q5_1"
+                )
+        pairs.append((type_k, type_v or type_k))
+    if not pairs:
+        raise click.BadParameter("it names nothing")
+    return tuple(dict.fromkeys(pairs))
+
+
+@click.command(name="cache-quality")
+@click.argument("model", required=False)
+@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
+@click.option(
+    "--text",
+    "text_paths",
+    multiple=True,
+    type=FILE,
+    help="A text, Markdown or code in UTF-8; may be repeated. [a small set of kvchat's own]",
+)
+@click.option(
+    "--chats",
+    is_flag=True,
+    help="Your own chats too: with this you agree that kvchat reads them now. Figures are kept of "
+    "them, no words, and nothing leaves this machine.",
+)
+@click.option(
+    "--kinds",
+    default=DEFAULT_KINDS,
+    show_default=True,
+    help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart.",
+)
+@click.option(
+    "--all", "takes_all", is_flag=True, help="Every type of K with every type of V: overnight."
+)
+@click.option(
+    "--reference",
+    type=click.Choice(["f16", "bf16", "f32"]),
+    default="f16",
+    show_default=True,
+    help="What the others are compared with.",
+)
+@click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]")
+@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
+@click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [128]")
+@click.option(
+    "--tokens",
+    "n_tokens",
+    default=MOST_TOKENS,
+    show_default=True,
+    type=Count(0),
+    help="Most tokens of all texts together; 0 takes all.",
+)
+@click.option("--no-questions", is_flag=True, help="Leave out needles and problems.")
+@click.option("--no-speeds", is_flag=True, help="Leave out memory and speed.")
+@click.option("--json", "json_path", type=FILE, help="Write the report here, after each text.")
+@click.option("--html", "html_path", type=FILE, help="Write a page with charts here.")
+@click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
+@click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run.")
+def command(
+    model: str | None,
+    preset: str | None,
+    text_paths: tuple[Path, ...],
+    chats: bool,
+    kinds: str,
+    takes_all: bool,
+    reference: str,
+    n_ctx: int | None,
+    n_threads: int | None,
+    n_chunk: int | None,
+    n_tokens: int,
+    no_questions: bool,
+    no_speeds: bool,
+    json_path: Path | None,
+    html_path: Path | None,
+    resume_path: Path | None,
+    show_path: Path | None,
+) -> int:
+    """Measure what types of KV cache cost with MODEL: likelihood, KL divergence, memory and speed.
+
+    Texts are decoded through the cache, so that every token reads what was quantised, beside a
+    reference that is not; the control row is the reference again and shows what is noise.
+
+    \b
+    kvchat cache-quality                             the usual model, the usual kinds, minutes
+    kvchat cache-quality qwen2.5-7b --text book.md   on a text of your own
+    kvchat cache-quality --chats --json mine.json    on your chats; keep the report
+    kvchat cache-quality --all --json all.json       every pair of types, overnight
+    kvchat cache-quality --resume all.json --all     go on where it was stopped
+
+    Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
+    table of what was measured.
+    """  # noqa: D301  click wants the backspace character itself
+    from app.config import load_settings
+    from app.opening import ModelRequest
+    from app.quality.measure import Files, Options, run_measurement, show
+    from engine.quality.records import CacheKind, read_report
+
+    if show_path is not None:
+        show(read_report(show_path), html_path)
+        return 0
+    pairs = [(k, v) for k in ALL_TYPES for v in ALL_TYPES] if takes_all else read_kinds(kinds)
+    chosen = (CacheKind(*pair) for pair in pairs if pair != (reference, reference))
+    options = Options(
+        kinds=tuple(chosen),
+        reference=reference,
+        text_paths=text_paths,
+        takes_chats=chats,
+        n_ctx=n_ctx,
+        n_chunk=n_chunk,
+        n_tokens=n_tokens or None,
+        asks=not no_questions,
+        takes_times=not no_speeds,
+    )
+    request = ModelRequest(model, None, preset, None, n_threads)
+    return run_measurement(
+        options, request, Files(json_path, html_path, resume_path), load_settings().settings
+    )

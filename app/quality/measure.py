@@ -1,0 +1,224 @@
+"""One measurement of cache quality, from the options to table, JSON and page."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import paths
+from app.config import Settings, write_atomically
+from app.console import console
+from app.format import counted
+from app.opening import ModelRequest, open_model
+from app.quality.table import MeasureProgress, report_lines
+from engine.errors import EngineError
+from engine.load import LaboratoryRequest
+from engine.process.laboratory import LaboratoryProcess
+from engine.quality.laboratory import Finished, Note, Plan, Progress, ReportChanged
+from engine.quality.records import CacheKind, QualityError, Report, read_report, write_report
+from engine.quality.texts import Text, own_texts, read_text_file
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+ROWS_SUFFIX = ".rows"
+"""Ends the name of the file that keeps rows beside a report until it is complete."""
+MOST_CHATS = 200
+LEAST_LETTERS = 200
+"""Of a chat; shorter ones say nothing about a long context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure."""
+
+    kinds: tuple[CacheKind, ...]
+    reference: str = "f16"
+    text_paths: tuple[Path, ...] = ()
+    takes_chats: bool = False
+    n_ctx: int | None = None
+    n_chunk: int | None = None
+    n_tokens: int | None = None
+    """Most tokens of all texts; None takes all."""
+    asks: bool = True
+    takes_times: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where reports come from and go to; None is nowhere."""
+
+    json: Path | None = None
+    html: Path | None = None
+    resume: Path | None = None
+
+
+def run_measurement(
+    options: Options, request: ModelRequest, files: Files, settings: Settings
+) -> int:
+    """The exit code, after measuring, showing the table and writing the files.
+
+    Raises:
+        EngineError: something is wrong before the first text is scored.
+    """
+    _check_is_free(files)
+    target = files.json or files.resume
+    earlier = read_report(files.resume) if files.resume is not None else None
+    own = own_texts()
+    asked = LaboratoryRequest(
+        configuration=open_model(request, settings).configuration,
+        plan=_plan(options),
+        texts=tuple(_texts(options, own)),
+        haystack=tuple(text for text in own if text.kind == "document") if options.asks else (),
+        n_ctx=options.n_ctx,
+        n_most=options.n_tokens,
+        earlier=earlier,
+        rows_path=None if target is None else rows_path(target),
+    )
+    measurement = _Measurement(target)
+    exit_code = measurement.run(asked)
+    if measurement.report is None or not measurement.report.measurements:
+        return exit_code or EXIT_FAILED
+    show(measurement.report, files.html)
+    return exit_code
+
+
+def show(report: Report, html_path: Path | None) -> None:
+    """Print a report, and write it as a page where a path is given."""
+    screen = console()
+    for line in report_lines(report):
+        screen.print(line, soft_wrap=isinstance(line, str))
+    if html_path is not None:
+        from app.quality.page import html_page
+
+        write_atomically(html_path, html_page(report))
+
+
+def rows_path(report: Path) -> Path:
+    """Where the rows of an unfinished report lie."""
+    return report.with_name(f"{report.name}{ROWS_SUFFIX}")
+
+
+def _plan(options: Options) -> Plan:
+    plan = Plan(
+        options.kinds,
+        CacheKind(options.reference, options.reference),
+        takes_times=options.takes_times,
+    )
+    if options.n_chunk is None:
+        return plan
+    return Plan(plan.kinds, plan.reference, options.n_chunk, plan.takes_times)
+
+
+def _check_is_free(files: Files) -> None:
+    """Make sure that no earlier report is lost.
+
+    Raises:
+        QualityError: the JSON file is there, and is not the one to resume.
+    """
+    if files.json is None or files.json == files.resume or not files.json.exists():
+        return
+    raise QualityError(
+        f"{files.json} is there already: go on with it by --resume {files.json}, or name another "
+        "file for --json"
+    )
+
+
+def _texts(options: Options, own: tuple[Text, ...]) -> Iterator[Text]:
+    """The texts of the user, else those that travel with kvchat."""
+    if options.takes_chats:
+        yield from _chats()
+    yield from map(read_text_file, options.text_paths)
+    if not options.takes_chats and not options.text_paths:
+        yield from own
+
+
+def _chats() -> Iterator[Text]:
+    """The branches that are shown of the user's chats, without their titles.
+
+    Raises:
+        QualityError: there is no chat that is long enough.
+    """
+    from app.store.chats import ChatStore  # not needed without chats
+
+    found: list[Text] = []
+    if paths.database_path().is_file():
+        with ChatStore(paths.database_path()) as store:
+            for chat in store.list_chats(limit=MOST_CHATS):
+                messages = [] if chat.head_id is None else store.path_to(chat.head_id)
+                text = "\n\n".join(f"{each.role}: {each.content}" for each in messages)
+                if len(text) >= LEAST_LETTERS:
+                    found.append(Text(f"chat {len(found) + 1}", "chat", text))
+    if not found:
+        raise QualityError(
+            "there is no chat that is long enough: leave --chats out, or name files with --text"
+        )
+    _note(
+        f"{counted(len(found), 'chat')} are read here; the report holds figures and counts of "
+        "tokens, none of their words"
+    )
+    yield from found
+
+
+class _Measurement:
+    """A measurement whose report is kept behind every event."""
+
+    def __init__(self, target: Path | None) -> None:
+        self._target = target
+        self.report: Report | None = None
+        self._is_complete: bool | None = None
+        """None until the last event."""
+
+    def run(self, request: LaboratoryRequest) -> int:
+        """The exit code; `report` holds what there is."""
+        screen = console(stderr=True)
+        log_path = paths.state_dir() / "laboratory.log"
+        with LaboratoryProcess(request, log_path) as process, MeasureProgress(screen) as progress:
+            try:
+                self._follow(process, progress)
+            except EngineError as error:
+                if self.report is None or not self.report.measurements:
+                    raise
+                _note(f"{error.title}: {error}", style="red")
+        if self._is_complete is None:
+            return EXIT_FAILED
+        return 0 if self._is_complete else EXIT_INTERRUPTED
+
+    def _follow(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
+        """Take events to the last; the first Ctrl+C asks for the report, the second does not."""
+        try:
+            self._take_all(process, progress)
+        except KeyboardInterrupt:
+            _note("stopping; this is what was measured")
+            process.stop()
+            with contextlib.suppress(KeyboardInterrupt):
+                self._take_all(process, progress)
+            self._is_complete = False
+
+    def _take_all(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
+        for event in process:
+            match event:
+                case Progress():
+                    progress.show(event)
+                case Note(text):
+                    _note(text)
+                case ReportChanged(report):
+                    self._keep(report)
+                case Finished(report, is_complete):
+                    self._keep(report)
+                    self._is_complete = is_complete
+                    if is_complete and self._target is not None:
+                        rows_path(self._target).unlink(missing_ok=True)
+
+    def _keep(self, report: Report) -> None:
+        self.report = report
+        if self._target is None:
+            return
+        try:
+            write_report(self._target, report)
+        except QualityError as error:
+            self._target = None
+            _note(str(error), style="red")
+
+
+def _note(text: str, style: str = "") -> None:
+    console(stderr=True).print(text, style=style, soft_wrap=True)

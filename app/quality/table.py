@@ -1,0 +1,221 @@
+"""A report of cache quality as tables for a terminal, and how far a measurement is."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from app import format as fmt
+from app.bench.table import time_left
+from app.console import plain_table
+from engine.quality.laboratory import Progress as Reached
+from engine.quality.records import (
+    LEAST_TOKENS,
+    Answers,
+    Figure,
+    Measurement,
+    Part,
+    Report,
+    n_right,
+)
+from engine.quality.verdict import KIND_NAMES, sentence
+
+MUTED = "dim"
+ROLES = {"reference": "reference", "control": "control", "candidate": ""}
+MAIN = (
+    "K/V", "", "loss, nats", "95 %", "perplexity", "KL mean", "median", "p99", "p99.9", "same top",
+)  # fmt: skip
+COST = (
+    "K/V",
+    "bytes/token",
+    "at the peak",
+    "prefill",
+    "tok/s",
+    "tok/s deep",
+    "needles",
+    "problems",
+)
+
+
+def report_lines(report: Report) -> Iterator[RenderableType]:
+    """Everything that a report says, from its subject to a sentence for each kind."""
+    yield from _head(report)
+    yield Text()
+    yield _table(MAIN, [main_row(row) for row in report.measurements])
+    yield from _parts(
+        "KL mean by kind of text", report, [row.by_text for row in report.measurements]
+    )
+    yield from _parts(
+        "KL mean by position", report, [row.by_position for row in report.measurements]
+    )
+    yield Text()
+    yield Text(cost_title(report), style="bold")
+    yield _table(COST, [cost_row(row) for row in report.measurements if row.role != "control"])
+    yield Text()
+    yield from (Text(line) for line in verdict_lines(report))
+
+
+def subject_lines(report: Report) -> tuple[str, ...]:
+    """What was measured, where and on how much text."""
+    subject = report.subject
+    settings = ", ".join(f"{name} {value}" for name, value in subject.settings.items())
+    return (
+        f"{subject.model} on {subject.device}, {fmt.counted(subject.n_threads, 'thread')}, "
+        f"llama-cpp-python {subject.build}",
+        f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, "
+        f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
+        f"reference {subject.reference}; {settings}",
+        f"loss and KL are nats; the control is {subject.reference} again in smaller batches: "
+        "what it shows no cache type causes",
+    )
+
+
+def main_row(row: Measurement) -> tuple[str, ...]:
+    """The cells of `MAIN`."""
+    scores = row.scores
+    name = ROLES[row.role] if row.is_complete else f"{ROLES[row.role]} stopped".strip()
+    if row.role == "reference":
+        return (str(row.kind), name, "", "", _number(_exp(scores.nll.value)), *[""] * 5)
+    return (
+        str(row.kind),
+        name,
+        f"{scores.nll_delta.value:+.4f}",
+        _interval(scores.nll_delta),
+        f"x{scores.perplexity_ratio.value:.4f}",
+        _number(scores.kl_mean.value),
+        _number(scores.kl_median.value),
+        _number(scores.kl_p99.value),
+        _number(scores.kl_p999.value),
+        f"{100 * scores.same_top.value:.2f} %",
+    )
+
+
+def cost_title(report: Report) -> str:
+    """Where memory and speed were measured."""
+    cost = next((row.cost for row in report.measurements if row.cost is not None), None)
+    if cost is None:
+        return "What it takes (speeds were not measured)"
+    return (
+        f"What it takes in a context of {cost.n_ctx:,} tokens; decoding behind "
+        f"{cost.shallow_depth:,} and {cost.deep_depth:,} tokens"
+    )
+
+
+def cost_row(row: Measurement) -> tuple[str, ...]:
+    """The cells of `COST`."""
+    cost = row.cost
+    taken: tuple[str, ...] = (fmt.NO_VALUE,) * 5
+    if cost is not None:
+        taken = (
+            f"{cost.held_per_token:,.0f}",
+            f"{cost.peak_per_token:,.0f}",
+            fmt.rate(cost.prefill_tps),
+            fmt.rate(cost.shallow_tps),
+            fmt.rate(cost.deep_tps),
+        )
+    return (str(row.kind), *taken, _answered(row.needle), _answered(row.reasoning))
+
+
+def part_rows(report: Report, parts: Sequence[Sequence[Part]]) -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of the mean KL by part; kinds in the order of the report."""
+    names = list(dict.fromkeys(part.name for listed in parts for part in listed))
+    counts = {part.name: part.scores.n_tokens for listed in parts for part in listed}
+    rows = []
+    for row, listed in zip(report.measurements, parts, strict=True):
+        found = {part.name: part.scores.kl_mean.value for part in listed}
+        if row.role != "reference":
+            cells = [_number(found[name]) if name in found else fmt.NO_VALUE for name in names]
+            rows.append([f"{row.kind} {ROLES[row.role]}".strip(), *cells])
+    titles = [f"{KIND_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
+    return ["K/V", *titles], rows
+
+
+def verdict_lines(report: Report) -> Iterator[str]:
+    """A sentence for each kind, or why there is none."""
+    if not report.allows_verdict:
+        yield (
+            f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few to choose by, "
+            f"{LEAST_TOKENS:,} are the least: name more texts."
+        )
+        return
+    yield from (f"{sentence(row, report)}." for row in report.candidates if row.is_complete)
+
+
+def _head(report: Report) -> Iterator[Text]:
+    first, *others = subject_lines(report)
+    yield Text(first, style="bold")
+    yield from (Text(line, style=MUTED) for line in others)
+
+
+def _parts(title: str, report: Report, parts: Sequence[Sequence[Part]]) -> Iterator[RenderableType]:
+    titles, rows = part_rows(report, parts)
+    if len(titles) > 2 and rows:
+        yield Text()
+        yield Text(title, style="bold")
+        yield _table(titles, rows)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    return plain_table(titles, rows, numbers=titles[1:], header_style=MUTED)
+
+
+def _interval(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return ""
+    return f"{figure.low:+.4f} to {figure.high:+.4f}"
+
+
+def _number(value: float) -> str:
+    """Three digits that count: `0.0312`, `4.1e-06`, `12.3`."""
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _exp(nll: float) -> float:
+    return math.exp(min(nll, 50.0))
+
+
+def _answered(answers: Sequence[Answers]) -> str:
+    right, asked = n_right(answers)
+    return f"{right}/{asked}" if asked else fmt.NO_VALUE
+
+
+class MeasureProgress:
+    """A bar with the time that is left; nothing where the console is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._start_s = time.monotonic()
+        self._bar = Progress(
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task("loading the model", total=None)
+
+    def __enter__(self) -> "MeasureProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, reached: Reached) -> None:
+        """Move the bar."""
+        left_s = time_left(time.monotonic() - self._start_s, reached.n_done, reached.n_total)
+        left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
+        self._bar.update(
+            self._task,
+            total=reached.n_total,
+            completed=reached.n_done,
+            description=escape(f"{left}{reached.what}"),
+            refresh=True,
+        )

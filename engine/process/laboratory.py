@@ -1,0 +1,151 @@
+"""A measurement of cache kinds in a process of its own.
+
+`python -m engine.process.laboratory FD` takes the file descriptor of its end of a socket pair. The
+main thread measures; a second one reads the pipe, so that a stop is obeyed in the middle of a
+batch, and the end of the pipe ends the process. What a fault in native code may take with it is
+what was not kept yet: rows lie on disk behind each document, and the client has the last report.
+"""
+
+import contextlib
+import faulthandler
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from engine.errors import EngineError, WorkerError
+from engine.load import LaboratoryRequest, open_laboratory
+from engine.process.watchdog import describe_exit
+from engine.quality.laboratory import Laboratory, LaboratoryEvent
+
+LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
+END_LIMIT_S = 5.0
+
+Order = LaboratoryRequest | Literal["stop"]
+Told = LaboratoryEvent | EngineError
+
+
+class LaboratoryProcess:
+    """The events of a measurement, by iteration; `Finished` is the last.
+
+    Args:
+        request: What to measure.
+        log_path: Where the process writes what it says, llama.cpp's own lines among it.
+    """
+
+    def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
+        ours, theirs = socket.socketpair()
+        log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with theirs, log_path.open("ab") as log:
+            self._popen = subprocess.Popen(
+                [*LABORATORY_COMMAND, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._connection: Connection[Order, Told] = Connection(ours.detach())
+        self._is_over = False
+        self._send(request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[LaboratoryEvent]:
+        return self
+
+    def __next__(self) -> LaboratoryEvent:
+        """The next event; waits for it.
+
+        Raises:
+            EngineError: what the measurement failed with; its class is that of the process.
+            WorkerError: the process ended by itself.
+        """
+        if self._is_over:
+            raise StopIteration
+        try:
+            told = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._is_over = True
+            code = self._popen.wait()
+            if code == 0:
+                raise StopIteration from error
+            raise WorkerError(f"the measurement stopped: {describe_exit(code)}") from error
+        if isinstance(told, EngineError):
+            raise told
+        return told
+
+    def stop(self) -> None:
+        """Ask for the end of the measurement; `Finished` comes soon, with what there is."""
+        self._send("stop")
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._is_over = True
+        self._connection.close()
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.wait()
+
+    def _send(self, order: Order) -> None:
+        with contextlib.suppress(OSError):  # a process that has ended is seen by who reads
+            self._connection.send(order)
+
+
+class _Worker:
+    def __init__(self, connection: "Connection[Told, Order]") -> None:
+        self._connection = connection
+        self._laboratory: Laboratory | None = None
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Measure what the first message asks for."""
+        request = self._connection.recv()
+        assert isinstance(request, LaboratoryRequest)
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+        try:
+            laboratory = open_laboratory(request)
+            self._laboratory = laboratory
+            if self._is_stopped:
+                laboratory.stop()
+            for event in laboratory.run():
+                self._connection.send(event)
+        except EngineError as error:
+            self._connection.send(error)
+        self._connection.close()
+        os._exit(0)  # native threads must not outlive what they work for
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            self._is_stopped = True
+            if self._laboratory is not None:
+                self._laboratory.stop()
+
+
+def main() -> None:
+    """Measure for who holds the other end of the descriptor that the command line names."""
+    faulthandler.enable()
+    _Worker(Connection(int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

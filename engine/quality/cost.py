@@ -1,0 +1,112 @@
+"""How quick a context with a kind of cache is: prefill, and decoding at two depths."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from engine.backends.base import Sequence as Line
+from engine.clock import Stopwatch
+from engine.quality.records import CacheKind, Cost
+from engine.quality.scoring import BatchShape, OpenedKind
+
+SHALLOW, DEEP = 256, 2048
+"""Tokens in the cache while decoding is timed, as far as the context holds them."""
+N_BATCH = 512
+N_DECODED = 6
+"""Tokens of one timed stretch."""
+N_ROUNDS = 5
+"""Stretches of each kind, one kind after the other, so that a machine's moods hit all alike."""
+LEAST_CTX = 512
+"""Tokens of a context below which nothing is timed."""
+
+
+def depths(n_ctx: int) -> tuple[int, int]:
+    """Both depths in a context of at least `LEAST_CTX` tokens."""
+    deep = min(DEEP, n_ctx - N_ROUNDS * N_DECODED)
+    return min(SHALLOW, deep // 2), deep
+
+
+def shape_of(n_ctx: int) -> BatchShape:
+    """A context as a chat has it."""
+    return BatchShape(n_ctx, min(N_BATCH, n_ctx), 1)
+
+
+@dataclass(slots=True)
+class _Timed:
+    kind: CacheKind
+    opened: OpenedKind
+    line: Line
+    prefill_s: float = 0.0
+
+
+def timed(
+    kinds: Sequence[tuple[CacheKind, OpenedKind]], tokens: Sequence[int], n_ctx: int
+) -> Iterator[tuple[CacheKind, Cost] | None]:
+    """What each kind costs; None between stretches, so that the caller can stop.
+
+    Args:
+        kinds: Kinds with contexts of `shape_of(n_ctx)`.
+        tokens: What is decoded, over and over where they are few.
+        n_ctx: Tokens of each context.
+
+    Raises:
+        EngineError: as `Sequence.prefill` does.
+    """
+    shallow, deep = depths(n_ctx)
+    rows = [_Timed(kind, opened, opened.backend.open()) for kind, opened in kinds]
+    rates: dict[CacheKind, list[float]] = {}
+    for row in rows:
+        row.line.prefill([_token(tokens, 0)])  # the first decode of a context sets up its graph
+        row.line.crop(0)
+    for depth in (shallow, deep):
+        for row in rows:
+            for _ in _prefill(row, tokens, depth):
+                yield None
+        found: dict[CacheKind, list[float]] = {row.kind: [] for row in rows}
+        for _ in range(N_ROUNDS):
+            for row in rows:
+                found[row.kind].append(_decode(row.line, tokens))
+                yield None
+        for kind, seconds in found.items():
+            rates.setdefault(kind, []).append(N_DECODED / median(seconds))
+    for row in rows:
+        n_read = deep - shallow - N_ROUNDS * N_DECODED
+        yield (
+            row.kind,
+            Cost(
+                n_ctx=n_ctx,
+                kv_bytes=row.opened.backend.kv_bytes,
+                compute_bytes=row.opened.compute_bytes,
+                prefill_tps=n_read / row.prefill_s,
+                shallow_depth=shallow,
+                shallow_tps=rates[row.kind][0],
+                deep_depth=deep,
+                deep_tps=rates[row.kind][1],
+            ),
+        )
+
+
+def _prefill(row: _Timed, tokens: Sequence[int], depth: int) -> Iterator[None]:
+    """Read up to a depth; the time of the last such stretch is kept.
+
+    A row of logits is asked for behind each batch, because a GPU is waited for with it only.
+    """
+    row.prefill_s = 0.0
+    while (n_held := len(row.line.tokens)) < depth:
+        size = min(row.opened.backend.n_batch, depth - n_held)
+        *unread, last = (_token(tokens, n_held + index) for index in range(size))
+        watch = Stopwatch()
+        row.line.verify((last,), unread=unread)
+        row.prefill_s += watch.total()
+        yield
+
+
+def _decode(line: Line, tokens: Sequence[int]) -> float:
+    watch = Stopwatch()
+    for _ in range(N_DECODED):
+        line.decode(_token(tokens, len(line.tokens)))
+    return watch.total()
+
+
+def _token(tokens: Sequence[int], at: int) -> int:
+    return tokens[at % len(tokens)]

@@ -1,0 +1,379 @@
+"""One measurement from texts to the report, as a line of events.
+
+All contexts that memory holds go through the texts side by side, so that the reference is computed
+once for them; with more kinds than that, it is computed once for each group.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from engine.backends.base import Backend
+from engine.clock import Stopwatch
+from engine.errors import DecodeAborted, ModelLoadError
+from engine.quality.cost import LEAST_CTX, shape_of, timed
+from engine.quality.metrics import Rows
+from engine.quality.records import (
+    CacheKind,
+    Cost,
+    Measurement,
+    QualityError,
+    Report,
+    Role,
+)
+from engine.quality.row_store import RowKey, RowStore
+from engine.quality.scoring import (
+    BatchShape,
+    Contestant,
+    ContestantError,
+    KindOpener,
+    OpenedKind,
+    score,
+)
+from engine.quality.summary import N_DRAWS, measurement_of
+from engine.quality.texts import Document
+
+N_CHUNK = 128
+"""Tokens of a batch: its logits lie in memory once for each context."""
+CONTROL_SHARE = 4
+"""The control decodes a chunk in so many batches: llama.cpp takes other kernels for small ones."""
+MEMORY_SHARE = 0.6
+"""Of the free memory that contexts may take."""
+FLOAT_BYTES = 4
+F16 = CacheKind("f16", "f16")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, and how."""
+
+    kinds: tuple[CacheKind, ...]
+    reference: CacheKind = F16
+    n_chunk: int = N_CHUNK
+    takes_times: bool = True
+    memory_bytes: int | None = None
+    """What contexts may take; None is `MEMORY_SHARE` of what is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it is; the unit is a token decoded by one context."""
+
+    what: str
+    n_done: int
+    n_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to tell, such as a kind that was left out and why."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportChanged:
+    """What there is by now; intervals come with the last one."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The report with all intervals, of all that was measured; the last event."""
+
+    report: Report
+    is_complete: bool
+    """Whether nothing was stopped."""
+
+
+LaboratoryEvent = Progress | Note | ReportChanged | Finished
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A contestant with what has to be closed."""
+
+    contestant: Contestant
+    backend: Backend
+
+
+@dataclass(slots=True)
+class Laboratory:
+    """One measurement; `run` is called once.
+
+    Args:
+        opener: The loaded model.
+        plan: What to measure.
+        documents: Texts and questions, as tokens.
+        report: An earlier report of the same subject to go on with, or an empty one.
+        refusal: Says why a kind cannot be used with this model; None where it can.
+        store: Where rows are kept between documents; its file is of no use once a complete report
+            is written.
+    """
+
+    opener: KindOpener
+    plan: Plan
+    documents: Sequence[Document]
+    report: Report
+    refusal: Callable[[CacheKind], str | None] = lambda _: None
+    store: RowStore = field(default_factory=lambda: RowStore(None, ""))
+    _refused: set[CacheKind] = field(default_factory=set)
+    _costs: dict[tuple[Role, CacheKind], Cost] = field(default_factory=dict)
+    _live: list[Backend] = field(default_factory=list)
+    _is_stopped: bool = False
+    _keeps_rows: bool = True
+    _n_done: int = 0
+    _watch: Stopwatch = field(default_factory=Stopwatch)
+
+    def stop(self) -> None:
+        """End after the batch that is computed now, from any thread; the report comes at once."""
+        self._is_stopped = True
+        for backend in tuple(self._live):
+            backend.abort()
+
+    def run(self) -> Iterator[LaboratoryEvent]:
+        """Measure; `Finished` comes last, whether it was stopped or not.
+
+        Raises:
+            QualityError: the reference cannot be measured.
+            EngineError: the backend failed.
+        """
+        for each in self.report.measurements:
+            if each.cost is not None:
+                self._costs[each.role, each.kind] = each.cost
+        try:
+            with ThreadPoolExecutor(max_workers=self.report.subject.n_threads) as pool:
+                yield from self._score_all(pool)
+            if self.plan.takes_times and not self._is_stopped:
+                yield from self._time_all()
+        except DecodeAborted:
+            self._is_stopped = True
+        yield Finished(self._summary(n_draws=N_DRAWS), is_complete=not self._is_stopped)
+
+    # --- scoring ---
+
+    def _score_all(self, pool: Executor) -> Iterator[LaboratoryEvent]:
+        yield from self._leave_out_refused()
+        waiting = [kind for kind in self.plan.kinds if self._lacks("candidate", kind)]
+        while not self._is_stopped:
+            waiting = [kind for kind in waiting if kind not in self._refused]
+            if not waiting and not self._lacks("control", self.plan.reference):
+                return
+            opened, notes = self._open_group(waiting)
+            yield from notes
+            try:
+                for index in range(len(self.documents)):
+                    yield from self._score_document(index, opened, pool)
+            finally:
+                self._close([each.backend for each in opened])
+            measured = {each.contestant.kind for each in opened[1:]}
+            waiting = [kind for kind in waiting if kind not in measured]
+
+    def _leave_out_refused(self) -> Iterator[Note]:
+        why = self.refusal(self.plan.reference)
+        if why is not None:
+            raise QualityError(f"the reference {self.plan.reference} cannot be used: {why}")
+        for kind in self.plan.kinds:
+            why = self.refusal(kind)
+            if why is not None:
+                self._refused.add(kind)
+                yield Note(f"{kind} is left out: {why}")
+
+    def _lacks(self, role: Role, kind: CacheKind) -> bool:
+        """Whether a document has no rows of it yet, and no complete figures are there."""
+        if kind in self._refused and role == "candidate":
+            return False
+        found = self._earlier(role, kind)
+        if found is not None and found.is_complete:
+            return False
+        return any(
+            self.store.get(RowKey(role, kind, index)) is None
+            for index in range(len(self.documents))
+        )
+
+    def _earlier(self, role: Role, kind: CacheKind) -> Measurement | None:
+        rows = self.report.measurements
+        return next((each for each in rows if (each.role, each.kind) == (role, kind)), None)
+
+    def _open_group(self, waiting: Sequence[CacheKind]) -> tuple[list[_Opened], list[Note]]:
+        """The reference, the control where it is not done, and as many kinds as memory holds."""
+        free = psutil.virtual_memory().available
+        budget = self.plan.memory_bytes or round(MEMORY_SHARE * free)
+        reference = self.plan.reference
+        opened: list[_Opened] = []
+        notes: list[Note] = []
+        wanted: list[tuple[Role, CacheKind]] = [("reference", reference)]
+        if self._lacks("control", reference):
+            wanted.append(("control", reference))
+        n_first = len(wanted)
+        wanted += [("candidate", kind) for kind in waiting]
+        used = 0
+        try:
+            for role, kind in wanted:
+                if len(opened) > n_first and used >= budget:
+                    break
+                try:
+                    one, nbytes = self._open(role, kind)
+                except ModelLoadError as error:
+                    if role != "candidate":
+                        raise
+                    if len(opened) > n_first:
+                        break  # memory may have run out: it comes first in the next group
+                    self._refused.add(kind)
+                    notes.append(Note(f"{kind} is left out: {error}"))
+                    continue
+                opened.append(one)
+                used += nbytes
+        except BaseException:
+            self._close([each.backend for each in opened])
+            raise
+        return opened, notes
+
+    def _open(self, role: Role, kind: CacheKind) -> tuple[_Opened, int]:
+        n_chunk = self.report.subject.n_chunk
+        shape = BatchShape(self.report.subject.n_ctx, n_chunk, n_chunk)
+        found = self.opener.open(kind, shape)
+        self._live.append(found.backend)
+        n_step = max(1, n_chunk // CONTROL_SHARE) if role == "control" else n_chunk
+        logits = n_chunk * self.opener.vocabulary.n_tokens * FLOAT_BYTES
+        nbytes = found.backend.kv_bytes + found.compute_bytes + logits
+        line = found.backend.open()
+        return _Opened(Contestant(kind, role, line, n_step), found.backend), nbytes
+
+    def _close(self, backends: Sequence[Backend]) -> None:
+        for backend in backends:
+            self._live.remove(backend)
+            backend.close()
+
+    def _score_document(
+        self, index: int, opened: Sequence[_Opened], pool: Executor
+    ) -> Iterator[LaboratoryEvent]:
+        """The rows of one document, of those who lack them; who fails is left out."""
+        while True:
+            first, *others = (each.contestant for each in opened)
+            lacking = [
+                each
+                for each in others
+                if not (each.role == "candidate" and each.kind in self._refused)
+                and self.store.get(RowKey(each.role, each.kind, index)) is None
+            ]
+            if not lacking and (len(others) or self._has_reference(index)):
+                return
+            try:
+                yield from self._score_with([first, *lacking], index, pool)
+            except ContestantError as error:
+                self._refused.add(error.kind)
+                yield Note(f"{error.kind} is left out: {error}")
+                continue
+            yield from self._keep_rows()
+            yield ReportChanged(self._summary(n_draws=0))
+            return
+
+    def _has_reference(self, index: int) -> bool:
+        return self.store.get(RowKey("reference", self.plan.reference, index)) is not None
+
+    def _score_with(
+        self, contestants: Sequence[Contestant], index: int, pool: Executor
+    ) -> Iterator[LaboratoryEvent]:
+        document = self.documents[index]
+        n_chunk = self.report.subject.n_chunk
+        steps = score(document, contestants, n_chunk=n_chunk, pool=pool)
+        n_before = self._n_done
+        while True:
+            if self._is_stopped:
+                raise DecodeAborted("stopped")
+            try:
+                n_tokens = next(steps)
+            except StopIteration as ended:
+                rows: tuple[Rows, ...] = ended.value
+                break
+            except BaseException:
+                self._n_done = n_before
+                raise
+            self._n_done += n_tokens * len(contestants)
+            yield Progress(document.name, self._n_done, self._n_total())
+        for each, found in zip(contestants, rows, strict=True):
+            self.store.add(RowKey(each.role, each.kind, index), found)
+
+    def _n_total(self) -> int:
+        """Tokens of all texts and questions in all contexts, those of timing not among them."""
+        n_kinds = sum(kind not in self._refused for kind in self.plan.kinds)
+        return max(self._n_done, sum(len(each.tokens) for each in self.documents) * (2 + n_kinds))
+
+    def _keep_rows(self) -> Iterator[Note]:
+        if self._keeps_rows:
+            try:
+                self.store.write()
+            except QualityError as error:
+                self._keeps_rows = False
+                yield Note(str(error))
+
+    # --- timing ---
+
+    def _time_all(self) -> Iterator[LaboratoryEvent]:
+        n_ctx = self.report.subject.n_ctx
+        if n_ctx < LEAST_CTX:
+            yield Note(f"speeds are not measured in a context below {LEAST_CTX} tokens")
+            return
+        kinds = [self.plan.reference, *self.plan.kinds]
+        missing = [
+            kind
+            for kind in dict.fromkeys(kinds)
+            if kind not in self._refused and self._cost_of(kind) is None
+        ]
+        tokens = max((each.tokens for each in self.documents), key=len)
+        yield Progress("speeds", self._n_done, self._n_total())
+        opened: list[tuple[CacheKind, OpenedKind]] = []
+        try:
+            for kind in missing:
+                found = self.opener.open(kind, shape_of(n_ctx))
+                self._live.append(found.backend)
+                opened.append((kind, found))
+            for done in timed(opened, tokens, n_ctx):
+                if self._is_stopped:
+                    raise DecodeAborted("stopped")
+                if done is not None:
+                    self._keep_cost(*done)
+        finally:
+            self._close([each.backend for _, each in opened])
+        yield ReportChanged(self._summary(n_draws=0))
+
+    def _cost_of(self, kind: CacheKind) -> Cost | None:
+        roles: tuple[Role, ...] = ("candidate", "reference")
+        return next((self._costs[r, kind] for r in roles if (r, kind) in self._costs), None)
+
+    def _keep_cost(self, kind: CacheKind, cost: Cost) -> None:
+        if kind == self.plan.reference:
+            self._costs["reference", kind] = self._costs["control", kind] = cost
+        if kind in self.plan.kinds:
+            self._costs["candidate", kind] = cost
+
+    # --- the report ---
+
+    def _summary(self, *, n_draws: int) -> Report:
+        reference = self.plan.reference
+        wanted: list[tuple[Role, CacheKind]] = [("reference", reference), ("control", reference)]
+        wanted += [("candidate", kind) for kind in self.plan.kinds]
+        wanted += [(each.role, each.kind) for each in self.report.measurements]
+        rows = (self._measurement(role, kind, n_draws) for role, kind in dict.fromkeys(wanted))
+        return replace(
+            self.report,
+            measurements=tuple(row for row in rows if row is not None),
+            elapsed_s=self.report.elapsed_s + self._watch.total(),
+        )
+
+    def _measurement(self, role: Role, kind: CacheKind, n_draws: int) -> Measurement | None:
+        """What is known of a kind: of an earlier report, or of its rows; None without any."""
+        earlier = self._earlier(role, kind)
+        cost = self._costs.get((role, kind))
+        if earlier is not None and earlier.is_complete:
+            return replace(earlier, cost=cost)
+        found = {
+            index: rows
+            for index in range(len(self.documents))
+            if (rows := self.store.get(RowKey(role, kind, index))) is not None
+        }
+        return measurement_of(kind, role, self.documents, found, cost=cost, n_draws=n_draws)

@@ -1,0 +1,156 @@
+"""Documents decoded teacher-forced through several caches side by side.
+
+A chunk is decoded by the reference and then by every other context, and its rows are compared
+while all logits lie in memory; nothing of them is kept. Each row reads keys and values out of the
+cache, as a reply's tokens do, so that it sees what a type of cache did to all that came before.
+"""
+
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from engine.backends.base import Backend, Logits, Vocabulary
+from engine.backends.base import Sequence as Line
+from engine.quality.metrics import ReferenceRows, Rows, compared_rows, own_rows, reference_rows
+from engine.quality.records import CacheKind, QualityError, Role
+from engine.quality.texts import Document
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """How large a context and its batches are."""
+
+    n_ctx: int
+    n_batch: int
+    """Tokens that are computed at once."""
+    n_rows: int
+    """Rows of logits of one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedKind:
+    """A context with a kind of cache."""
+
+    backend: Backend
+    compute_bytes: int
+    """Of the graph's buffers."""
+
+
+class KindOpener(Protocol):
+    """One loaded model, of which contexts with different caches are opened side by side."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+        """One more context; closing its backend frees it.
+
+        Raises:
+            ModelLoadError: the kind or the size is refused; the message says why.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the model and the contexts that are open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A context in the comparison; the reference comes first."""
+
+    kind: CacheKind
+    role: Role
+    line: Line
+    n_step: int
+    """Tokens of one decode: the control's are fewer than a chunk."""
+
+
+class ContestantError(QualityError):
+    """A candidate whose numbers cannot be compared."""
+
+    def __init__(self, kind: CacheKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def score(
+    document: Document,
+    contestants: Sequence[Contestant],
+    *,
+    n_chunk: int,
+    pool: Executor | None = None,
+) -> Generator[int, None, tuple[Rows, ...]]:
+    """The rows of a document, one array for each contestant; yields tokens decoded by all of them.
+
+    Args:
+        document: What is decoded, from an empty cache on.
+        contestants: The reference, then whom to compare with it.
+        n_chunk: Tokens of a batch.
+        pool: Threads that share the comparison.
+
+    Raises:
+        ContestantError: a candidate's logits are no numbers.
+        QualityError: those of the reference or the control are none.
+        EngineError: as `Sequence.verify` does.
+    """
+    for each in contestants:
+        each.line.crop(0)
+    kept: list[list[Rows]] = [[] for _ in contestants]
+    tokens = document.tokens
+    for start in range(0, document.first, n_chunk):
+        unscored = tokens[start : min(start + n_chunk, document.first)]
+        for each in contestants:
+            for step in _steps(unscored, each.n_step):
+                each.line.prefill(step)
+        yield len(unscored)
+    for start in range(document.first, len(tokens) - 1, n_chunk):
+        chunk = tokens[start : start + n_chunk]
+        next_tokens = tokens[start + 1 : start + 1 + len(chunk)]
+        for rows, found in zip(kept, _compare(contestants, chunk, next_tokens, pool), strict=True):
+            rows.append(found)
+        yield len(chunk)
+    return tuple(np.concatenate(rows) for rows in kept)
+
+
+def _compare(
+    contestants: Sequence[Contestant],
+    chunk: Sequence[int],
+    next_tokens: Sequence[int],
+    pool: Executor | None,
+) -> list[Rows]:
+    first, *others = contestants
+    reference = reference_rows(_logits(first, chunk), next_tokens, pool)
+    found = [own_rows(reference)]
+    for each in others:
+        try:
+            found.append(_compared(reference, each, chunk, pool))
+        except QualityError as error:
+            if each.role == "candidate":
+                raise ContestantError(each.kind, f"{each.kind}: {error}") from error
+            raise
+    return found
+
+
+def _logits(contestant: Contestant, chunk: Sequence[int]) -> Logits:
+    """The rows of a whole chunk; the reference decodes one in one step."""
+    return contestant.line.verify(chunk).logits
+
+
+def _compared(
+    reference: ReferenceRows, contestant: Contestant, chunk: Sequence[int], pool: Executor | None
+) -> Rows:
+    parts = []
+    start = 0
+    for step in _steps(chunk, contestant.n_step):
+        logits = contestant.line.verify(step).logits
+        parts.append(compared_rows(reference, logits, start, pool))
+        start += len(step)
+    return np.concatenate(parts)
+
+
+def _steps(tokens: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [tokens[at : at + size] for at in range(0, len(tokens), size)]

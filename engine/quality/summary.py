@@ -1,0 +1,197 @@
+"""Rows to figures: means and percentiles with intervals, as a whole, by position and by text.
+
+The intervals are of the percentile bootstrap over documents (Efron 1979): rows of one text hang
+together, so whole documents are drawn, with replacement.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.quality.metrics import Rows
+from engine.quality.records import (
+    POSITIONS,
+    TEXT_KINDS,
+    Answers,
+    CacheKind,
+    Cost,
+    Figure,
+    Measurement,
+    Part,
+    Role,
+    Scores,
+    position_name,
+)
+from engine.quality.texts import Document
+
+N_DRAWS = 500
+"""Of documents; the ends of an interval are good to a tenth of it then."""
+SEED = 1
+INTERVAL = (0.025, 0.975)
+QUANTILES = (0.5, 0.99, 0.999)
+MOST_AT_ONCE = 1 << 24
+"""Counts that are held at once while percentiles are drawn: 64 MiB."""
+
+
+def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
+    """The figures of some documents' rows.
+
+    Args:
+        rows: One array for each document; at least one row together.
+        n_draws: Of the bootstrap; 0 leaves the intervals out.
+    """
+    filled = [each for each in rows if len(each)]
+    joined = np.concatenate(filled)
+    drawn = _draws(len(filled), n_draws)
+
+    def mean(name: str) -> Figure:
+        sums = np.array([each[name].sum(dtype=np.float64) for each in filled])
+        counts = np.array([len(each) for each in filled])
+        value = float(sums.sum() / counts.sum())
+        return _figure(value, None if drawn is None else (drawn @ sums) / (drawn @ counts))
+
+    delta = mean("delta")
+    median, p99, p999 = _percentiles(filled, joined["kl"].astype(np.float64), drawn)
+    return Scores(
+        n_tokens=len(joined),
+        nll=mean("nll"),
+        nll_delta=delta,
+        perplexity_ratio=_mapped(delta, _exp),
+        kl_mean=mean("kl"),
+        kl_median=median,
+        kl_p99=p99,
+        kl_p999=p999,
+        same_top=mean("same_top"),
+    )
+
+
+def parts_by_position(
+    documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
+) -> tuple[Part, ...]:
+    """The figures of each range of positions that has rows."""
+    parts = []
+    for start, stop in zip(POSITIONS, (*POSITIONS[1:], None), strict=True):
+        inside = [
+            each[max(0, start - document.first) : _end(stop, document.first)]
+            for document, each in zip(documents, rows, strict=True)
+        ]
+        if any(len(each) for each in inside):
+            parts.append(Part(position_name(start), scores_of(inside, n_draws=n_draws)))
+    return tuple(parts)
+
+
+def parts_by_text(
+    documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
+) -> tuple[Part, ...]:
+    """The figures of each kind of text that has rows."""
+    parts = []
+    for kind in TEXT_KINDS:
+        inside = [
+            each
+            for document, each in zip(documents, rows, strict=True)
+            if document.kind == kind and len(each)
+        ]
+        if inside:
+            parts.append(Part(kind, scores_of(inside, n_draws=n_draws)))
+    return tuple(parts)
+
+
+def answers_of(documents: Sequence[Document], rows: Sequence[Rows]) -> tuple[Answers, ...]:
+    """How many questions were answered right, under each name in the order of the documents."""
+    found: dict[str, tuple[int, int]] = {}
+    for document, each in zip(documents, rows, strict=True):
+        for answer in document.answers:
+            before = document.first + 1
+            is_right = bool(each["is_right"][answer.start - before : answer.stop - before].all())
+            n_right, n_asked = found.get(answer.name, (0, 0))
+            found[answer.name] = (n_right + is_right, n_asked + 1)
+    return tuple(Answers(name, *counts) for name, counts in found.items())
+
+
+def measurement_of(
+    kind: CacheKind,
+    role: Role,
+    documents: Sequence[Document],
+    found: Mapping[int, Rows],
+    *,
+    cost: Cost | None,
+    n_draws: int = N_DRAWS,
+) -> Measurement | None:
+    """All figures of one kind; None before the first of its texts is done.
+
+    Args:
+        kind: Whose rows they are.
+        role: In which role.
+        documents: Texts and questions.
+        found: Rows by the number of their document, as far as there are any.
+        cost: What the kind takes, where it is known.
+        n_draws: Of the bootstrap; 0 leaves the intervals out.
+    """
+
+    def chosen(*kinds: str) -> tuple[list[Document], list[Rows]]:
+        numbers = [index for index in found if documents[index].kind in kinds]
+        return [documents[index] for index in numbers], [found[index] for index in numbers]
+
+    texts, rows = chosen(*TEXT_KINDS)
+    if not any(len(each) for each in rows):
+        return None
+    return Measurement(
+        kind,
+        role,
+        is_complete=len(found) == len(documents),
+        scores=scores_of(rows, n_draws=n_draws),
+        by_position=parts_by_position(texts, rows, n_draws=n_draws),
+        by_text=parts_by_text(texts, rows, n_draws=n_draws),
+        needle=answers_of(*chosen("needle")),
+        reasoning=answers_of(*chosen("reasoning")),
+        cost=cost,
+    )
+
+
+def _end(stop: int | None, first: int) -> int | None:
+    return None if stop is None else max(0, stop - first)
+
+
+def _draws(n_documents: int, n_draws: int) -> NDArray[np.int64] | None:
+    """How often each document is drawn, `[n_draws, n_documents]`."""
+    if n_documents < 2 or not n_draws:
+        return None
+    shares = np.full(n_documents, 1 / n_documents)
+    return np.random.default_rng(SEED).multinomial(n_documents, shares, size=n_draws)
+
+
+def _percentiles(
+    rows: Sequence[Rows], values: NDArray[np.float64], drawn: NDArray[np.int64] | None
+) -> list[Figure]:
+    points = [float(value) for value in np.quantile(values, QUANTILES)]
+    if drawn is None:
+        return [Figure(point) for point in points]
+    order = np.argsort(values)
+    documents = np.repeat(np.arange(len(rows)), [len(each) for each in rows])[order]
+    ordered = values[order]
+    found: list[list[float]] = [[] for _ in QUANTILES]
+    size = max(1, MOST_AT_ONCE // len(values))
+    for start in range(0, len(drawn), size):
+        for counts in drawn[start : start + size][:, documents].cumsum(axis=1, dtype=np.int32):
+            for values_of, quantile in zip(found, QUANTILES, strict=True):
+                at = np.searchsorted(counts, quantile * counts[-1])
+                values_of.append(float(ordered[min(at, len(ordered) - 1)]))
+    return [_figure(point, np.array(each)) for point, each in zip(points, found, strict=True)]
+
+
+def _figure(value: float, drawn: NDArray[np.float64] | None) -> Figure:
+    if drawn is None:
+        return Figure(value)
+    low, high = np.quantile(drawn, INTERVAL)
+    return Figure(value, min(float(low), value), max(float(high), value))
+
+
+def _mapped(figure: Figure, function: Callable[[float], float]) -> Figure:
+    ends = [None if end is None else function(end) for end in (figure.low, figure.high)]
+    return Figure(function(figure.value), *ends)
+
+
+def _exp(value: float) -> float:
+    """The exponential within what a report may hold."""
+    return float(np.exp(min(value, 20.0)))

@@ -1,0 +1,137 @@
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from app.cli.cache_quality import read_kinds
+from app.cli.main import run
+from app.quality.page import html_page
+from engine.quality.records import CacheKind, read_report, write_report
+from tests.app.cli.conftest import MAIN
+from tests.conftest import ROOT
+from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
+
+
+@pytest.fixture
+def report_path(tmp_path: Path) -> Path:
+    report = made_report(made_measurement(Q8_Q4, 0.0125))
+    write_report(tmp_path / "report.json", report)
+    return tmp_path / "report.json"
+
+
+def test_kinds_are_read_as_keys_and_values() -> None:
+    assert read_kinds("q8_0, q8_0/q4_0,q8_0") == (("q8_0", "q8_0"), ("q8_0", "q4_0"))
+
+
+@pytest.mark.parametrize("value", ["q3_0", "q8_0/q9", ",", "f16/f16/f16"])
+def test_what_is_no_kind_is_refused(value: str) -> None:
+    with pytest.raises(click.BadParameter):
+        read_kinds(value)
+
+
+def test_a_report_is_shown_with_every_row(
+    report_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cache-quality", "--show", str(report_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "q8_0/q4_0" in shown
+    assert "control" in shown
+    assert "0.0125" in shown
+    assert "q8_0 K with q4_0 V: 2.0x smaller" in shown
+    assert max(map(len, shown.splitlines())) < 220
+
+
+def test_too_little_text_is_said_and_no_kind_is_praised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = made_report()
+    short = replace(report, texts=report.texts[:1])
+    write_report(tmp_path / "short.json", short)
+    assert run(["cache-quality", "--show", str(tmp_path / "short.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "No verdict: 5,000 tokens" in shown
+    assert "x smaller" not in shown
+
+
+def test_the_page_has_charts_and_escapes_what_comes_from_outside(report_path: Path) -> None:
+    report = read_report(report_path)
+    text = replace(report.texts[0], name="<script>x</script>")
+    page = html_page(replace(report, texts=(text,)))
+    assert "<script>" not in page
+    assert page.count('<svg class="chart"') == 4
+    assert "KL mean by position" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--text", "/nowhere/a.txt"], "cannot be read"),
+        (["--resume", "/nowhere/r.json"], "cannot be read as a report"),
+        (["--kinds", "q3_0"], "no cache type"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_loaded(
+    arguments: list[str], told: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
+    assert told in capsys.readouterr().err
+
+
+def test_an_earlier_report_is_not_overwritten(
+    report_path: Path, starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = report_path.read_bytes()
+    assert run(["cache-quality", str(starter_path), "--json", str(report_path)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert report_path.read_bytes() == before
+
+
+def _command(model: Path, folder: Path, *more: str) -> list[str]:
+    text, code = folder / "text.md", folder / "code.py"
+    text.write_text((ROOT / "docs" / "cache.md").read_text()[:1500])
+    code.write_text((ROOT / "engine" / "files.py").read_text()[:1500])
+    return [
+        sys.executable, "-c", MAIN, "cache-quality", str(model), "--text", str(text),
+        "--text", str(code), "--kinds", "q8_0,q4_0", "--threads", "1", "--no-questions",
+        "--no-speeds", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
+    tmp_path: Path, starter_path: Path
+) -> None:
+    target = tmp_path / "r.json"
+    started = subprocess.Popen(
+        _command(starter_path, tmp_path, "--json", str(target)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not target.exists():
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130, err
+    assert "stopped" in out
+    assert "stopping" in err
+    assert (tmp_path / "r.json.rows").exists()
+    assert not read_report(target).candidates[0].is_complete
+
+    again = subprocess.run(
+        _command(starter_path, tmp_path, "--resume", str(target)),
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    report = read_report(target)
+    q8, q4 = report.candidates
+    assert all(row.is_complete for row in report.measurements)
+    assert 0 < q8.scores.kl_mean.value < q4.scores.kl_mean.value
+    assert q8.scores.same_top.value > 0.9
+    assert q4.kind == CacheKind("q4_0", "q4_0")
+    assert not (tmp_path / "r.json.rows").exists()

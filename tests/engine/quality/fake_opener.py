@@ -1,0 +1,120 @@
+"""Contexts of the fake language model: a kind's name says how far its logits are off."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+
+import numpy as np
+
+from engine.backends.base import Forward
+from engine.errors import ModelLoadError
+from engine.quality.metrics import Rows
+from engine.quality.records import CacheKind, Report, Subject, TextFacts
+from engine.quality.scoring import BatchShape, Contestant, OpenedKind, score
+from engine.quality.texts import Document
+from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+
+NOISES: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.3}
+F16 = CacheKind("f16", "f16")
+Q8 = CacheKind("q8_0", "q8_0")
+Q4 = CacheKind("q4_0", "q4_0")
+BROKEN = CacheKind("iq4_nl", "iq4_nl")
+"""Its logits are no numbers."""
+TOO_LARGE = CacheKind("f32", "f32")
+"""It cannot be opened."""
+
+
+class BrokenBackend(FakeBackend):
+    def open(self) -> FakeSequence:
+        return _BrokenSequence(self)
+
+
+class _BrokenSequence(FakeSequence):
+    def verify(self, tokens, *, unread=()):  # type: ignore[no-untyped-def]
+        return Forward(np.full_like(super().verify(tokens, unread=unread).logits, np.nan))
+
+
+class FakeOpener:
+    def __init__(self, n_most: int | None = None) -> None:
+        self.vocabulary = FakeVocabulary()
+        self.opened: list[tuple[CacheKind, BatchShape, FakeBackend]] = []
+        self.n_most = n_most
+        """Contexts that memory holds at once."""
+
+    @property
+    def n_open(self) -> int:
+        return sum(not backend.is_closed for _, _, backend in self.opened)
+
+    def open(self, kind: CacheKind, shape: BatchShape) -> OpenedKind:
+        if kind == TOO_LARGE or (self.n_most is not None and self.n_open >= self.n_most):
+            raise ModelLoadError(f"llama.cpp refused a context of {kind}")
+        sort = BrokenBackend if kind == BROKEN else FakeBackend
+        backend = sort(
+            self.vocabulary,
+            n_ctx=shape.n_ctx,
+            n_batch=shape.n_batch,
+            n_rows=shape.n_rows,
+            noise=NOISES.get(kind.type_k, 0.05),
+        )
+        self.opened.append((kind, shape, backend))
+        return OpenedKind(backend, 1000)
+
+    def close(self) -> None:
+        pass
+
+
+def contestants(*kinds: CacheKind, n_chunk: int = 8, n_ctx: int = 512) -> list[Contestant]:
+    """The reference, the control in steps of 3, and kinds."""
+    opener = FakeOpener()
+    shape = BatchShape(n_ctx, n_chunk, n_chunk)
+
+    def line(kind: CacheKind) -> FakeSequence:
+        opener.open(kind, shape)
+        return opener.opened[-1][2].open()
+
+    return [
+        Contestant(F16, "reference", line(F16), n_chunk),
+        Contestant(F16, "control", line(F16), 3),
+        *(Contestant(kind, "candidate", line(kind), n_chunk) for kind in kinds),
+    ]
+
+
+def scored(
+    document: Document, listed: list[Contestant], *, n_chunk: int = 8, pool: Executor | None = None
+) -> tuple[tuple[Rows, ...], list[int]]:
+    """The rows of a document, and what was yielded on the way."""
+    steps = score(document, listed, n_chunk=n_chunk, pool=pool)
+    reached: list[int] = []
+    while True:
+        try:
+            reached.append(next(steps))
+        except StopIteration as ended:
+            return ended.value, reached
+
+
+def documents(n: int = 4, n_tokens: int = 60) -> tuple[Document, ...]:
+    """Texts of all kinds."""
+    draw = np.random.default_rng(3)
+    kinds = ("chat", "code", "document", "tools")
+    return tuple(
+        Document(f"text {index}", kinds[index % 4], tuple(draw.integers(0, 256, n_tokens).tolist()))
+        for index in range(n)
+    )
+
+
+def empty_report(texts: tuple[Document, ...], n_chunk: int = 8) -> Report:
+    subject = Subject(
+        model="fake",
+        model_identity="0" * 32,
+        texts_digest="1" * 32,
+        build="1",
+        device="none",
+        n_threads=1,
+        n_ctx=600,
+        n_chunk=n_chunk,
+        reference=F16,
+        settings={},
+    )
+    facts = tuple(
+        TextFacts(each.name, each.kind, each.n_rows) for each in texts if not each.answers
+    )
+    return Report(subject, facts, "2026-01-01T00:00:00+00:00")

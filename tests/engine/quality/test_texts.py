@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import pytest
+
+from engine.quality import texts as texts_module
+from engine.quality.questions import questions
+from engine.quality.records import TEXT_KINDS, QualityError
+from engine.quality.texts import (
+    Text,
+    clean_name,
+    digest_of,
+    documents_of,
+    own_texts,
+    read_text_file,
+)
+from tests.fakes import FakeVocabulary
+
+VOCABULARY = FakeVocabulary()
+
+
+def test_own_texts_are_of_every_kind() -> None:
+    texts = own_texts()
+    assert {text.kind for text in texts} == set(TEXT_KINDS)
+    assert all(len(text.text) > 1000 for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.py", "code"), ("a.RS", "code"), ("a.md", "document"), ("README", "document")],
+)
+def test_code_is_told_by_its_ending(tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / name).write_text("a text")
+    assert read_text_file(tmp_path / name).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(b"", "is empty"), (b" \n", "is empty"), (b"a\0b", "zero bytes"), (b"caf\xe9", "UTF-8")],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, told: str) -> None:
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(QualityError, match=told):
+        read_text_file(tmp_path / "a.txt")
+
+
+def test_a_text_that_is_not_there_or_too_large_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(QualityError, match="cannot be read"):
+        read_text_file(tmp_path / "a.txt")
+    monkeypatch.setattr(texts_module, "TEXT_BYTES", 10)
+    (tmp_path / "a.txt").write_text("a" * 11)
+    with pytest.raises(QualityError, match="more than the 10 bytes"):
+        read_text_file(tmp_path / "a.txt")
+
+
+def test_names_move_no_cursor() -> None:
+    assert clean_name("a\x1b[2Jb\u202ec") == "a?[2Jb?c"
+    assert clean_name("") == "unnamed"
+
+
+def test_a_long_text_goes_on_as_documents_of_its_own() -> None:
+    documents = documents_of([Text("t", "chat", "a" * 250)], VOCABULARY, 101)
+    assert [(each.name, len(each.tokens)) for each in documents] == [
+        ("t 1/3", 101), ("t 2/3", 101), ("t 3/3", 51),
+    ]  # fmt: skip
+    assert all(each.tokens[0] == VOCABULARY.bos for each in documents)
+
+
+def test_an_end_of_few_tokens_is_left_out() -> None:
+    assert len(documents_of([Text("t", "chat", "a" * 110)], VOCABULARY, 101)) == 1
+
+
+def test_control_tokens_stay_letters() -> None:
+    document = documents_of([Text("t", "chat", "<end>" * 20)], VOCABULARY, 500)[0]
+    assert VOCABULARY.eos not in document.tokens
+
+
+def test_no_more_tokens_are_taken_than_asked() -> None:
+    texts = [Text("a", "chat", "a" * 100), Text("b", "chat", "b" * 100)]
+    documents = documents_of(texts, VOCABULARY, 500, 150)
+    assert sum(len(each.tokens) for each in documents) <= 152
+
+
+def test_texts_that_are_too_short_are_refused() -> None:
+    with pytest.raises(QualityError, match="32 tokens"):
+        documents_of([Text("t", "chat", "short")], VOCABULARY, 500)
+
+
+def test_a_digest_is_that_of_the_tokens() -> None:
+    one = documents_of([Text("a", "chat", "a" * 100)], VOCABULARY, 500)
+    named = documents_of([Text("b", "chat", "a" * 100)], VOCABULARY, 500)
+    other = documents_of([Text("a", "chat", "a" * 99 + "b")], VOCABULARY, 500)
+    assert digest_of(one) == digest_of(named) != digest_of(other)
+
+
+def test_answers_are_found_in_the_tokens_of_the_whole_text() -> None:
+    hay = [Text("h", "document", "A line of hay.\n" * 400)]
+    asked = questions(VOCABULARY, hay, 4096)
+    assert {each.kind for each in asked} == {"needle", "reasoning"}
+    for document in asked:
+        spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
+        assert len(document.tokens) <= 4096
+        for answer in document.answers:
+            text = b"".join(map(VOCABULARY.piece, document.tokens[answer.start : answer.stop]))
+            assert text.startswith(b" ")
+            assert answer.start > document.first
+            if document.kind == "needle":
+                assert spelled.count(text.decode() + ".") == 2, "hidden once, asked once"
+
+
+def test_needles_lie_at_the_depths_that_they_are_named_by() -> None:
+    hay = [Text("h", "document", "A line of hay.\n" * 400)]
+    document = next(each for each in questions(VOCABULARY, hay, 3000) if each.kind == "needle")
+    spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
+    length = spelled.index("Numbers that the text above names")
+    for answer in document.answers:
+        text = b"".join(map(VOCABULARY.piece, document.tokens[answer.start : answer.stop])).decode()
+        assert spelled.index(text + ".") / length == pytest.approx(
+            float(answer.name.rstrip("%")) / 100, abs=0.12
+        )
+
+
+def test_questions_are_the_same_every_time_and_fit_the_context() -> None:
+    hay = [Text("h", "document", "A line of hay.\n" * 400)]
+    assert questions(VOCABULARY, hay, 2000) == questions(VOCABULARY, hay, 2000)
+    assert all(len(each.tokens) <= 900 for each in questions(VOCABULARY, hay, 900))
