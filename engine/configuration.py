@@ -273,7 +273,8 @@ class EngineSettings:
     n_mtp_draft: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
     """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
     n_threads: Annotated[int, Bounds(ge=1, le=1024)] | None = None
-    """Threads while decoding; None is one per physical core."""
+    """Threads while decoding; None is one per physical core, and kvchat follows what is quickest
+    (`engine.generation.threads`)."""
     n_threads_batch: Annotated[int, Bounds(ge=1, le=1024)] | None = None
     """Threads while a prompt is read; None is as many as while decoding."""
     use_mmap: bool = True

@@ -71,6 +71,8 @@ class Loaded:
     notes: tuple[str, ...] = ()
     """Things the user should know, such as a fallback that was taken."""
     elapsed_s: float = 0.0
+    n_threads: tuple[int, int] | None = None
+    """Threads of decode steps and of prefills, until `ThreadsChanged` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,18 @@ class RoundFinished:
     """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
     is_redecoded: bool = False
     """Whether such a row was decoded again alone, which `strict` asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsChanged:
+    """Another number of threads was tried and stays."""
+
+    n_decode: int
+    n_prefill: int
+    reason: str = ""
+    """Why the number for decode steps changed last, in words."""
+    speedup: float = 1.0
+    """Time of a decode step before that change over the time of one behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +337,7 @@ Event = (
     | TokensCommitted
     | RoundFinished
     | CostsMeasured
+    | ThreadsChanged
     | CacheChanged
     | TiersChanged
     | Finished
@@ -331,5 +346,5 @@ Event = (
     | WorkerStopped
 )
 
-ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, TiersChanged)
+ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged)
 """Events of the engine itself, whoever asked for the reply that runs."""

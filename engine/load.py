@@ -17,6 +17,7 @@ from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError, PresetError
 from engine.events import Loaded
 from engine.generation.session import Session
+from engine.generation.threads import Threads
 from engine.memory.hardware import find_gpus, this_processor
 from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
 from engine.model.architecture import Model, read_model
@@ -91,6 +92,10 @@ def load_session(
             disabled_predictor=disabled_predictor,
             costs=costs,
             n_ctx_train=target.n_ctx_train,
+            threads=Threads(
+                tuple(opened),
+                follows=_follows(configuration),
+            ),
         )
     except EngineError:
         for backend in opened:
@@ -100,6 +105,12 @@ def load_session(
     said = (warning, None if disabled_predictor is None else disabled_predictor.reason)
     notes = (*loaded.notes, *(note for note in said if note is not None))
     return LoadedSession(session, replace(loaded, notes=notes), target)
+
+
+def _follows(configuration: Configuration) -> tuple[bool, bool]:
+    """Whether the threads of decode steps and of prefills were left open."""
+    is_open = configuration.n_threads is None
+    return is_open, is_open and configuration.n_threads_batch is None
 
 
 def _template(backend: LlamaCppBackend) -> ChatTemplate:
@@ -136,6 +147,7 @@ def _loaded(
         buffers=target.buffers + (draft.buffers if draft is not None else ()),
         notes=tuple(_notes(configuration, target)),
         elapsed_s=watch.total(),
+        n_threads=target.n_threads,
     )
 
 

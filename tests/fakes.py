@@ -83,6 +83,8 @@ class FakeBackend:
         can_slice: bool | None = None,
         can_shift: bool | None = None,
         state_format: str = "fake state 1",
+        n_threads: int = 1,
+        rounds_by_threads: bool = False,
     ) -> None:
         self.vocabulary = vocabulary or FakeVocabulary()
         self.n_ctx, self.n_batch, self.n_rows = n_ctx, n_batch, n_rows
@@ -92,6 +94,10 @@ class FakeBackend:
         self.can_slice = can_crop if can_slice is None else can_slice
         self.can_shift = can_crop if can_shift is None else can_shift
         self.state_format = state_format
+        self.n_threads, self.n_threads_most = (n_threads, n_threads), n_threads
+        self.rounds_by_threads = rounds_by_threads
+        self.threads = (n_threads, n_threads)
+        """Of decode steps and of prefills, as they were set last."""
         self.n_saved = 0
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
@@ -125,6 +131,9 @@ class FakeBackend:
         if not self.shares_cells:
             return self.n_ctx - len(sequence.cells)
         return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
+
+    def set_threads(self, decode: int, prefill: int) -> None:
+        self.threads = (decode, prefill)
 
     def abort(self) -> None:
         self.is_aborted = True

@@ -27,6 +27,7 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     SpeculationChanged,
+    ThreadsChanged,
     TiersChanged,
     TokensCommitted,
     WorkerStopped,
@@ -142,8 +143,8 @@ class Meters:
                 self._round(event)
             case CacheChanged() | TiersChanged():
                 self._kept(event)
-            case CostsMeasured():
-                self._now = replace(self._now, costs=event)
+            case CostsMeasured() | ThreadsChanged():
+                self._measured(event)
             case SpeculationChanged():
                 self._speculation_changed(event)
             case Finished():
@@ -166,10 +167,17 @@ class Meters:
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,
             n_slots=event.configuration.n_slots,
+            threads=_threads_of(event),
             buffers=event.buffers,
             cache=None,
             tiers=None,
         )
+
+    def _measured(self, event: CostsMeasured | ThreadsChanged) -> None:
+        if isinstance(event, CostsMeasured):
+            self._now = replace(self._now, costs=event)
+        else:
+            self._now = replace(self._now, threads=event)
 
     def _kept(self, event: CacheChanged | TiersChanged) -> None:
         if isinstance(event, CacheChanged):
@@ -291,3 +299,10 @@ class Meters:
         self._verdicts.clear()
         self._recent.clear()
         self._bin_verified = self._bin_accepted = self._bin_emitted = 0
+
+
+def _threads_of(event: Loaded) -> ThreadsChanged | None:
+    if event.n_threads is None:
+        return None
+    is_chosen = event.configuration.n_threads is not None
+    return ThreadsChanged(*event.n_threads, "chosen" if is_chosen else "")

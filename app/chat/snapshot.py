@@ -17,6 +17,7 @@ from engine.events import (
     PromptProgress,
     RoundFinished,
     SourceCounts,
+    ThreadsChanged,
 )
 from engine.speculation.stats import (
     added_positions,
@@ -194,6 +195,8 @@ class CockpitSnapshot:
     """Why another predictor is at work than was asked for, or none."""
     costs: CostsMeasured | None = None
     """What batches cost, None before that was measured."""
+    threads: ThreadsChanged | None = None
+    """What the engine computes with, None before a model is loaded."""
     reply: Tally = field(default_factory=Tally)
     session: Tally = field(default_factory=Tally)
     """All replies since the model was loaded, the running one included."""

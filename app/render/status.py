@@ -10,7 +10,7 @@ from app.render.cache import longest
 from app.render.charts import GraphSymbols, bar, history
 from app.render.lines import Line, Run, clipped, spread, width_of
 from app.sanitize import visible
-from engine.events import BufferSize
+from engine.events import BufferSize, ThreadsChanged
 
 LABEL_WIDTH = 13
 """Cells of the label column."""
@@ -168,8 +168,23 @@ def throughput_lines(
         spread(speed, history(snapshot.tps_history, room, symbols), width),
         row("first token", fmt.seconds(snapshot.first_token_s)),
         _prefill_bar(snapshot, width, symbols),
+        row("threads", *_threads(snapshot.threads)),
     ]
     return [clipped(runs, width) for runs in lines]
+
+
+def _threads(threads: ThreadsChanged | None) -> list[Run]:
+    """How many, and why they are not as many as at first: `1  2.3x, other programs take cores`."""
+    if threads is None:
+        return [Run(fmt.NO_VALUE)]
+    runs = [Run(str(threads.n_decode), "strong")]
+    if threads.n_prefill != threads.n_decode:
+        runs.append(Run(f" (prompt {threads.n_prefill})"))
+    if threads.speedup > 1.0:
+        runs.append(Run(f"  {threads.speedup:.1f}x", "good"))
+    if threads.reason:
+        runs.append(Run(f" {threads.reason}", "muted"))
+    return runs
 
 
 def _speed(snapshot: CockpitSnapshot) -> list[Run]:

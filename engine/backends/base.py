@@ -216,6 +216,25 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def n_threads(self) -> tuple[int, int]:
+        """Threads that it was opened with: of decode steps, of prefills."""
+        ...
+
+    @property
+    def n_threads_most(self) -> int:
+        """Threads that can run at once on what this process may use of the machine."""
+        ...
+
+    @property
+    def rounds_by_threads(self) -> bool:
+        """Whether the logits of a step depend on the number of threads that computed it."""
+        ...
+
+    def set_threads(self, decode: int, prefill: int) -> None:
+        """Compute with other numbers of threads from the next call on."""
+        ...
+
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
         """Cut a saved state behind its first `at` tokens; needs `can_slice`. Any thread may ask.
 

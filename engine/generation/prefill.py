@@ -7,8 +7,9 @@ from engine.backends.base import Backend, Logits
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
-from engine.events import PromptProgress, PromptReady
+from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
+from engine.generation.threads import Threads
 from engine.requests import Cancellation
 from engine.speculation.costs import N_MEASURED, SIZES, Costs, measure_rows
 
@@ -26,14 +27,15 @@ class FirstRow:
 class Prefill:
     """Computes prompts into the sequence that `Recall` chose, and learns what that costs."""
 
-    def __init__(self, backend: Backend, recall: Recall, costs: Costs) -> None:
+    def __init__(self, backend: Backend, recall: Recall, costs: Costs, threads: Threads) -> None:
         self._backend = backend
+        self._threads = threads
         self._recall = recall
         self._costs = costs
 
     def read(
         self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
-    ) -> Generator[PromptProgress | PromptReady, None, FirstRow]:
+    ) -> Generator[PromptProgress | PromptReady | ThreadsChanged, None, FirstRow]:
         """Compute the prompt, and give the logits of the first token of the reply.
 
         Where the cache can be cut at any token, the last batch and the pending token go in one
@@ -55,8 +57,12 @@ class Prefill:
                 break
             watch.split()
             self._recall.sequence.prefill(reply.tokens[start:end])
-            elapsed_s += watch.split()
+            batch_s = watch.split()
+            elapsed_s += batch_s
             yield PromptProgress(end, n_known, n_reused)
+            changed = self._threads.read(end - start, batch_s)
+            if changed is not None:
+                yield changed
             self._keep_on_the_way(reply, end, elapsed_s)
         self._recall.rate.add(n_known - n_measured - n_last - n_reused, elapsed_s)
         if n_measured:

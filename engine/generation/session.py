@@ -25,12 +25,14 @@ from engine.events import (
     FinishReason,
     RoundFinished,
     SpeculationChanged,
+    ThreadsChanged,
     TiersChanged,
     TokensCommitted,
 )
 from engine.generation.prefill import FirstRow, Prefill
 from engine.generation.prompt import asked_prompt, chat_prompt
 from engine.generation.reply import Reply, Round, StreamingText
+from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.sampling import Sampler
@@ -68,7 +70,20 @@ class Session:
         disabled_predictor: DisabledPredictor | None = None,
         costs: CostProfile | None = None,
         n_ctx_train: int | None = None,
+        threads: Threads | None = None,
     ) -> None:
+        """A session over loaded models.
+
+        Args:
+            backend: The target.
+            template: Makes prompts of messages.
+            speculation: Until `set_speculation` says otherwise.
+            draft_backend: The draft model.
+            disabled_predictor: Stays off, whatever is asked for.
+            costs: Of an earlier run.
+            n_ctx_train: Tokens that the target was trained on.
+            threads: Of the backends; None leaves them as they were opened.
+        """
         self._backend = backend
         self._n_ctx_train = n_ctx_train
         self._template = template
@@ -85,7 +100,9 @@ class Session:
         self._registry = Registry(backend, draft_backend, disabled_predictor)
         self._costs = Costs(costs)
         self._auto = AutoController(self._costs)
-        self._prefill = Prefill(backend, self._recall, self._costs)
+        self._threads = Threads((backend,), follows=(False, False)) if threads is None else threads
+        self._costs.use_threads(self._threads.n_decode)
+        self._prefill = Prefill(backend, self._recall, self._costs, self._threads)
         self._wanted = speculation
         self._is_replying = False
         self._is_closed = False
@@ -217,6 +234,7 @@ class Session:
         """A reply whose sequence holds as much of the prompt as lies anywhere."""
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
+        self._threads.begin(is_held=self._backend.rounds_by_threads and self._rounds_again(request))
         prompt = asked_prompt(
             request,
             self._template,
@@ -238,6 +256,10 @@ class Session:
             recalled=recalled,
             note=prompt.note,
         )
+
+    def _rounds_again(self, request: GenerationRequest) -> bool:
+        """Whether the reply has to come out as it did before, rounding included."""
+        return self._wanted.strict or request.seed is not None
 
     def _text(self, request: GenerationRequest) -> StreamingText:
         text = StreamingText((*request.stop, *self._stop_strings(request)))
@@ -289,8 +311,10 @@ class Session:
         self._sequence.crop(len(reply.tokens) - 1)
         verify_s = reply.watch.split()
         done = Round(draft, verdict, committed, waited_s, draft_s, verify_s)
-        self._learn(drafter, done)
+        changed = self._learn(drafter, done)
         yield from self._tell(reply, done, length, drafter)
+        if changed is not None:
+            yield changed
 
     def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
         settings = self._wanted
@@ -332,11 +356,15 @@ class Session:
         row = self._sequence.decode(line[-1]).logits[0]
         return settle(verdict, draft.tokens, row, reply.sampler, line)
 
-    def _learn(self, drafter: Drafter, done: Round) -> None:
-        outcome = done.outcome
+    def _learn(self, drafter: Drafter, done: Round) -> ThreadsChanged | None:
+        outcome, changed = done.outcome, None
         if outcome.verify_s is not None:
-            self._costs.add(1 + outcome.n_verified, outcome.verify_s)
+            n_rows = 1 + outcome.n_verified
+            self._costs.add(n_rows, outcome.verify_s)
+            changed = self._threads.stepped(outcome.verify_s / self._costs.rows.steps(n_rows))
         drafter.observe(outcome, [token.token for token in done.committed.tokens])
+        self._costs.use_threads(self._threads.n_decode)
+        return changed
 
     def _tell(
         self, reply: Reply, done: Round, length: int = 0, drafter: Drafter | None = None

@@ -11,6 +11,7 @@ A container leaves less of main memory: Linux control groups, version 2 and 1 (k
 counts.
 """
 
+import os
 import platform
 from collections.abc import Set
 from dataclasses import dataclass, replace
@@ -201,6 +202,32 @@ def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     )
 
 
+def usable_cores(root: Path = ROOT) -> tuple[int, int]:
+    """Physical and logical cores that this process may compute on; each at least 1.
+
+    A mask of processors (`taskset`, cpusets) and a container's quota of time leave fewer than the
+    machine has.
+    """
+    import psutil
+
+    n_logical = psutil.cpu_count() or 1
+    n_physical = psutil.cpu_count(logical=False) or n_logical
+    if hasattr(os, "sched_getaffinity"):
+        n_logical = min(n_logical, len(os.sched_getaffinity(0)))
+    quotas = [quota for group in _groups(root, "cpu") if (quota := _quota(group)) is not None]
+    n_logical = max(1, min([n_logical, *(int(quota + 0.5) for quota in quotas)]))
+    return min(n_physical, n_logical), n_logical
+
+
+def _quota(group: Path) -> float | None:
+    """Cores' worth of time that a group may use; None where it may use all."""
+    words = _text(group / "cpu.max").split()
+    if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
+        return int(words[0]) / max(int(words[1]), 1)
+    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period else None
+
+
 def _gpu(gpu: gpus.Gpu) -> Device:
     if gpu.total_bytes is not None and gpu.free_bytes is not None:
         return Device(gpu.name, "gpu", gpu.total_bytes, gpu.free_bytes, gpu.is_integrated)
@@ -221,16 +248,16 @@ def _cpu(total_bytes: int, free_bytes: int) -> Device:
     return Device("CPU", "cpu", total_bytes, free_bytes, instructions=instructions_here())
 
 
-def _groups(root: Path) -> list[Path]:
-    """The folders of the process's memory group and of those above it."""
+def _groups(root: Path, controller: str = "memory") -> list[Path]:
+    """The folders of the process's group of a controller and of those above it."""
     mounted = root / "sys/fs/cgroup"
     groups = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
         if controllers == "":
             top = mounted
-        elif "memory" in controllers.split(","):
-            top = mounted / "memory"
+        elif controller in controllers.split(","):
+            top = mounted / controller
         else:
             continue
         group = top / path.lstrip("/")

@@ -94,6 +94,26 @@ class Costs:
         """By source."""
         if known is not None:
             self.drafts = {name: DraftCost(cost) for name, cost in known.drafting.items()}
+        self._others: dict[int, tuple[RowCosts, float | None]] = {}
+        """By number of threads, but the present one: rows, and the seconds of a plain step."""
+        self._n_threads = 0
+
+    def use_threads(self, n_threads: int) -> None:
+        """What follows is computed with that many threads; each number has rows of its own.
+
+        A number that is new starts with the ratios of the one before: few threads make batches
+        dearer, and the first rounds show by how much.
+        """
+        if n_threads == self._n_threads:
+            return
+        if self._n_threads:
+            plain = self.plain
+            self._others[self._n_threads] = (self.rows, plain.seconds)
+            points = self.rows.measured()
+            new = (RowCosts(points, plain), None)
+            self.rows, seconds = self._others.pop(n_threads, new)
+            plain.restart(seconds)
+        self._n_threads = n_threads
 
     @property
     def plain(self) -> "PlainStep":
@@ -160,6 +180,12 @@ class PlainStep:
         self.seconds = median(self._measured)
         self.n_measured += 1
         return True
+
+    def restart(self, seconds: float | None) -> None:
+        """Go on from another speed, None where it is not known."""
+        self._measured.clear()
+        self._inferred.clear()
+        self.seconds = seconds
 
     def infer(self, elapsed_s: float) -> None:
         """Take what a batch of known cost says that a plain step takes by now."""

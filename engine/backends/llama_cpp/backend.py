@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Literal
 
 import llama_cpp
-import psutil
 
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
@@ -23,6 +22,7 @@ from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabul
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
+from engine.memory.hardware import usable_cores
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
@@ -110,8 +110,15 @@ class LlamaCppBackend:
         if model is not None:
             log.clear()
         self._native: object = None
+        n_physical, n_logical = usable_cores()
+        n_decode = configuration.n_threads or n_physical
+        n_prefill = configuration.n_threads_batch or n_decode
+        self.n_threads = (n_decode, n_prefill)
+        self.n_threads_most = max(n_logical, n_decode, n_prefill)
+        self.rounds_by_threads = _rounds_by_threads(configuration)
+        threaded = replace(configuration, n_threads=n_decode)
         try:
-            self._native = _open_context(self._model, configuration, self.n_rows, log)
+            self._native = _open_context(self._model, threaded, self.n_rows, log)
             apply_adapters(self._model, self._native, configuration.lora_paths, log)
         except ModelLoadError:
             if self._native is not None:
@@ -209,6 +216,9 @@ class LlamaCppBackend:
         sequence.decode(token)
         sequence.close()
 
+    def set_threads(self, decode: int, prefill: int) -> None:
+        llama_cpp.llama_set_n_threads(self._native, decode, prefill)
+
     def abort(self) -> None:
         self._flag.set()
 
@@ -284,14 +294,24 @@ def _load_model(configuration: Configuration, log: NativeLog) -> object:
     return model
 
 
+def _rounds_by_threads(configuration: Configuration) -> bool:
+    """Whether flash attention may share the cells of a single row among the threads.
+
+    It does from 512 cells on where keys and values have one type, f16 or f32, and then adds up one
+    part for each thread (`ggml_compute_forward_flash_attn_ext_f16`, ggml-cpu/ops.cpp of 0c1e57098).
+    """
+    has_one_type = configuration.type_k == configuration.type_v
+    is_float = configuration.type_k in ("f16", "f32")
+    return configuration.flash_attention != "off" and has_one_type and is_float
+
+
 def _open_context(
     model: object, configuration: Configuration, n_rows: int, log: NativeLog
 ) -> object:
     batched = replace(configuration, n_batch=max(n_rows, configuration.n_batch_of_kvchat))
     params = context_parameters(batched, n_rows)
-    n_threads = configuration.n_threads or psutil.cpu_count(logical=False) or 1
-    params.n_threads = n_threads
-    params.n_threads_batch = configuration.n_threads_batch or n_threads
+    params.n_threads = configuration.n_threads
+    params.n_threads_batch = configuration.n_threads_batch or configuration.n_threads
     context = llama_cpp.llama_init_from_model(model, params)
     if context is None:
         raise ModelLoadError(

@@ -474,3 +474,22 @@ def test_what_was_measured_before_a_stop_stays(sequence: Timed) -> None:
     assert costs.rows.measured() == ()
     measure_rows(sequence, TOKENS, costs)
     assert len(costs.rows.measured()) == len(set(SIZES))
+
+
+def test_each_number_of_threads_has_rows_and_a_plain_step_of_its_own() -> None:
+    costs = Costs()
+    costs.use_threads(2)
+    for _ in range(5):
+        costs.add(1, 0.010)
+        costs.add(4, 0.028)
+    costs.use_threads(1)
+    assert costs.plain.seconds is None, "what one thread takes was not measured"
+    assert costs.rows.steps(4) == pytest.approx(2.8), "until it is, the ratios are those known"
+    for _ in range(12):
+        costs.add(1, 0.020)
+        costs.add(4, 0.076)
+    assert costs.rows.steps(4) == pytest.approx(3.8)
+    assert costs.plain.seconds == pytest.approx(0.020)
+    costs.use_threads(2)
+    assert costs.rows.steps(4) == pytest.approx(2.8)
+    assert costs.plain.seconds == pytest.approx(0.010)

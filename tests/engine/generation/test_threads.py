@@ -1,0 +1,388 @@
+"""The number of threads follows what measured time says, on a machine made of a table."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.configuration import (
+    Configuration,
+    FlashAttention,
+    KVTypeName,
+    PredictorName,
+    SpeculationSettings,
+)
+from engine.generation.session import Session
+from engine.generation.threads import (
+    EXPLORED,
+    FRESH_S,
+    LONG_BATCH,
+    N_TRIAL,
+    SAMPLE_S,
+    Choice,
+    ProcessorLoad,
+    Shares,
+    ThreadController,
+    Threads,
+)
+from engine.memory.hardware import usable_cores
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Cancellation, GenerationRequest
+from tests.fakes import TEMPLATE, FakeBackend
+
+# Two cores, the starter model: seconds of a step by busy processes and threads.
+TWO_CORES = {
+    0: {1: 0.019, 2: 0.011},
+    1: {1: 0.020, 2: 0.045},
+    2: {1: 0.032, 2: 0.150},
+    4: {1: 0.050, 2: 0.400},
+}
+
+
+@dataclass
+class Machine:
+    """Cores, busy processes, and what a step takes; its load is told as an exact figure."""
+
+    n_cores: int
+    step_s: Callable[[int, int], float]
+    """Of busy processes and threads."""
+    n_busy: int = 0
+    is_blind: bool = False
+    now: float = 0.0
+    threads: list[int] = field(default_factory=list)
+    """Of each step that was made."""
+
+    def shares(self) -> Shares | None:
+        if self.is_blind:
+            return None
+        n_own = self.threads[-1] if self.threads else 1
+        share = min(1.0, self.n_cores / (self.n_busy + n_own))
+        return Shares(self.n_cores, n_own * share, self.n_busy * share)
+
+    def run(self, controller: ThreadController, seconds: float) -> list[Choice]:
+        """Steps for that long; what was chosen on the way."""
+        end, chosen = self.now + seconds, []
+        while self.now < end:
+            elapsed_s = self.step_s(self.n_busy, controller.n_threads)
+            self.threads.append(controller.n_threads)
+            self.now += elapsed_s
+            choice = controller.add(elapsed_s)
+            if choice is not None:
+                chosen.append(choice)
+        return chosen
+
+
+def two_cores(**fields: object) -> Machine:
+    return Machine(2, lambda busy, n: TWO_CORES[busy][n], **fields)  # type: ignore[arg-type]
+
+
+def controller(machine: Machine, n_threads: int, n_most: int | None = None) -> ThreadController:
+    most = machine.n_cores if n_most is None else n_most
+    return ThreadController(n_threads, most, machine, clock=lambda: machine.now)
+
+
+@pytest.mark.parametrize("n_busy", [1, 2, 4])
+def test_beside_busy_processes_fewer_threads_are_found_at_once(n_busy: int) -> None:
+    machine = two_cores()
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_busy = n_busy
+    (choice,) = machine.run(threads, 2.0)
+    assert choice.n_threads == 1
+    assert choice.reason == "other programs take cores"
+    expected = TWO_CORES[n_busy][2] / TWO_CORES[n_busy][1]
+    assert choice.speedup == pytest.approx(expected, rel=0.4)
+
+
+def test_when_the_machine_is_free_again_all_threads_come_back() -> None:
+    machine = two_cores()
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_busy = 1
+    machine.run(threads, 2.0)
+    machine.n_busy = 0
+    (choice,) = machine.run(threads, 1.0)
+    assert (choice.n_threads, choice.reason) == (2, "the processor is free again")
+
+
+def test_a_reply_that_begins_beside_others_needs_no_idle_time_to_compare_with() -> None:
+    machine = two_cores(n_busy=1)
+    threads = controller(machine, 2)
+    (choice,) = machine.run(threads, 1.0)
+    assert choice.n_threads == 1
+
+
+def test_without_a_look_at_the_load_slow_steps_speak_for_themselves() -> None:
+    machine = two_cores(is_blind=True)
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_busy = 1
+    (choice,) = machine.run(threads, 2.0)
+    assert (choice.n_threads, choice.reason) == (1, "steps had become slow")
+
+
+def test_a_load_that_does_not_slow_steps_changes_nothing() -> None:
+    machine = Machine(2, lambda _, n: 0.02 / n)
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_busy = 1
+    assert machine.run(threads, 5.0) == []
+    assert set(machine.threads) == {2}
+
+
+@pytest.mark.parametrize("n_busy", [0, 1])
+def test_trials_that_lose_cost_next_to_nothing(n_busy: int) -> None:
+    machine = two_cores(n_busy=n_busy)
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.threads.clear()
+    machine.run(threads, 60.0)
+    best = min(TWO_CORES[n_busy].values())
+    lost_s = sum(TWO_CORES[n_busy][n] - best for n in machine.threads)
+    assert lost_s <= 2 * EXPLORED * 60.0
+
+
+def test_a_step_that_shows_that_a_number_is_slow_ends_its_trial() -> None:
+    machine = two_cores(n_busy=2)
+    threads = controller(machine, 2)
+    machine.run(threads, 2.0)
+    assert threads.n_threads == 1
+    before = len(machine.threads)
+    machine.n_cores = 8  # what is told speaks for two threads, and is wrong
+    machine.run(threads, 1.0)
+    tried = [n for n in machine.threads[before:] if n == 2]
+    assert len(tried) == 1 < N_TRIAL
+
+
+def test_a_number_that_lost_is_tried_less_and_less_often() -> None:
+    machine = two_cores(n_busy=1)
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_cores = 8
+    before = len(machine.threads)
+    machine.run(threads, 120.0)
+    assert sum(n == 2 for n in machine.threads[before:]) <= 16
+
+
+def test_many_cores_yield_as_many_as_others_take() -> None:
+    def step_s(n_busy: int, n: int) -> float:
+        alone = 0.1 / n
+        return alone if n + n_busy <= 16 else 2.5 * alone
+
+    machine = Machine(16, step_s)
+    threads = controller(machine, 16)
+    machine.run(threads, 3.0)
+    machine.n_busy = 4
+    machine.run(threads, 2.0)
+    assert threads.n_threads == 12
+    machine.n_busy = 0
+    machine.run(threads, 2.0)
+    assert threads.n_threads == 16
+
+
+def test_the_knee_of_a_machine_whose_memory_is_the_limit_is_found() -> None:
+    machine = Machine(16, lambda _, n: 0.01 * (1 + max(0, n - 6) / 6) if n > 6 else 0.06 / n)
+    threads = controller(machine, 16)
+    machine.run(threads, 120.0)
+    assert 5 <= threads.n_threads <= 7
+
+
+def test_cores_beyond_the_physical_ones_are_tried_and_left_where_they_do_not_help() -> None:
+    helps = Machine(8, lambda _, n: 0.08 / n)
+    up = controller(helps, 4)
+    helps.run(up, 120.0)
+    assert up.n_threads > 4
+    hinders = Machine(8, lambda _, n: 0.08 / min(n, 4) * (1.2 if n > 4 else 1.0))
+    stays = controller(hinders, 4)
+    hinders.run(stays, 120.0)
+    assert hinders.threads[-200:].count(4) > 190
+
+
+def test_others_that_had_to_wait_want_more_than_they_got() -> None:
+    assert Shares(16, 12.8, 3.2).free(16) == pytest.approx(12)
+    assert Shares(2, 4 / 3, 2 / 3).free(2) == pytest.approx(1)
+    assert Shares(16, 0.5, 3.0).free(8) == 13, "a processor with idle cores made nobody wait"
+
+
+def test_with_one_core_there_is_nothing_to_try() -> None:
+    machine = Machine(1, lambda busy, _: 0.02 * (1 + busy), n_busy=3)
+    threads = controller(machine, 1)
+    assert machine.run(threads, 5.0) == []
+    assert set(machine.threads) == {1}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_load_is_what_others_used_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    Times = namedtuple("Times", "user nice system idle iowait steal guest")
+    clock, own = Clock(), [0.0]
+    now = [Times(10.0, 0.0, 1.0, 50.0, 2.0, 0.0, 4.0)]
+    module = "engine.generation.threads"
+    monkeypatch.setattr(f"{module}.psutil.cpu_times", lambda: now[0])
+    monkeypatch.setattr(f"{module}.psutil.cpu_count", lambda: 2)
+    monkeypatch.setattr(f"{module}.time.process_time", lambda: own[0])
+    load = ProcessorLoad(clock)
+    assert load.shares() is None
+    clock.now += 2 * SAMPLE_S
+    own[0] += SAMPLE_S
+    # Others: as much as this program did, a part of it by the host of the virtual machine.
+    now[0] = now[0]._replace(user=10.0 + 1.5 * SAMPLE_S, steal=0.5 * SAMPLE_S, idle=50.9)
+    shares = load.shares()
+    assert shares is not None
+    assert (shares.own, shares.others) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert shares.free(2) == pytest.approx(1.5)
+    clock.now += FRESH_S + 1
+    assert load.shares() is None, "the mean of a long time says nothing of now"
+
+
+def threads_of(backend: FakeBackend, machine: Machine, **fields: tuple[bool, bool]) -> Threads:
+    return Threads((backend,), load=machine, clock=lambda: machine.now, **fields)
+
+
+def drive(threads: Threads, machine: Machine, n_steps: int) -> None:
+    for _ in range(n_steps):
+        elapsed_s = machine.step_s(machine.n_busy, threads.n_decode)
+        machine.threads.append(threads.n_decode)
+        machine.now += elapsed_s
+        threads.stepped(elapsed_s)
+
+
+def test_the_backend_is_set_to_what_was_chosen() -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores(n_busy=1)
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    drive(threads, machine, 40)
+    assert backend.threads == (1, 2)
+
+
+@pytest.mark.parametrize("follows", [(False, True), (False, False)])
+def test_a_number_that_the_user_chose_stays(follows: tuple[bool, bool]) -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores(n_busy=1)
+    threads = threads_of(backend, machine, follows=follows)
+    threads.begin(is_held=False)
+    drive(threads, machine, 40)
+    assert backend.threads == (2, 2)
+
+
+def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores(n_busy=1)
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    drive(threads, machine, 40)
+    assert threads.n_decode == 1
+    threads.begin(is_held=True)
+    assert threads.n_decode == 2
+    drive(threads, machine, 40)
+    assert backend.threads == (2, 2)
+
+
+def test_prompts_have_a_number_of_their_own() -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores(n_busy=2)
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    changed = None
+    for _ in range(12):
+        n_prefill = backend.threads[1]
+        elapsed_s = LONG_BATCH * {1: 0.001, 2: 0.004}[n_prefill]
+        machine.threads.append(n_prefill)
+        machine.now += elapsed_s
+        changed = threads.read(LONG_BATCH, elapsed_s) or changed
+        threads.read(LONG_BATCH - 1, 100.0)
+    assert backend.threads == (2, 1)
+    assert changed is not None
+    assert changed.n_prefill == 1
+
+
+def test_a_container_s_quota_limits_the_cores(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/box"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/box\n")
+    (group / "cpu.max").write_text("100000 100000\n")
+    assert usable_cores(tmp_path) == (1, 1)
+    (group / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(tmp_path) == usable_cores()
+
+
+def session_beside_others(
+    machine: Machine, settings: SpeculationSettings, *, rounds_by_threads: bool
+) -> tuple[Session, FakeBackend]:
+    backend = FakeBackend(n_threads=2, rounds_by_threads=rounds_by_threads)
+    threads = threads_of(backend, machine)
+    session = Session(backend, ChatTemplate(TEMPLATE), settings, threads=threads)
+    threads.begin(is_held=False)
+    drive(threads, machine, 40)
+    assert backend.threads == (1, 2)
+    return session, backend
+
+
+@pytest.mark.parametrize(
+    ("is_strict", "seed", "rounds_by_threads", "n_expected"),
+    [
+        (False, None, True, 1),
+        (True, None, True, 2),
+        (False, 7, True, 2),
+        (True, 7, False, 1),
+    ],
+)
+def test_strict_and_seeded_replies_keep_the_usual_threads_where_these_round_otherwise(
+    is_strict: bool, seed: int | None, rounds_by_threads: bool, n_expected: int
+) -> None:
+    settings = SpeculationSettings(predictor=PredictorName.OFF, strict=is_strict)
+    session, backend = session_beside_others(
+        two_cores(n_busy=1), settings, rounds_by_threads=rounds_by_threads
+    )
+    request = GenerationRequest(raw_prompt="abc", max_tokens=2, seed=seed)
+    for _ in session.generate(request, Cancellation()):
+        assert backend.threads[0] == n_expected
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flash_attention", "kv_type", "n_behind", "is_equal"),
+    [
+        ("off", "f16", 600, True),
+        ("on", "f16", 100, True),
+        ("on", "q8_0", 600, True),
+        ("on", "f16", 600, False),
+    ],
+)
+def test_what_is_said_to_round_by_threads_does_and_nothing_else(
+    starter_path: Path,
+    flash_attention: FlashAttention,
+    kv_type: KVTypeName,
+    n_behind: int,
+    is_equal: bool,
+) -> None:
+    configuration = Configuration(
+        model_path=starter_path,
+        n_ctx=1024,
+        n_threads=2,
+        flash_attention=flash_attention,
+        type_k=kv_type,
+        type_v=kv_type,
+    )
+    backend = LlamaCppBackend(configuration, NativeLog())
+    rows = []
+    for n_threads in (2, 1):
+        backend.set_threads(n_threads, 2)
+        sequence = backend.open()
+        tokens = [100 + 7 * n for n in range(n_behind)]
+        for start in range(0, n_behind, backend.n_batch):
+            sequence.prefill(tokens[start : start + backend.n_batch])
+        rows.append(np.stack([sequence.decode(3000 + n).logits[0].copy() for n in range(3)]))
+    backend.close()
+    assert np.array_equal(*rows) is is_equal
+    assert backend.rounds_by_threads or is_equal
