@@ -1,0 +1,242 @@
+"""Threads that follow the machine against fixed numbers, beside busy processes of its own.
+
+    python benchmarks/threads.py MODEL [--busy 0 1 2 4] [--seconds 6] [--rounds 3]
+        [--llama-server FILE] [--docs FILE]
+
+For each number of busy processes all arms decode by turns, plainly and for the same time: kvchat
+with `auto`, kvchat with each fixed number of threads, and a llama-server with its own default and
+with one thread where it is given. Then a long reply meets a busy process that comes and goes, and
+the time until the number of threads has followed is taken. Tokens per second are medians of the
+rounds; ratios are taken round by round. Run it on a machine that does nothing else.
+"""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from common import load
+
+from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import Finished, RoundFinished, ThreadsChanged
+from engine.memory.hardware import usable_cores
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest
+
+PROMPT = "Once upon a time, in a harbour town with three bakeries, there lived a"
+N_CTX = 4096
+SETTLE_S = 1.0
+"""What a busy process is given to start before anybody is timed."""
+AWAY_S = 4.0
+"""How long a busy process stays, and stays away, while a reply follows it."""
+PLAIN = SpeculationSettings(predictor=PredictorName.OFF)
+GREEDY = SamplingSettings(temperature=0.0)
+BUSY = "while True: pass"
+MARK = "<!-- table -->"
+
+Speed = Callable[[float], float]
+"""Tokens per second over about that many seconds."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--docs", type=Path, help="page whose table is written anew")
+    options = parser.parse_args()
+    lines = []
+    with arms(options) as speeds:
+        lines += table(options, speeds)
+    lines += ["", *followed(options.model)]
+    print("\n".join(lines))
+    if options.docs is not None:
+        front = options.docs.read_text().split(MARK)[0]
+        options.docs.write_text(f"{front}{MARK}\n" + "\n".join(lines) + "\n")
+
+
+@contextmanager
+def arms(options: argparse.Namespace) -> Iterator[dict[str, Speed]]:
+    """Everything that decodes, loaded and idle."""
+    n_physical, n_logical = usable_cores()
+    numbers = sorted({1, n_physical, n_logical, max(1, n_physical // 2), max(1, n_physical - 1)})
+    engines = {"auto": engine(options.model, None)}
+    engines |= {f"{n} threads" if n > 1 else "1 thread": engine(options.model, n) for n in numbers}
+    speeds: dict[str, Speed] = {
+        name: (lambda seconds, one=one: speed_of(one, seconds)) for name, one in engines.items()
+    }
+    servers = []
+    if options.llama_server is not None:
+        for name, extra in (("llama-server", ()), ("llama-server -t 1", ("-t", "1"))):
+            servers.append(Server(options.llama_server, options.model, extra))
+            speeds[name] = servers[-1].speed
+    try:
+        yield speeds
+    finally:
+        for one in engines.values():
+            one.client.close()
+        for server in servers:
+            server.close()
+
+
+def engine(model: Path, n_threads: int | None) -> BlockingClient:
+    return load(model, n_ctx=N_CTX, n_threads=n_threads, speculation=PLAIN)
+
+
+def speed_of(engine: BlockingClient, seconds: float) -> float:
+    """Tokens per second of kvchat; the first step of a reply belongs to its prompt."""
+    asked = GenerationRequest(raw_prompt=PROMPT, sampling=GREEDY, max_tokens=N_CTX - 64)
+    started, n_tokens, elapsed_s = None, 0, 0.0
+    for event in engine.reply(asked):
+        if not isinstance(event, RoundFinished):
+            continue
+        now = time.perf_counter()
+        if started is None:
+            started = now
+            continue
+        n_tokens, elapsed_s = n_tokens + event.n_emitted, elapsed_s + event.elapsed_s
+        if now - started >= seconds:
+            engine.client.stop()
+            break
+    for event in engine.rest_of_reply():
+        if isinstance(event, Finished):
+            break
+    return n_tokens / elapsed_s
+
+
+@dataclass(slots=True)
+class Server:
+    """A llama-server on the loopback, asked for a stream that is left when time is up."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+
+    def __init__(self, binary: Path, model: Path, extra: tuple[str, ...]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [
+            str(binary), "-m", str(model), "-c", str(N_CTX), "--parallel", "1", "--host",
+            "127.0.0.1", "--port", str(port), "--no-webui", *extra,
+        ]  # fmt: skip
+        log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the server
+        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                return
+            time.sleep(0.2)
+        sys.exit(f"{binary} did not start")
+
+    def speed(self, seconds: float) -> float:
+        body = {"prompt": PROMPT, "n_predict": N_CTX - 64, "temperature": 0.0, "stream": True}
+        body |= {"ignore_eos": True, "cache_prompt": True}
+        request = urllib.request.Request(
+            f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        n_tokens, started, last = -1, 0.0, 0.0
+        with urllib.request.urlopen(request, timeout=120) as stream:
+            for line in stream:
+                if not line.startswith(b"data:"):
+                    continue
+                last = time.perf_counter()
+                started = started or last
+                n_tokens += 1
+                if last - started >= seconds:
+                    break
+        return n_tokens / (last - started)
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+@contextmanager
+def busy(n: int) -> Iterator[None]:
+    """That many processes that compute and do nothing else."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(n)]
+    time.sleep(SETTLE_S)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
+    for speed in speeds.values():
+        speed(1.0)
+    head = ["busy processes", *speeds, "auto / best fixed", "auto / default"]
+    lines = ["| " + " | ".join(head) + " |", "|--:" * len(head) + "|"]
+    default = f"{usable_cores()[0]} threads"
+    for n_busy in options.busy:
+        rounds: list[dict[str, float]] = []
+        for index in range(options.rounds):
+            names = list(speeds) if index % 2 == 0 else list(reversed(speeds))
+            with busy(n_busy):
+                rounds.append({name: speeds[name](options.seconds) for name in names})
+        middle = {name: median(one[name] for one in rounds) for name in speeds}
+        fixed = [name for name in speeds if "thread" in name]
+        best = max(fixed, key=lambda name: middle[name])
+        to_best = median(one["auto"] / one[best] for one in rounds)
+        usual = default if default in speeds else "1 thread"
+        to_usual = median(one["auto"] / one[usual] for one in rounds)
+        cells = [str(n_busy), *(f"{middle[name]:.1f}" for name in speeds)]
+        cells += [f"{to_best:.2f} ({best})", f"{to_usual:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+        print(lines[-1], file=sys.stderr)
+    return lines
+
+
+def followed(model: Path) -> list[str]:
+    """How long the number of threads takes to follow a busy process that comes and goes."""
+    one = engine(model, None)
+    lines = ["| moment | seconds until the number of threads followed | threads, why |", "|---|--:|---|"]
+    asked = GenerationRequest(raw_prompt=PROMPT, sampling=GREEDY, max_tokens=N_CTX - 64)
+    process: "subprocess.Popen[bytes] | None" = None
+    began = turned = time.perf_counter()
+    seen: list[tuple[float, ThreadsChanged]] = []
+    moments: list[tuple[str, list[tuple[float, ThreadsChanged]]]] = []
+    for event in one.reply(asked):
+        now = time.perf_counter()
+        if isinstance(event, ThreadsChanged):
+            seen.append((now - turned, event))
+        if now - turned < AWAY_S:
+            continue
+        moments.append(("a process left" if process is None else "a process came", seen))
+        seen, turned = [], now
+        if process is None:
+            process = subprocess.Popen([sys.executable, "-c", BUSY])
+        else:
+            process.kill()
+            process.wait()
+            process = None
+        if now - began > 8 * AWAY_S:
+            one.client.stop()
+    if process is not None:
+        process.kill()
+        process.wait()
+    one.client.close()
+    for moment, changes in moments[1:]:
+        last = changes[-1] if changes else None
+        said = "not at all" if last is None else f"{last[0]:.2f}"
+        what = "" if last is None else f"{last[1].n_decode}: {last[1].reason}"
+        lines.append(f"| {moment} | {said} | {what} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
