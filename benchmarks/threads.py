@@ -144,7 +144,9 @@ class Server:
         body = {"prompt": PROMPT, "n_predict": N_CTX - 64, "temperature": 0.0, "stream": True}
         body |= {"ignore_eos": True, "cache_prompt": True}
         request = urllib.request.Request(
-            f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.url}/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         n_tokens, started, last = -1, 0.0, 0.0
         with urllib.request.urlopen(request, timeout=120) as stream:
@@ -204,9 +206,12 @@ def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
 def followed(model: Path) -> list[str]:
     """How long the number of threads takes to follow a busy process that comes and goes."""
     one = engine(model, None)
-    lines = ["| moment | seconds until the number of threads followed | threads, why |", "|---|--:|---|"]
+    lines = [
+        "| moment | seconds until the number of threads followed | threads, why |",
+        "|---|--:|---|",
+    ]
     asked = GenerationRequest(raw_prompt=PROMPT, sampling=GREEDY, max_tokens=N_CTX - 64)
-    process: "subprocess.Popen[bytes] | None" = None
+    process: subprocess.Popen[bytes] | None = None
     began = turned = time.perf_counter()
     seen: list[tuple[float, ThreadsChanged]] = []
     moments: list[tuple[str, list[tuple[float, ThreadsChanged]]]] = []

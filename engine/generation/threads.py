@@ -211,8 +211,8 @@ class ThreadController:
     def _begin_trial(self, free: float | None) -> None:
         target, mean_s = self._target(free), sum(self._recent) / len(self._recent)
         n_tried, is_asked = self._asked(target, mean_s), True
-        if n_tried is None and self._explores and target >= self._n_settled:
-            n_tried, is_asked = self._curious(target, mean_s), False
+        if n_tried is None and self._explores:
+            n_tried, is_asked = self._curious(free, target, mean_s), False
         if n_tried is not None:
             self._trial = _Trial(n_tried, mean_s, is_asked)
             self.n_threads = n_tried
@@ -234,11 +234,12 @@ class ThreadController:
         here = self._best_s.get(self._n_settled)
         return default if here is None else here * self._n_settled / n_threads
 
-    def _curious(self, target: int, mean_s: float) -> int | None:
+    def _curious(self, free: float | None, target: int, mean_s: float) -> int | None:
         """A number worth a look on a machine that is free, as far as the budget goes."""
         n = self._n_settled
+        n_most = self._n_most if free is None else min(self._n_most, int(free + 0.5))
         for other in dict.fromkeys((n - 1, n + 1, (3 * n) // 4, n // 2, (3 * n) // 2)):
-            if not 1 <= other <= self._n_most or other == n:
+            if not 1 <= other <= n_most or other == n or n > n_most:
                 continue
             loss_s = self._n_trial * mean_s * max(n / other - 1.0, 0.1)
             if self._explored_s + loss_s > EXPLORED * self._total_s:

@@ -169,6 +169,15 @@ def test_a_number_that_lost_is_tried_less_and_less_often() -> None:
     assert sum(n == 2 for n in machine.threads[before:]) <= 16
 
 
+def test_nothing_is_tried_out_of_curiosity_while_others_compute() -> None:
+    machine = two_cores(n_busy=4)
+    threads = controller(machine, 2)
+    machine.run(threads, 3.0)
+    machine.threads.clear()
+    machine.run(threads, 60.0)
+    assert set(machine.threads) == {1}
+
+
 def test_many_cores_yield_as_many_as_others_take() -> None:
     def step_s(n_busy: int, n: int) -> float:
         alone = 0.1 / n
