@@ -93,7 +93,7 @@ class PromptReady:
     n_reused: int
     elapsed_s: float
     note: str | None = None
-    """Why less was reused than could have been, if so."""
+    """Why less was reused than could have been, or what reusing it cost in precision, if so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from engine.backends.base import Forward, Logits, Sequence
+from engine.configuration import KVTypeName
 from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
 
 SPECIALS = ("<bos>", "<end>", "<user>", "<assistant>", "<system>")
@@ -99,6 +100,7 @@ class FakeBackend:
         self.threads = (n_threads, n_threads)
         """Of decode steps and of prefills, as they were set last."""
         self.n_saved = 0
+        self.n_requantised = 0
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
         self.n_decodes = 0
@@ -125,6 +127,14 @@ class FakeBackend:
         if not 0 < at < len(cells):
             raise StateError(f"the state has {len(cells)} tokens and cannot be cut behind {at}")
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
+
+    def requantise(
+        self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
+    ) -> bytes:
+        if self.state_format == "fake state without types":
+            raise StateError("this model keeps no keys and values that have types")
+        self.n_requantised += 1
+        return bytes(state)
 
     def n_free(self, sequence: "FakeSequence") -> int:
         """Give the cells that a sequence can still take."""

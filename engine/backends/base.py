@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.configuration import KVTypeName
+
 Logits = NDArray[np.float32]
 
 
@@ -240,6 +242,19 @@ class Backend(Protocol):
 
         Raises:
             StateError: the state is damaged, or has not more than `at` tokens.
+        """
+        ...
+
+    def requantise(
+        self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
+    ) -> bytes | memoryview:
+        """A saved state of these cache types in those of this backend. Any thread may ask.
+
+        The state is another backend's of the same model and format that agrees in all but these
+        types. What they lost stays lost.
+
+        Raises:
+            StateError: the state is damaged, or its layout forbids it; the message says why.
         """
         ...
 

@@ -31,6 +31,8 @@ class Kept:
     """When the copy came into main memory; seconds since the epoch."""
     is_prefetched: bool = False
     """Whether it came on a guess, and nothing has used it since."""
+    origin: str = ""
+    """As `StoredState.origin`."""
     wants_disk: bool = True
     """Whether it is to be written: not once it had to give way to others."""
 
@@ -61,6 +63,7 @@ def upper_half(kept: Kept, share: float, halves: tuple[bytes, bytes] | None) -> 
         file=kept.file,
         came_at=kept.came_at,
         is_prefetched=kept.is_prefetched,
+        origin=kept.origin,
         wants_disk=kept.wants_disk,
     )
     kept.nbytes = kept.nbytes - nbytes if halves is None else len(halves[1])
@@ -256,6 +259,7 @@ class Catalog:
             is_pinned=kept.is_pinned,
             n_uses=kept.n_uses,
             used_at=kept.used_at,
+            origin=kept.origin,
         )
 
     def enter(self, state: StoredState, edge: bytes, below: KeptNode) -> KeptNode:
@@ -334,6 +338,7 @@ def _from_file(state: StoredState, share: float) -> Kept:
         owners=state.owners,
         n_uses=state.n_uses,
         is_pinned=state.is_pinned,
+        origin=state.origin,
         file=state,
     )
 
@@ -419,4 +424,5 @@ def _entry(catalog: Catalog, node: KeptNode) -> CacheEntry:
         n_uses=kept.n_uses,
         used_at=kept.used_at,
         recompute_s=kept.recompute_s,
+        origin=kept.origin,
     )

@@ -70,7 +70,7 @@ class ColdEntry:
     file_bytes: int
 
 
-SHAPE = 1
+SHAPE = 2
 """Rises with every change of the tables; an index of another shape is made anew."""
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another kvchat that is writing."""
@@ -83,19 +83,19 @@ CREATE TABLE states (
     start INTEGER NOT NULL, end INTEGER NOT NULL, nbytes INTEGER NOT NULL,
     file_bytes INTEGER NOT NULL, recompute_s REAL NOT NULL, owners TEXT NOT NULL,
     is_pinned INTEGER NOT NULL, n_uses INTEGER NOT NULL, used_at REAL NOT NULL,
-    tokens BLOB NOT NULL, PRIMARY KEY (namespace, key)
+    tokens BLOB NOT NULL, origin TEXT NOT NULL, PRIMARY KEY (namespace, key)
 ) WITHOUT ROWID;
 CREATE INDEX states_by_size ON states (namespace, file_bytes);
 """
 COLUMNS = (
     "namespace, key, parent, line, start, end, nbytes, file_bytes, recompute_s, owners, "
-    "is_pinned, n_uses, used_at, tokens"
+    "is_pinned, n_uses, used_at, tokens, origin"
 )
-MARKS = ", ".join("?" * 14)
+MARKS = ", ".join("?" * 15)
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-Row = tuple[str, str, str, str, int, int, int, int, float, str, int, int, float, bytes]
+Row = tuple[str, str, str, str, int, int, int, int, float, str, int, int, float, bytes, str]
 
 
 class ColdIndex:
@@ -330,16 +330,16 @@ def _row(entry: ColdEntry) -> Row:
         entry.namespace, state.key, state.parent, state.line, state.start, state.end,
         state.nbytes, entry.file_bytes, state.recompute_s, "\n".join(sorted(state.owners)),
         state.is_pinned, state.n_uses, state.used_at,
-        state.packed,
+        state.packed, state.origin,
     )  # fmt: skip
 
 
 def _entry(row: Row) -> ColdEntry:
     (namespace, key, parent, line, start, end, nbytes, file_bytes, recompute_s, owners, is_pinned,
-     n_uses, used_at, tokens) = row  # fmt: skip
+     n_uses, used_at, tokens, origin) = row  # fmt: skip
     found = frozenset(owners.split("\n")) if owners else frozenset()
     state = StoredState(
         key, parent, line, start, end, tokens, nbytes, recompute_s,
-        found, bool(is_pinned), n_uses, used_at,
+        found, bool(is_pinned), n_uses, used_at, origin,
     )  # fmt: skip
     return ColdEntry(namespace, state, file_bytes)

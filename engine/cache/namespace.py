@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeGuard, cast, get_args
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypeName
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, open_file
+from engine.model.ggml_types import TYPES_BY_NAME
 from engine.model.gguf import GgufFile, read_gguf
 
 VERSION = 1
@@ -22,6 +23,10 @@ MOST_FILES = 256
 SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
 the coarsest one, FAT's, counts in 2 s."""
+
+K_TYPE, V_TYPE = "K type", "V type"
+"""The fields of a namespace that say how keys and values are stored."""
+TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
 
 Stamp = tuple[int, int, int, int, int]
 """Device, number on it, bytes, and times of change of content and of entry in ns."""
@@ -109,6 +114,65 @@ class Namespace:
         return not Path(self.model).exists()
 
 
+@dataclass(frozen=True, slots=True)
+class CacheTypes:
+    """The types of cached keys and values."""
+
+    k: KVTypeName
+    v: KVTypeName
+
+    @property
+    def spelled(self) -> str:
+        """As a snapshot's file has them: `q8_0/q4_0`."""
+        return f"{self.k}/{self.v}"
+
+    @property
+    def title(self) -> str:
+        """As they are read: `q8_0`, or `K q8_0, V q4_0`."""
+        return self.k if self.k == self.v else f"K {self.k}, V {self.v}"
+
+    @property
+    def bits(self) -> float:
+        """Bits of a key's and a value's element together."""
+        return TYPES_BY_NAME[self.k].bits + TYPES_BY_NAME[self.v].bits
+
+    def coarsest(self, other: "CacheTypes") -> "CacheTypes":
+        """What remains of states that went through both: the shorter of each two types."""
+        return CacheTypes(_coarser(self.k, other.k), _coarser(self.v, other.v))
+
+    def loses(self, into: "CacheTypes") -> bool:
+        """Whether states of these types are worse than those that `into` computes."""
+        return self.coarsest(into) != into
+
+    @classmethod
+    def read(cls, spelled: str) -> "CacheTypes | None":
+        """What `spelled` gave; None of anything else."""
+        names = spelled.split("/")
+        if len(names) != 2 or not all(name in TYPE_NAMES for name in names):
+            return None
+        k, v = cast(list[KVTypeName], names)
+        return cls(k, v)
+
+    @classmethod
+    def of(cls, namespace: Namespace) -> "CacheTypes | None":
+        """Those of a namespace; None where it was written by something else."""
+        fields = dict(namespace.fields)
+        return cls.read(f"{fields.get(K_TYPE)}/{fields.get(V_TYPE)}")
+
+
+def _coarser(first: KVTypeName, second: KVTypeName) -> KVTypeName:
+    return min(first, second, key=lambda name: TYPES_BY_NAME[name].bits)
+
+
+def differ_in_types_only(first: Namespace, second: Namespace) -> bool:
+    """Whether two namespaces are of one model, build and settings, and other cache types."""
+    if first.key == second.key:
+        return False
+    mine, theirs = dict(first.fields), dict(second.fields)
+    names = mine.keys() | theirs.keys()
+    return all(mine.get(name) == theirs.get(name) for name in names - {K_TYPE, V_TYPE})
+
+
 def namespace_of(
     configuration: Configuration,
     *,
@@ -138,8 +202,8 @@ def namespace_of(
         ("model hash", " ".join(hash_file(path) for path in model.paths)),
         ("LoRA hashes", " ".join(map(hash_file, configuration.lora_paths)) or "none"),
         ("rope", _rope(configuration, model)),
-        ("K type", configuration.type_k),
-        ("V type", configuration.type_v),
+        (K_TYPE, configuration.type_k),
+        (V_TYPE, configuration.type_v),
         ("flash attention", configuration.flash_attention),
         ("sliding window", "whole" if configuration.swa_full else "as trained"),
         ("streams", _streams(configuration)),

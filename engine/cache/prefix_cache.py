@@ -233,6 +233,7 @@ class PrefixCache:
         *,
         recompute_s: float,
         owner: str = "",
+        origin: str = "",
     ) -> bool:
         """Keep the state of `tokens` from `start` on, and give whether it is kept.
 
@@ -246,6 +247,7 @@ class PrefixCache:
             state: what `Sequence.save(start)` gave.
             recompute_s: measured time of computing `tokens[start:]`.
             owner: whose tokens they are; empty is nobody's.
+            origin: as `StoredState.origin`.
 
         Raises:
             StateError: the tokens before `start` are not kept, or the state cannot be cut.
@@ -269,7 +271,7 @@ class PrefixCache:
                     continue
                 if cut is not None:
                     catalog.split(cut, n_kept, halves)
-                is_kept = self._place(line, tail, recompute_s * share, owner)
+                is_kept = self._place(line, tail, recompute_s * share, owner, origin)
             self._books.wake()
             return is_kept
 
@@ -428,10 +430,12 @@ class PrefixCache:
             return True
         return cut is not None and value(cut).payload is not whole
 
-    def _place(self, line: bytes, state: Payload, recompute_s: float, owner: str) -> bool:
+    def _place(
+        self, line: bytes, state: Payload, recompute_s: float, owner: str, origin: str
+    ) -> bool:
         catalog, now = self._books.catalog, self._books.now()
         nbytes = memoryview(state).nbytes
-        kept = Kept("", nbytes, recompute_s, now, payload=state, came_at=now)
+        kept = Kept("", nbytes, recompute_s, now, payload=state, came_at=now, origin=origin)
         node = catalog.place(line, kept)
         self._books.mark((each for each in catalog.tree.way(node) if each.value is not None), owner)
         if not catalog.can_slice:

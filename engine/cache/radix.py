@@ -39,6 +39,9 @@ class StoredState:
     n_uses: int = 0
     used_at: float = 0.0
     """Seconds since the epoch."""
+    origin: str = ""
+    """The cache types that it was requantised from, as `CacheTypes.spelled`; empty where its tokens
+    were computed in the types of its namespace."""
 
 
 def state_key(namespace: str, start: int, line: str) -> str:

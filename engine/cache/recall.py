@@ -13,6 +13,7 @@ from statistics import median
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
+from engine.cache.requantised import OtherTypes, Requantised
 from engine.cache.slots import HotTier, empty
 from engine.clock import Stopwatch
 from engine.errors import ContextFullError, StateError
@@ -55,6 +56,8 @@ class Recalled:
     n_branch: int = 0
     """Tokens that other lines began with too: where no state lies, one is worth being made there;
     0 where there is none."""
+    requantised: Requantised | None = None
+    """What was converted from other cache types on the way."""
 
     @property
     def n_reused(self) -> int:
@@ -70,6 +73,7 @@ class Recall:
         self._hot = HotTier(backend)
         self._slot = self._hot.slots[0]
         self._tiers: PrefixCache | None = None
+        self._others: OtherTypes | None = None
         self._settings = CacheSettings()
         self._n_looked_at = 0
         """Tokens that the sequence held when it was last looked at for what to keep."""
@@ -80,9 +84,11 @@ class Recall:
         """The sequence of the reply that is made, or was made last."""
         return self._slot.sequence
 
-    def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
-        """Use and fill these tiers from now on."""
-        self._tiers, self._settings = tiers, settings
+    def attach(
+        self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
+    ) -> None:
+        """Use and fill these tiers from now on, from states of `others` where they have less."""
+        self._tiers, self._settings, self._others = tiers, settings, others
 
     def begin(self, tokens: Tokens[int], owner: str, *, may_shift: bool = False) -> Recalled:
         """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere."""
@@ -185,18 +191,32 @@ class Recall:
     def _found(self, tokens: Tokens[int], owner: str) -> Recalled:
         best, n_hot = self._hot.best(tokens)
         match = None if self._tiers is None else self._tiers.match(tokens, owner=owner)
+        match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if self._tiers is None else self._n_branch(self._tiers, tokens)
         if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
             self._slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(tokens, match)
             if restored is not None:
-                return replace(restored, n_branch=n_branch)
+                return replace(restored, n_branch=n_branch, requantised=requantised)
         else:
             if match is not None:
                 match.release()
             self._slot = self._hot.claim(best, n_hot, owner)
         n_held = self._rewound(tokens)
         return Recalled(self._slot.sequence, n_hot=n_held, n_branch=n_branch)
+
+    def _extended(
+        self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int
+    ) -> tuple[Match | None, Requantised | None]:
+        """A match with what other cache types had beyond it, and what was converted for that."""
+        if match is None or self._tiers is None or self._others is None:
+            return match, None
+        beyond = max(match.n_tokens, n_hot) + MIN_GAIN
+        requantised = self._others.bring(self._tiers, tokens, owner, beyond=beyond)
+        if requantised is None:
+            return match, None
+        match.release()
+        return self._tiers.match(tokens, owner=owner), requantised
 
     def _restored(self, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""

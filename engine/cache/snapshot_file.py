@@ -14,7 +14,7 @@ from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
 
-from engine.cache.namespace import Namespace
+from engine.cache.namespace import CacheTypes, Namespace
 from engine.cache.radix import TOKEN_BYTES, StoredState
 from engine.errors import StateError
 from engine.files import replace_file
@@ -141,11 +141,13 @@ KINDS: dict[str, type] = {
     "n_uses": int,
     "used_at": float,
 }
+ORIGIN = "origin"
+"""Stands only where there is one: other versions of kvchat read files without it."""
 
 
 def describe(namespace: Namespace, state: StoredState) -> bytes:
     """Write the description of a state: JSON, for `read_description`."""
-    about = {
+    about: dict[str, object] = {
         "namespace": namespace.key,
         "model": namespace.model,
         "fields": [list(field) for field in namespace.fields],
@@ -159,6 +161,8 @@ def describe(namespace: Namespace, state: StoredState) -> bytes:
         "n_uses": state.n_uses,
         "used_at": float(state.used_at),
     }
+    if state.origin:
+        about[ORIGIN] = state.origin
     return json.dumps(about).encode()
 
 
@@ -177,8 +181,13 @@ def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace
         about = parse_json(text)
     except ValueError as error:
         raise StateError(f"its description is no JSON ({error})") from error
-    if not isinstance(about, dict) or set(about) != set(KINDS):
+    if not isinstance(about, dict):
         raise StateError("its description is not that of a state")
+    origin = about.pop(ORIGIN, "")
+    if set(about) != set(KINDS):
+        raise StateError("its description is not that of a state")
+    if origin != "" and (not isinstance(origin, str) or CacheTypes.read(origin) is None):
+        raise StateError("it says of cache types what cannot be")
     wrong = [name for name, kind in KINDS.items() if type(about[name]) is not kind]
     if wrong:
         raise StateError(f"its description is wrong about {', '.join(wrong)}")
@@ -194,6 +203,7 @@ def read_description(text: bytes, packed: bytes, nbytes: int) -> tuple[Namespace
         owners=frozenset(map(str, about["owners"])),
         n_uses=about["n_uses"],
         used_at=about["used_at"],
+        origin=origin,
     )
     _check(state)
     return Namespace(about["namespace"], about["model"], _fields(about["fields"])), state

@@ -14,6 +14,7 @@ from engine.backends.base import Backend, Sequence
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.recall import Recall
 from engine.cache.report import CacheReport, CacheSettings
+from engine.cache.requantised import OtherTypes, Requantised
 from engine.clock import Stopwatch
 from engine.configuration import SpeculationSettings
 from engine.errors import DecodeAborted, EngineError, IncompatiblePairError
@@ -121,14 +122,17 @@ class Session:
         """The predictor that is at work now, None while none is; from any thread."""
         return self._registry.busy()
 
-    def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
+    def attach_cache(
+        self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
+    ) -> None:
         """Look for prompts in these tiers too, and keep there what replies compute.
 
         Args:
             tiers: Of this model, its settings and its build; whoever made them closes them.
             settings: What the tiers were made with.
+            others: What is kept of the same model in other cache types.
         """
-        self._recall.attach(tiers, settings)
+        self._recall.attach(tiers, settings, others)
 
     def cache_report(self) -> CacheReport:
         """Where everything lies."""
@@ -254,7 +258,7 @@ class Session:
             stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
             watch=watch,
             recalled=recalled,
-            note=prompt.note,
+            note=_joined(prompt.note, recalled.requantised),
         )
 
     def _rounds_again(self, request: GenerationRequest) -> bool:
@@ -463,3 +467,9 @@ class Session:
         self._backend.abort()
         if self._draft_backend is not None:
             self._draft_backend.abort()
+
+
+def _joined(note: str | None, requantised: Requantised | None) -> str | None:
+    """What there is to say of a prompt's reuse."""
+    said = [text for text in (note, requantised and requantised.sentence) if text]
+    return "; ".join(said) or None

@@ -9,6 +9,7 @@ from functools import partial
 from engine.cache.namespace import FileHashes, Namespace, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheSettings
+from engine.cache.requantised import OtherTypes
 from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
 from engine.errors import CacheStoreError, EngineError
@@ -127,7 +128,18 @@ class CacheKeeper:
             cold=cold,
             settings=settings,
         )
-        loaded.session.attach_cache(tiers, settings)
+        others = (
+            None
+            if cold is None
+            else OtherTypes(
+                cold.folder,
+                namespace,
+                can_slice=backend.can_slice,
+                split_state=backend.split_state,
+                requantise=backend.requantise,
+            )
+        )
+        loaded.session.attach_cache(tiers, settings, others)
         if problem is not None:
             tiers.note(problem, is_problem=True)
         for removed in () if cold is None else cold.take_notes():
@@ -151,8 +163,7 @@ def _cold(namespace: Namespace, settings: CacheSettings) -> tuple[ColdStore | No
     if settings.folder is None or settings.cold_bytes <= 0:
         return None, None
     try:
-        folder = ColdFolder(settings.folder)
-        return ColdStore(folder, namespace), None
+        return ColdStore(ColdFolder(settings.folder), namespace), None
     except CacheStoreError as error:
         return None, f"Nothing is kept on disk: {error}"
 

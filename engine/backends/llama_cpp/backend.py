@@ -8,18 +8,19 @@ from typing import Literal
 import llama_cpp
 
 from engine.backends.llama_cpp.build import library_build
-from engine.backends.llama_cpp.log import NativeLog, with_all_rows
+from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
 from engine.backends.llama_cpp.parameters import (
     ModelParameters,
     apply_adapters,
     context_parameters,
 )
+from engine.backends.llama_cpp.requantisation import is_rotation_off
 from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
-from engine.configuration import Configuration
+from engine.configuration import Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 from engine.memory.hardware import usable_cores
@@ -137,7 +138,7 @@ class LlamaCppBackend:
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
         self.shares_cells = configuration.kv_unified and configuration.n_slots > 1
-        self._context = self._make_context()
+        self._context = self._make_context(log.cache_heads())
 
     @property
     def can_crop(self) -> bool:
@@ -155,7 +156,8 @@ class LlamaCppBackend:
 
     @property
     def state_format(self) -> str:
-        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}"
+        how = ", not rotated" if is_rotation_off() else ""
+        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {library_build()}{how}"
 
     @property
     def model_name(self) -> str:
@@ -183,6 +185,11 @@ class LlamaCppBackend:
         start = states.first_position(state)
         front, back = states.cut(state, start, start + at), states.cut(state, start + at)
         return bytes(front), bytes(back)
+
+    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
+        if not self._context.states.is_learned:
+            self._learn_states()
+        return self._context.states.requantise(state, type_k, type_v)
 
     def open(self) -> LlamaCppSequence:
         """An empty sequence; where there is only one, that one is emptied.
@@ -234,7 +241,7 @@ class LlamaCppBackend:
         self._weights.release()
         self._native = self._model = None
 
-    def _make_context(self) -> Context:
+    def _make_context(self, heads: tuple[CacheHeads, ...]) -> Context:
         memory = llama_cpp.llama_get_memory(self._native)
         n_swa: int = llama_cpp.llama_model_n_swa(self._model)
         is_recurrent = bool(
@@ -246,7 +253,11 @@ class LlamaCppBackend:
             native=self._native,
             memory=memory,
             states=States(
-                self._native, n_swa=n_swa, ring=self._ring(), shares_cells=self.shares_cells
+                self._native,
+                n_swa=n_swa,
+                ring=self._ring(),
+                shares_cells=self.shares_cells,
+                heads=heads,
             ),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,

@@ -15,6 +15,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.llama_cpp.log import CacheHeads
+from engine.backends.llama_cpp.requantisation import Requantiser
 from engine.backends.llama_cpp.state_edit import Cells, Ring, first_position, join, stretch
 from engine.backends.llama_cpp.state_format import (
     COUNT,
@@ -30,6 +32,7 @@ from engine.backends.llama_cpp.state_format import (
     find_shape,
     read_parts,
 )
+from engine.configuration import KVTypeName
 from engine.errors import ContextFullError, StateError
 
 SCRATCH = 255
@@ -128,12 +131,19 @@ class States:
     """
 
     def __init__(
-        self, context: object, *, n_swa: int, ring: Ring | None, shares_cells: bool
+        self,
+        context: object,
+        *,
+        n_swa: int,
+        ring: Ring | None,
+        shares_cells: bool,
+        heads: tuple[CacheHeads, ...],
     ) -> None:
         self._native = NativeStates(context)
         self._n_swa = n_swa
         self._shares_cells = shares_cells
         self.ring = ring
+        self._heads = heads
         self._shape: StateShape | None = None
         self.is_learned = False
 
@@ -244,6 +254,16 @@ class States:
         """
         shape = self._needed()
         return join(shape, (stretch(state, shape, start, end),))
+
+    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:
+        """A state of these types in the types of this context.
+
+        Raises:
+            StateError: it is damaged, or its layout forbids it.
+        """
+        if self._shape is None:
+            raise StateError("what states of this model look like is not known")
+        return Requantiser(self._shape, self._heads).convert(state, type_k, type_v)
 
     def first_position(self, state: State) -> int:
         """Where in the line a state begins.
