@@ -1,4 +1,4 @@
-"""The planner of this user: their models, and what logs taught about their cards."""
+"""The planner of this user: their models, how fast they are, and what logs say of their cards."""
 
 from functools import partial
 from pathlib import Path
@@ -6,6 +6,9 @@ from pathlib import Path
 from app import paths
 from engine.events import BufferSize
 from engine.memory.calibration import read_calibrations
+from engine.model.architecture import Model
+from engine.model.identity import identity_of
+from engine.model.speeds import Speed, Speeds
 from engine.planning.planner import ModelSources, Planner
 
 
@@ -20,8 +23,16 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
         sources=ModelSources(_model_folders, paths.remote_headers_dir()),
         loaded=loaded,
         calibrations=partial(read_calibrations, paths.calibration_path()),
+        speeds=_speed,
         remembers=remembers,
     )
+
+
+def _speed(model: Model) -> Speed | None:
+    """What `kvchat tune` measured of a model; None for one that is not on this machine."""
+    if model.file.origin is not None or not model.file.path.is_file():
+        return None
+    return Speeds(paths.speeds_path()).of(identity_of(model.file))
 
 
 def _model_folders() -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, spread, width_of, wrapped
 from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.model.speeds import Speed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
@@ -137,6 +138,7 @@ def plan_lines(
     lines = [
         *wrapped(verdict_line(plan), width),
         *wrapped(largest_context_line(plan), width),
+        *(wrapped(speed_line(plan.speed), width) if plan.speed is not None else ()),
         advice,
     ]
     for device in plan.estimate.devices:
@@ -186,6 +188,17 @@ def largest_context_line(plan: Plan) -> Line:
         return (label, Run("none", "bad"), Run(why, "muted"))
     why = "training's limit" if plan.is_limited_by_training else "memory's limit"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
+
+
+def speed_line(speed: Speed) -> Line:
+    """What was measured of the model here, and with which settings."""
+    settings = f"preset {visible(speed.preset)}" if speed.preset else "usual settings"
+    deep = f"{fmt.rate(speed.deep_tps)} behind {fmt.tokens(speed.n_deep)}"
+    return (
+        Run("measured here ", "heading-minor"),
+        Run(f"{fmt.rate(speed.decode_tps)} tok/s", "strong"),
+        Run(f", {deep}, reads {fmt.rate(speed.prompt_tps)}  {settings}", "muted"),
+    )
 
 
 def warning_lines(text: str, width: int) -> list[Line]:

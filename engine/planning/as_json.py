@@ -1,5 +1,7 @@
 """Plans and found configurations as JSON: the names are a promise to scripts."""
 
+from dataclasses import asdict
+
 from engine.configuration import Configuration
 from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate, TermKind
@@ -26,6 +28,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "fits": plan.fits,
         "verdict": str(plan.verdict),
         "margin_bytes": plan.setup.margin_bytes,
+        "speed": None if plan.speed is None else asdict(plan.speed),
         "devices": [_device(plan, device) for device in plan.estimate.devices],
         "table": _table(table),
         "what_ifs": list(map(_effect, effects)),

@@ -17,6 +17,7 @@ from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
+from engine.model.speeds import Speed
 from engine.planning.machine import PlannedMachine
 from engine.policy.known import Known, Standing
 from engine.presets.programs.llama_server import arguments, command_line
@@ -69,6 +70,8 @@ class Plan:
     draft: Model | None = None
     known: Known = field(default_factory=Known)
     """What was measured of the model's cache kinds."""
+    speed: Speed | None = None
+    """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
 
     @property
     def quality(self) -> Standing:
@@ -170,6 +173,7 @@ class Planner:
         loaded: tuple[BufferSize, ...] = (),
         calibrations: Callable[[], Calibrations] = dict,
         quality: Callable[[Model], Known] = lambda _: Known(),
+        speeds: Callable[[Model], Speed | None] = lambda _: None,
         here: tuple[Device, ...] | None = None,
         remembers: bool = False,
     ) -> None:
@@ -180,6 +184,7 @@ class Planner:
             loaded: What this process's engine has allocated: another load would free it.
             calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
             quality: What was measured of a model's cache kinds; asked once for each model.
+            speeds: How fast a model runs on this machine; asked once for each model.
             here: The devices of this machine; None looks for them.
             remembers: Whether estimates are kept, for a screen with a table.
         """
@@ -191,6 +196,7 @@ class Planner:
         self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._quality = quality
         self._known: dict[Path, Known] = {}
+        self._speed_of = lru_cache(maxsize=None)(lambda path: speeds(self.model(path)))
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 
     def plan(self, setup: Setup) -> Plan:
@@ -206,7 +212,9 @@ class Planner:
         largest = max_n_ctx(now, cost, n_ctx_limit=limit, margin_bytes=setup.margin_bytes)
         draft = None if now.draft is None else self.model(now.draft.model_path)
         known = self.known(now.model_path, setup.machine)
-        return Plan(setup, model, cost(now), largest, draft, known)
+        is_here = setup.target == "kvchat" and setup.machine.is_here
+        speed = self._speed_of(now.model_path) if is_here else None
+        return Plan(setup, model, cost(now), largest, draft, known, speed)
 
     def known(self, model_path: Path, machine: PlannedMachine) -> Known:
         """What was measured of a model's cache kinds; rates count on the machine they are from.

@@ -93,6 +93,23 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     assert "65" in listed[1].split()
 
 
+def test_a_plan_for_this_machine_says_how_fast_the_model_is(
+    tune: Tune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", "tiny"])
+    assert "measured here" not in capsys.readouterr().out
+    tune(Bench(quick_without_flash), "tiny")
+    run(["plan", "tiny"])
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("measured here"))
+    assert "65 tok/s" in line
+    assert line.endswith("preset tuned tiny")
+    run(["plan", "tiny", "--json"])
+    assert json.loads(capsys.readouterr().out)["speed"]["preset"] == "tuned tiny"
+    for other in (["--vram", "8GiB"], ["--target", "llama-server"]):
+        run(["plan", "tiny", "--json", *other])
+        assert json.loads(capsys.readouterr().out)["speed"] is None
+
+
 def test_where_nothing_is_quicker_no_preset_is_written(model: Path, tune: Tune) -> None:
     code, out, _ = tune(Bench(as_ever), "tiny")
     assert code == 0
