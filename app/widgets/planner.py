@@ -170,12 +170,11 @@ class PlanKnobs(InkLines, can_focus=True):
     # --- mouse ---
 
     def on_click(self, event: events.Click) -> None:
-        index = self._index_at(event.y)
+        index, x = self._place_of(event)
         if index is None:
             return
         if index != self._state.selected:
             self._select(index)
-        x = event.x - self.gutter.left
         if x >= LABEL_WIDTH and not self.is_typing:
             self._click_value(x)
 
@@ -201,18 +200,18 @@ class PlanKnobs(InkLines, can_focus=True):
     def _wheel(self, event: events.MouseEvent, step: int) -> None:
         """Turn the chosen knob under the mouse; beside it, go through the rows."""
         event.stop()
-        if self._index_at(event.y) == self._state.selected and (
-            event.x - self.gutter.left >= LABEL_WIDTH
-        ):
+        index, x = self._place_of(event)
+        if index == self._state.selected and x >= LABEL_WIDTH:
             if self.knob.chooser is None:
                 self.action_turn(step)
         else:
             last = len(KNOBS) - 1
             self._select(min(max(self._state.selected - step, 0), last))
 
-    def _index_at(self, y: int) -> int | None:
-        y -= self.gutter.top
-        return self._shown[y].index if 0 <= y < len(self._shown) else None
+    def _place_of(self, event: events.MouseEvent) -> tuple[int | None, int]:
+        """The knob under the mouse, if there is one, and the column."""
+        x, y = event.get_content_offset_capture(self)
+        return self._shown[y].index if 0 <= y < len(self._shown) else None, x
 
     # --- painting ---
 
@@ -305,11 +304,11 @@ class PlanTable(InkLines, can_focus=True):
                 return
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - self.gutter.top - 1
-        x = (event.x - self.gutter.left - TABLE_LABEL_WIDTH) // CELL_WIDTH
+        x, y = event.get_content_offset_capture(self)
+        row, column = y - 1, (x - TABLE_LABEL_WIDTH) // CELL_WIDTH
         table = self._table
-        if table and 0 <= y < len(table.rows) and 0 <= x < len(table.contexts):
-            self._choose(y, x)
+        if table and 0 <= row < len(table.rows) and 0 <= column < len(table.contexts):
+            self._choose(row, column)
 
     def _choose(self, y: int, x: int) -> bool:
         table, setup = self._table, self._setup

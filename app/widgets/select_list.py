@@ -173,7 +173,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
             self.post_message(self.Picked(self.index))
 
     def on_click(self, event: events.Click) -> None:
-        y = event.y - self.gutter.top - self._head_height
+        y = event.get_content_offset_capture(self).y - self._head_height
         index = self._row_at(y + self.scroll_offset.y)
         if y < 0 or index is None or not self.rows[index].is_enabled:
             return

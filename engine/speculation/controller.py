@@ -65,9 +65,8 @@ class Controller(Protocol):
 class _ByLength:
     """A rule that knows its length before the round: it takes that many guesses, from anyone."""
 
-    @property
-    def length(self) -> int:
-        raise NotImplementedError
+    def __init__(self, length: int) -> None:
+        self.length = length
 
     def wants(self, source: str) -> bool:  # noqa: ARG002  one rule for all
         return self.length > 0
@@ -86,12 +85,8 @@ class FixedController(_ByLength):
     """Always the same length."""
 
     def __init__(self, n_draft: int) -> None:
-        self._length = _checked(n_draft, "n_draft")
+        super().__init__(_checked(n_draft, "n_draft"))
         self.reason = f"fixed at {n_draft}"
-
-    @property
-    def length(self) -> int:
-        return self._length
 
     def observe(self, outcome: RoundOutcome) -> None:
         """A fixed rule learns nothing."""
@@ -112,18 +107,12 @@ class BandController(_ByLength):
 
     def __init__(self, n_draft: int, n_draft_max: int) -> None:
         self._max = _checked(n_draft_max, "n_draft_max")
-        self._on_length = min(_checked(n_draft, "n_draft"), self._max)
+        super().__init__(min(_checked(n_draft, "n_draft"), self._max))
         self._window: deque[bool] = deque(maxlen=self.WINDOW)
         self._is_on = True
         self._tokens_off = 0
         self._retry_after = self.RETRY_FIRST
         self.reason = "band: no rate yet"
-
-    @property
-    def length(self) -> int:
-        if self._is_on:
-            return self._on_length
-        return 1 if self._tokens_off >= self._retry_after else 0
 
     def observe(self, outcome: RoundOutcome) -> None:
         if self._is_on:
@@ -136,30 +125,32 @@ class BandController(_ByLength):
         if len(self._window) < self.WINDOW // 2:
             return
         rate = sum(self._window) / len(self._window)
-        if rate < self.FLOOR and self._on_length == 1:
+        if rate < self.FLOOR and self.length == 1:
             self._turn_off(rate)
-        elif rate > self.UP and self._on_length < self._max:
-            self._set_length(self._on_length + 1, f"{rate:.0%} accepted, above {self.UP:.0%}")
-        elif rate < self.DOWN and self._on_length > 1:
-            self._set_length(self._on_length - 1, f"{rate:.0%} accepted, below {self.DOWN:.0%}")
+        elif rate > self.UP and self.length < self._max:
+            self._set_length(self.length + 1, f"{rate:.0%} accepted, above {self.UP:.0%}")
+        elif rate < self.DOWN and self.length > 1:
+            self._set_length(self.length - 1, f"{rate:.0%} accepted, below {self.DOWN:.0%}")
         else:
-            self.reason = f"band: {rate:.0%} accepted, kept at {self._on_length}"
+            self.reason = f"band: {rate:.0%} accepted, kept at {self.length}"
 
     def _set_length(self, length: int, why: str) -> None:
-        self._on_length = length
+        self.length = length
         self._window.clear()
         self.reason = f"band: {why}, now {length}"
 
     def _turn_off(self, rate: float) -> None:
         self._is_on = False
-        self._tokens_off = 0
+        self.length = self._tokens_off = 0
         self.reason = f"band: off at {rate:.0%} accepted, tries again in {self._retry_after} tokens"
 
     def _consider_return(self, outcome: RoundOutcome) -> None:
         self._tokens_off += outcome.n_emitted
         if outcome.n_examined == 0:
+            self.length = 1 if self._tokens_off >= self._retry_after else 0
             return
         self._tokens_off = 0
+        self.length = 1 if outcome.n_accepted else 0
         if outcome.n_accepted:
             self._is_on = True
             self._window.clear()
