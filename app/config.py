@@ -12,11 +12,16 @@ from app import paths
 from app.paths import settings_path
 from engine.cache.report import CacheSettings
 from engine.configuration import (
-    MAX_DRAFT,
     ControllerName,
+    Count,
+    DraftLength,
+    MinP,
     PredictorName,
+    RepetitionPenalty,
     SamplingSettings,
     SpeculationSettings,
+    Temperature,
+    TopP,
     Verification,
 )
 from engine.errors import EngineError, HardwareError
@@ -80,15 +85,15 @@ class UISettings(_Section):
 class ChatSettings(_Section):
     """How replies are drawn in a new chat."""
 
-    temperature: float = Field(default=0.7, ge=0.0, le=5.0)
+    temperature: Temperature = 0.7
     """Spread of the draw; 0 always takes the most likely token."""
-    top_k: int = Field(default=40, ge=0)
+    top_k: Count = 40
     """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    top_p: TopP = 0.95
     """Keep the fewest tokens that reach this probability together; 1 keeps all."""
-    min_p: float = Field(default=0.05, ge=0.0, le=1.0)
+    min_p: MinP = 0.05
     """Drop tokens below this share of the likeliest one's probability; 0 drops none."""
-    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    repetition_penalty: RepetitionPenalty = 1.0
     """Makes recent tokens less likely; 1 is off."""
     system_prompt: str = ""
     """Instruction at the start of a new chat; empty is none."""
@@ -119,7 +124,7 @@ class SpeculationDefaults(_Section):
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
     """`fixed` drafts `n_draft` tokens a round, `band` follows the acceptance, `auto` what
     measured costs and acceptance promise."""
-    n_draft: int = Field(default=3, ge=1, le=MAX_DRAFT)
+    n_draft: DraftLength = 3
     """Tokens drafted a round; where the band starts."""
     verification: Verification = "coupled"
     """How drafts are judged above temperature 0: `coupled` and `match` keep the text of a seed,

@@ -4,7 +4,7 @@ A preset has the fields of `EngineSettings` as rules, a `Configuration` has them
 a session, an estimate and an export are made from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
@@ -40,28 +40,28 @@ class Bounds:
     to import than many a command to run.
     """
 
-    __slots__ = ("_constraints",)
+    __slots__ = ("_pattern", "limits")
 
-    def __init__(self, **constraints: float | str) -> None:
-        self._constraints = constraints
+    def __init__(self, *, pattern: str | None = None, **limits: float) -> None:
+        self.limits = limits
+        self._pattern = {} if pattern is None else {"pattern": pattern}
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: Callable[[object], dict[str, object]]
     ) -> dict[str, object]:
-        return {**handler(source), **self._constraints}
+        return {**handler(source), **self.limits, **self._pattern}
 
     def __str__(self) -> str:
         """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
-        limits = self._constraints
-        low = limits.get("ge", f"above {limits.get('gt')},")
-        if limits.get("le") == MOST_COUNT:
+        low = self.limits.get("ge", f"above {self.limits.get('gt')},")
+        if self.limits.get("le") == MOST_COUNT:
             return f"{low} or more"
-        high = limits.get("le", f"below {limits.get('lt')}")
+        high = self.limits.get("le", f"below {self.limits.get('lt')}")
         return f"{low} to {high}"
 
     def allow(self, value: float) -> bool:
         """Whether a number is within; what is none never is."""
-        return all(_COMPARE[name](value, bound) for name, bound in self._constraints.items())
+        return all(_COMPARE[name](value, bound) for name, bound in self.limits.items())
 
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
@@ -74,6 +74,7 @@ Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
 TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
 MinP = Annotated[float, Bounds(ge=0.0, lt=1.0)]
+RepetitionPenalty = Annotated[float, Bounds(gt=0.0, le=10.0)]
 
 
 class PredictorName(StrEnum):
@@ -184,7 +185,7 @@ class SamplingSettings:
 
     __pydantic_config__ = STRICT
 
-    repetition_penalty: Annotated[float, Bounds(gt=0.0, le=10.0)] = 1.0
+    repetition_penalty: RepetitionPenalty = 1.0
     """Divides positive and multiplies negative logits of recent tokens; 1 is off."""
     repetition_window: Count = 64
     """How many recent tokens are penalised; 0 is off."""
@@ -197,7 +198,7 @@ class SamplingSettings:
 
 def out_of_bounds(settings: SamplingSettings) -> list[str]:
     """The values outside their bounds, each with its name and what is allowed."""
-    found = ((name, getattr(settings, name), bounds) for name, bounds in _sampling_bounds())
+    found = ((name, getattr(settings, name), bounds) for name, bounds in sampling_bounds().items())
     return [
         f"{name} is {value}, allowed is {bounds}"
         for name, value, bounds in found
@@ -206,14 +207,15 @@ def out_of_bounds(settings: SamplingSettings) -> list[str]:
 
 
 @cache
-def _sampling_bounds() -> tuple[tuple[str, Bounds], ...]:
+def sampling_bounds() -> Mapping[str, Bounds]:
+    """What each of the `SamplingSettings` may be, by its name."""
     hints = get_type_hints(SamplingSettings, include_extras=True)
-    return tuple(
-        (name, bounds)
+    return {
+        name: bounds
         for name, hint in hints.items()
         for bounds in getattr(hint, "__metadata__", ())
         if isinstance(bounds, Bounds)
-    )
+    }
 
 
 DRAFT_N_CTX = 4096

@@ -205,7 +205,7 @@ def hint_of(last: StoredMessage, vocabulary_id: str | None) -> str:
 
 def ending_of(message: StoredMessage) -> str:
     """How a reply ended and how fast it was, such as `stopped · 412 tokens · 74 tok/s`."""
-    return " · ".join([*_ending(message.finish_reason), *_figures(message.stats or {})])
+    return " · ".join([*_ending(message.finish_reason), *_figures(message)])
 
 
 def _ending(reason: str | None) -> list[str]:
@@ -224,9 +224,11 @@ def _ending(reason: str | None) -> list[str]:
             return [f"cut: {reason}"]
 
 
-def _figures(stats: dict[str, object]) -> list[str]:
-    figures: list[str] = []
-    if isinstance(n := stats.get("n_emitted"), int):
+def _figures(message: StoredMessage) -> list[str]:
+    stats, figures, tokens = message.stats or {}, [], message.token_ids
+    # Those of the text, as the list of chats counts them: an end token is emitted as well.
+    n = stats.get("n_emitted") if tokens is None else len(tokens)
+    if stats and isinstance(n, int):
         figures.append(fmt.counted(n, "token"))
     tps, spread = _number(stats, "decode_tps"), _number(stats, "plain_spread")
     if tps is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import Count, Number, opening_options
+from app.cli.options import Count, Sampling, opening_options
 from engine.configuration import MAX_DRAFT, ControllerName
 
 LENGTHS = "2,4,8"
@@ -72,7 +72,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "--temperature",
     "temperatures",
     multiple=True,
-    type=Number(0.0, 10.0),
+    type=Sampling("temperature"),
     help="0 always takes the likeliest token; may be repeated. [0]",
 )
 @click.option(

@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from engine.configuration import KVTypeName
+from engine.configuration import KVTypeName, sampling_bounds
 from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares
@@ -43,8 +43,17 @@ class Count(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Number(click.FloatRange):
-    """A number within bounds; `nan` is none."""
+class Sampling(click.FloatRange):
+    """A setting of the sampler within its bounds; `nan` is none."""
+
+    def __init__(self, setting: str) -> None:
+        limits = sampling_bounds()[setting].limits
+        super().__init__(
+            limits.get("ge", limits.get("gt")),
+            limits.get("le", limits.get("lt")),
+            min_open="gt" in limits,
+            max_open="lt" in limits,
+        )
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None

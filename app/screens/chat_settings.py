@@ -1,7 +1,8 @@
 """System prompt and sampling of one chat, and how drafts are judged."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from math import nan
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -9,7 +10,13 @@ from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static, TextArea
 
-from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+from engine.configuration import (
+    MOST_COUNT,
+    SamplingSettings,
+    SpeculationSettings,
+    Verification,
+    sampling_bounds,
+)
 from engine.planning.values import KnobError, parse_count
 
 Choice = TypeVar("Choice", bound=Verification | bool)
@@ -32,19 +39,16 @@ class _Knob:
     name: str
     label: str
     hint: str
-    low: float
-    high: float
     is_whole: bool = False
 
 
 _KNOBS = (
-    _Knob("temperature", "temperature", "0: always the likeliest token", 0.0, 5.0),
-    _Knob("top_k", "top k", "likeliest tokens kept; 0: all", 0, 1_000_000, True),
-    _Knob("top_p", "top p", "share of probability kept; 1: all", 0.0, 1.0),
-    _Knob("min_p", "min p", "least share of the likeliest; 0: off", 0.0, 1.0),
-    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off",
-          0.01, 10.0),
-)  # fmt: skip
+    _Knob("temperature", "temperature", "0: always the likeliest token"),
+    _Knob("top_k", "top k", "likeliest tokens kept; 0: all", True),
+    _Knob("top_p", "top p", "share of probability kept; 1: all"),
+    _Knob("min_p", "min p", "least share of the likeliest; 0: off"),
+    _Knob("repetition_penalty", "repetition penalty", "recent tokens less likely; 1: off"),
+)
 
 
 _JUDGED: dict[Verification, str] = {
@@ -107,7 +111,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
 
     def action_save(self) -> None:
         """Close with the settings, or say what is wrong with them."""
-        values: dict[str, float | int] = {}
+        values: dict[str, Any] = {}
         problems: list[str] = []
         for knob in _KNOBS:
             try:
@@ -117,15 +121,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         if problems:
             self.query_one("#problem", Static).update("\n".join(problems))
             return
-        sampling = self._settings.sampling
-        changed = SamplingSettings(
-            temperature=values["temperature"],
-            top_k=int(values["top_k"]),
-            top_p=values["top_p"],
-            min_p=values["min_p"],
-            repetition_penalty=values["repetition_penalty"],
-            repetition_window=sampling.repetition_window,
-        )
+        changed = replace(self._settings.sampling, **values)
         prompt = self.query_one("#system-prompt", TextArea).text
         self.dismiss(ChatSettings(prompt, changed, self._judged()))
 
@@ -150,14 +146,16 @@ def _read(knob: _Knob, text: str) -> float | int:
     Raises:
         ValueError: If it is none, or out of range; the message says what is possible.
     """
-    kind = "whole number" if knob.is_whole else "number"
-    limits = f"{knob.label} is a {kind} from {knob.low:g} to {knob.high:g}, not {text!r}"
+    bounds = sampling_bounds()[knob.name]
     try:
-        if knob.is_whole:
-            return parse_count(text, low=round(knob.low), high=round(knob.high))
-        value = float(text.replace(",", "."))
+        value = (
+            parse_count(text, low=0, high=MOST_COUNT)
+            if knob.is_whole
+            else float(text.replace(",", "."))
+        )
     except (ValueError, KnobError):
-        raise ValueError(limits) from None
-    if not knob.low <= value <= knob.high:
-        raise ValueError(limits)
+        value = nan
+    if not bounds.allow(value):
+        kind = "whole number" if knob.is_whole else "number"
+        raise ValueError(f"{knob.label} is a {kind}, {bounds}, not {text!r}")
     return value

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from app.chat.entries import ending_of
@@ -16,6 +18,13 @@ def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
     }  # fmt: skip
     note = ending_of(reply("cancelled", stats))
     assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · 1.4x · first token 0.31 s"
+
+
+def test_the_tokens_of_a_reply_are_those_of_its_text_as_the_list_of_chats_counts_them() -> None:
+    with_end = replace(reply("end", {"n_emitted": 4}), token_ids=(7, 8, 9))
+    assert ending_of(with_end) == "3 tokens"
+    assert ending_of(replace(with_end, token_ids=None)) == "4 tokens"
+    assert ending_of(replace(with_end, stats=None)) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, Select, TextArea
+from textual.widgets import Input, Select, Static, TextArea
 
 from app.application import KvchatApp
 from app.render.lines import plain
@@ -108,9 +108,14 @@ async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
         dialog = app.screen
         assert isinstance(dialog, ChatSettingsScreen)
         dialog.query_one(TextArea).text = "Be brief."
-        dialog.query_one("#temperature", Input).value = "9"
+        dialog.query_one("#temperature", Input).value = "11"
+        dialog.query_one("#min_p", Input).value = "1"
         await pilot.press("ctrl+s")
         assert app.screen is dialog
+        problem = str(dialog.query_one("#problem", Static).render())
+        assert "temperature is a number, 0.0 to 10.0, not '11'" in problem
+        assert "min p is a number, 0.0 to below 1.0, not '1'" in problem
+        dialog.query_one("#min_p", Input).value = "0.05"
         dialog.query_one("#temperature", Input).value = "0.5"
         dialog.query_one("#top_k", Input).value = "0.1k"
         await pilot.press("ctrl+s")

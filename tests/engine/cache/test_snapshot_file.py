@@ -87,7 +87,8 @@ def test_a_file_that_was_cut_off_is_refused(path: Path, boundary: int) -> None:
 
 def test_a_file_with_more_behind_it_is_refused(path: Path) -> None:
     path.write_bytes(WHOLE + b"\0")
-    with pytest.raises(StateError, match="should have"):
+    n = len(WHOLE)
+    with pytest.raises(StateError, match=f"it has {n + 1:,} bytes and should have {n:,}"):
         read_snapshot(path)
 
 

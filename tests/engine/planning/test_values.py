@@ -64,3 +64,12 @@ def test_a_pipe_is_no_model_file_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.gguf")
     with pytest.raises(KnobError, match="a pipe or a device"):
         parse_file(str(tmp_path / "m.gguf"))
+
+
+def test_a_model_file_is_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    assert parse_file(f" {path} ") == path
+    path.write_bytes(b"no model")
+    with pytest.raises(KnobError, match="no GGUF file"):
+        parse_file(str(path))
