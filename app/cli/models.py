@@ -213,4 +213,6 @@ def _print_where_to_put_models() -> None:
 
 
 def _as_json(entry: ModelEntry) -> dict[str, object]:
-    return {**asdict(entry), "path": str(entry.path)}
+    of_pairs = ("vocabulary", "reads")
+    shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
+    return {**shown, "path": str(entry.path)}

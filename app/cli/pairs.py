@@ -68,7 +68,7 @@ def draft_options(
     from app import paths
     from app.config import model_folders
     from app.planning import user_planner
-    from engine.model.header_cache import read_facts
+    from engine.model.header_cache import HeaderFacts, read_facts
     from engine.model.library import UnknownNameError, find_model, read_headers
     from engine.planning.pairs import DraftAdvisor
     from engine.planning.request import take_model
@@ -79,15 +79,15 @@ def draft_options(
     except UnknownNameError:
         path = take_model(model, planner, reading.header)
     target = planner.model(path)
-    read = read_headers(
+    models = read_headers(
         list(folders) or model_folders(),
         cache_path=None if folders else paths.header_cache_path(),
         progress=reading.scanned,
     )
-    own = next((facts for candidate, facts in read if candidate.path == path), None)
+    own: HeaderFacts | None = next((each for each in models if each.path == path), None)
     if own is None and target.file.origin is None:
         own = read_facts(path)
-    return DraftAdvisor(target, machine or _machine()).options(read, own)
+    return DraftAdvisor(target, machine or _machine()).options(models, own)
 
 
 def _machine() -> "MachineKind":

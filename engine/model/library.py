@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.model.gguf import SPLIT_NAME
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind
 from engine.model.remote_address import is_remote
@@ -32,7 +33,6 @@ UNFINISHED = re.compile(
 NOT_FINISHED = "its download is not finished"
 ARIA2 = ".aria2"
 """Behind the name of a file that lies beside one that aria2 has not finished."""
-SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})$")
 
 
 class ModelNotFoundError(ModelFileError):
@@ -45,35 +45,16 @@ class UnknownNameError(ModelNotFoundError):
     """A name that no model here has, nor a part of one's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A GGUF file, or the files that one model is split into."""
-
-    path: Path
-    name: str
-    nbytes: int
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One model as a list shows it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry(HeaderFacts):
+    """A GGUF file, or the files that one model is split into, and what its header says."""
 
     path: Path
     """The file, or the first of the files that it is split into."""
     name: str
     """What `find_model` knows it by: the file name without its ending."""
-    architecture: str | None
-    file_type: str | None
-    """Quantisation, such as `Q4_K_M`."""
-    n_ctx_train: int | None
     nbytes: int
     """Size of all of its files together."""
-    problem: str | None
-    """Why it cannot be loaded, None when its header is fine."""
-    kind: ModelKind = ModelKind.MODEL
-    identity: str | None = None
-    """The same for every copy of the model; None where its header cannot be read."""
     speed: Speed | None = None
     """How fast it runs here, None where that was not measured."""
 
@@ -97,25 +78,26 @@ def scan(
         progress: Told how many files of how many were looked at.
         speeds: Knows how fast models run here.
     """
-    read = read_headers(folders, cache_path=cache_path, progress=progress)
+    entries = read_headers(folders, cache_path=cache_path, progress=progress)
     known = speeds or Speeds(None)
-    entries = [_entry(candidate, facts, known) for candidate, facts in read]
-    return [entry for entry in entries if entry.kind in kinds]
+    return [
+        replace(entry, speed=known.of(entry.identity)) for entry in entries if entry.kind in kinds
+    ]
 
 
 def read_headers(
     folders: Sequence[Path], *, cache_path: Path | None = None, progress: Progress | None = None
-) -> list[tuple[Candidate, HeaderFacts]]:
+) -> list[ModelEntry]:
     """Every GGUF file below the folders with what its header says; arguments as `scan`."""
     cache = HeaderCache(cache_path)
-    candidates = find_candidates(folders)
-    read = []
-    for number, candidate in enumerate(candidates, 1):
-        read.append((candidate, _facts(candidate, cache)))
+    files = find_files(folders)
+    entries = []
+    for number, file in enumerate(files, 1):
+        entries.append(_with_header(file, cache))
         if progress is not None:
-            progress(number, len(candidates))
+            progress(number, len(files))
     cache.save()
-    return read
+    return entries
 
 
 class LibraryScan:
@@ -167,28 +149,28 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         raise ModelNotFoundError(f"{path} is a pipe or a device: name a GGUF file")
     if path.is_absolute():
         raise ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
-    candidates = [c for c in find_candidates(folders) if _can_be_meant(c)]
+    files = [file for file in find_files(folders) if _can_be_meant(file)]
     wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
-    found = _matches(wanted, candidates)
+    found = _matches(wanted, files)
     if len(found) == 1:
         return found[0].path
     if text.lower() == STARTER_WORD:
         raise ModelNotFoundError(
             "the starter model is not installed: `kvchat models install-starter` fetches it"
         )
-    raise _not_found(text, found, candidates, folders)
+    raise _not_found(text, found, files, folders)
 
 
-def find_candidates(folders: Sequence[Path]) -> list[Candidate]:
+def find_files(folders: Sequence[Path]) -> list[ModelEntry]:
     """Each GGUF file below the folders once, by folder and then by path."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
-    found: list[Candidate] = []
+    found: list[ModelEntry] = []
     for folder in folders:
         # Of two ways to one file the shorter one is shown.
-        files = sorted(_gguf_files(folder, seen_folders), key=lambda path: (len(path.parts), path))
-        candidates = (_candidate(path, seen_files) for path in files)
-        found += sorted((c for c in candidates if c is not None), key=lambda c: c.path)
+        paths = sorted(_gguf_files(folder, seen_folders), key=lambda path: (len(path.parts), path))
+        files = (_model(path, seen_files) for path in paths)
+        found += sorted((file for file in files if file), key=lambda file: file.path)
     return found
 
 
@@ -197,42 +179,26 @@ def is_projector_name(name: str) -> bool:
     return "mmproj" in name.lower()
 
 
-def _facts(candidate: Candidate, cache: HeaderCache) -> HeaderFacts:
-    if candidate.problem is not None:
-        return HeaderFacts(problem=candidate.problem)
-    return cache.facts(candidate.path, candidate.nbytes)
+def _with_header(file: ModelEntry, cache: HeaderCache) -> ModelEntry:
+    if file.problem is None:
+        facts = cache.facts(file.path, file.nbytes)
+        file = replace(file, **{each.name: getattr(facts, each.name) for each in fields(facts)})
+    if file.kind is ModelKind.MODEL and is_projector_name(file.path.name):
+        return replace(file, kind=ModelKind.PROJECTOR)
+    return file
 
 
-def _entry(candidate: Candidate, facts: HeaderFacts, speeds: Speeds) -> ModelEntry:
-    kind = facts.kind
-    if kind is ModelKind.MODEL and is_projector_name(candidate.path.name):
-        kind = ModelKind.PROJECTOR
-    return ModelEntry(
-        path=candidate.path,
-        name=candidate.name,
-        architecture=facts.architecture,
-        file_type=facts.file_type,
-        n_ctx_train=facts.n_ctx_train,
-        nbytes=candidate.nbytes,
-        problem=facts.problem,
-        kind=kind,
-        identity=facts.identity,
-        speed=speeds.of(facts.identity),
-    )
+def _can_be_meant(file: ModelEntry) -> bool:
+    return file.problem != NOT_FINISHED and not is_projector_name(file.path.name)
 
 
-def _can_be_meant(candidate: Candidate) -> bool:
-    is_whole = candidate.problem != NOT_FINISHED
-    return is_whole and not is_projector_name(candidate.path.name)
-
-
-def _matches(wanted: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that a name means: whole names before parts of names."""
+def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """The files that a name means: whole names before parts of names."""
     plain = _plain(wanted.removesuffix(".gguf"))
-    whole = [c for c in candidates if _plain(c.name) == plain]
+    whole = [file for file in files if _plain(file.name) == plain]
     if whole:
         return whole[:1]
-    return [c for c in candidates if plain and plain in _plain(c.name)]
+    return [file for file in files if plain and plain in _plain(file.name)]
 
 
 def _plain(name: str) -> str:
@@ -241,16 +207,16 @@ def _plain(name: str) -> str:
 
 def _not_found(
     text: str,
-    found: Sequence[Candidate],
-    candidates: Sequence[Candidate],
+    found: Sequence[ModelEntry],
+    files: Sequence[ModelEntry],
     folders: Sequence[Path],
 ) -> ModelNotFoundError:
     if found:
-        names = ", ".join(candidate.name for candidate in found)
+        names = ", ".join(file.name for file in found)
         return ModelNotFoundError(
             f"{text!r} is part of {len(found)} names, say more of one: {names}"
         )
-    names = _near(text, sorted({candidate.name for candidate in candidates}))
+    names = _near(text, sorted({file.name for file in files}))
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
         f"no file and no model is called {text!r}: {names} Searched: "
@@ -308,34 +274,38 @@ def _is_model_name(name: str) -> bool:
     return name.lower().endswith(".gguf") or UNFINISHED.match(name) is not None
 
 
-def _candidate(path: Path, seen: set[tuple[int, int]]) -> Candidate | None:
+def _model(path: Path, seen: set[tuple[int, int]]) -> ModelEntry | None:
     """Describe the model at a path; None for later shards and for a file that was seen already."""
     try:
         identity = _identity(path)
-        shard = SHARD.match(path.stem)
+        shard = SPLIT_NAME.match(path.name)
         if identity in seen or (shard is not None and int(shard["number"]) != 1):
             return None
         seen.add(identity)
         unfinished = UNFINISHED.match(path.name)
         if unfinished is not None:
             name = unfinished["name"].removesuffix(".gguf")
-            return Candidate(path, name, path.stat().st_size, NOT_FINISHED)
+            return _file(path, name, path.stat().st_size, NOT_FINISHED)
         if path.with_name(f"{path.name}{ARIA2}").exists():
-            return Candidate(path, path.stem, path.stat().st_size, NOT_FINISHED)
+            return _file(path, path.stem, path.stat().st_size, NOT_FINISHED)
         if shard is None:
-            return Candidate(path, path.stem, path.stat().st_size)
+            return _file(path, path.stem, path.stat().st_size)
     except OSError as error:
-        return Candidate(path, path.stem, 0, f"it cannot be read: {error.strerror}")
-    return _split_candidate(path, shard["stem"], int(shard["total"]))
+        return _file(path, path.stem, 0, f"it cannot be read: {error.strerror}")
+    return _split_model(path, shard["stem"], int(shard["count"]))
 
 
-def _split_candidate(first: Path, stem: str, total: int) -> Candidate:
+def _split_model(first: Path, stem: str, total: int) -> ModelEntry:
     parts = [first.with_name(f"{stem}-{n:05}-of-{total:05}.gguf") for n in range(1, total + 1)]
     there = [part for part in parts if part.is_file()]
     nbytes = sum(part.stat().st_size for part in there)
     n_missing = total - len(there)
     problem = f"{n_missing} of its {total} files are missing" if n_missing else None
-    return Candidate(first, stem, nbytes, problem)
+    return _file(first, stem, nbytes, problem)
+
+
+def _file(path: Path, name: str, nbytes: int, problem: str | None = None) -> ModelEntry:
+    return ModelEntry(path=path, name=name, nbytes=nbytes, problem=problem)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from engine.model.architecture import Model
 from engine.model.catalog import CatalogEntry, entries, find_entry, recommended_drafts
 from engine.model.header_cache import HeaderFacts
 from engine.model.identity import ModelKind
-from engine.model.library import Candidate
+from engine.model.library import ModelEntry
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
 from engine.presets.programs.llama_server_drafts import draft_words
@@ -93,19 +93,17 @@ class DraftAdvisor:
         has_tokens = self._facts.tokens_end and self._facts.n_tokens
         self._tokens = TokenList(target.file.path, self._facts) if has_tokens else None
 
-    def options(
-        self, read: Sequence[tuple[Candidate, HeaderFacts]], target: HeaderFacts | None
-    ) -> DraftOptions:
+    def options(self, models: Sequence[ModelEntry], target: HeaderFacts | None) -> DraftOptions:
         """The models of the folders, and those of the catalogue that are not among them.
 
         Args:
-            read: GGUF files and what their headers say.
+            models: GGUF files and what their headers say.
             target: What the target's own header says, to leave its copies out; None where it is
                 no file.
         """
-        options = sorted(self._here(read, target), key=lambda each: each.rank)
+        options = sorted(self._here(models, target), key=lambda each: each.rank)
         is_misfit = Worth.MISFIT
-        names = [candidate.name for candidate, _ in read]
+        names = [each.name for each in models]
         return DraftOptions(
             target=self._target.file.path.stem,
             target_path=self._target.file.path,
@@ -117,41 +115,41 @@ class DraftAdvisor:
         )
 
     def _here(
-        self, read: Sequence[tuple[Candidate, HeaderFacts]], target: HeaderFacts | None
+        self, models: Sequence[ModelEntry], target: HeaderFacts | None
     ) -> Iterator[DraftOption]:
         identity = None if target is None else target.identity
-        for candidate, facts in read:
-            is_target = candidate.path == self._target.file.path
-            if not is_target and (identity is None or facts.identity != identity):
-                options = self._candidate(candidate, facts)
-                if options is not None:
-                    yield options
+        for each in models:
+            is_target = each.path == self._target.file.path
+            if not is_target and (identity is None or each.identity != identity):
+                option = self._as_draft(each)
+                if option is not None:
+                    yield option
 
-    def _candidate(self, candidate: Candidate, facts: HeaderFacts) -> DraftOption | None:
+    def _as_draft(self, model: ModelEntry) -> DraftOption | None:
         """A file as a draft; None for one that is no language model."""
-        if facts.kind is ModelKind.DRAFT:
-            return self._option(candidate, facts, None, ONLY_A_HEAD)
-        if facts.kind is not ModelKind.MODEL or facts.vocabulary is None or facts.reads is None:
+        if model.kind is ModelKind.DRAFT:
+            return self._option(model, None, ONLY_A_HEAD)
+        if model.kind is not ModelKind.MODEL or model.vocabulary is None or model.reads is None:
             return None
         try:
             misfit = difference_of(
                 (self._target.file.path, self._facts),
-                (candidate.path, facts.vocabulary),
+                (model.path, model.vocabulary),
                 self._tokens,
             )
         except ModelFileError as error:
             misfit = str(error)
-        return self._option(candidate, facts, facts.reads, misfit)
+        return self._option(model, model.reads, misfit)
 
     def _option(
-        self, candidate: Candidate, facts: HeaderFacts, reads: TokenReads | None, misfit: str | None
+        self, model: ModelEntry, reads: TokenReads | None, misfit: str | None
     ) -> DraftOption:
         return DraftOption(
-            name=candidate.name,
+            name=model.name,
             advice=should_use_speculation(self._reads, reads, machine=self._machine, misfit=misfit),
-            path=candidate.path,
-            nbytes=candidate.nbytes,
-            file_type=facts.file_type,
+            path=model.path,
+            nbytes=model.nbytes,
+            file_type=model.file_type,
             share=None if reads is None else self._share(reads),
         )
 

@@ -10,8 +10,15 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.library import ModelEntry
 
-GOOD = ModelEntry(Path("/m/good.gguf"), "good", "llama", "Q4_1", 8192, 1, None)
-BAD = ModelEntry(Path("/m/bad.gguf"), "bad", None, None, None, 1, "it is truncated")
+GOOD = ModelEntry(
+    path=Path("/m/good.gguf"),
+    name="good",
+    architecture="llama",
+    file_type="Q4_1",
+    n_ctx_train=8192,
+    nbytes=1,
+)
+BAD = ModelEntry(path=Path("/m/bad.gguf"), name="bad", nbytes=1, problem="it is truncated")
 
 
 @pytest.fixture(autouse=True)

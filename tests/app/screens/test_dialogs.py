@@ -129,8 +129,15 @@ async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
 
 
 async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
-    good = ModelEntry(tmp_path / "b.gguf", "b", "llama", "Q4_1", 8192, 92 << 20, None)
-    bad = ModelEntry(tmp_path / "a.gguf", "a", None, None, None, 12, "truncated at byte 12")
+    good = ModelEntry(
+        path=tmp_path / "b.gguf",
+        name="b",
+        architecture="llama",
+        file_type="Q4_1",
+        n_ctx_train=8192,
+        nbytes=92 << 20,
+    )
+    bad = ModelEntry(path=tmp_path / "a.gguf", name="a", nbytes=12, problem="truncated at byte 12")
     controller, client = make_controller(tmp_path)
     app = KvchatApp(controller, services(tmp_path, models=(bad, good)), configuration=CONFIGURATION)
     async with app.run_test(size=WIDE) as pilot:

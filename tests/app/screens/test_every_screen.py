@@ -69,8 +69,15 @@ class Sources:
 
     def entries(self) -> tuple[ModelEntry, ...]:
         return (
-            ModelEntry(self.file, self.text, self.text, self.text, 8192, 1, None),
-            ModelEntry(self.file, self.text, None, None, None, 1, self.text),
+            ModelEntry(
+                path=self.file,
+                name=self.text,
+                architecture=self.text,
+                file_type=self.text,
+                n_ctx_train=8192,
+                nbytes=1,
+            ),
+            ModelEntry(path=self.file, name=self.text, nbytes=1, problem=self.text),
         )
 
     def install(self, tell: Callable[[str], None]) -> Path:

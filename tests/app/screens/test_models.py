@@ -30,7 +30,16 @@ class SlowScan(LibraryScan):
 async def test_its_keys_are_seen_in_the_smallest_window(tmp_path: Path, n_models: int) -> None:
     folders = [Path(f"/home/someone/of/a/long/name/{name}/models") for name in "abcdefgh"]
     path = folders[0] / "model.gguf"
-    entries = [ModelEntry(path, "model", "llama", "Q4_1", 8192, 1, None)] * n_models
+    entries = [
+        ModelEntry(
+            path=path,
+            name="model",
+            architecture="llama",
+            file_type="Q4_1",
+            n_ctx_train=8192,
+            nbytes=1,
+        )
+    ] * n_models
     screen = ModelsScreen(lambda: entries, folders, None, add=lambda: None)
     app, _ = make_app(tmp_path)
     async with app.run_test(size=(60, 16)) as pilot:

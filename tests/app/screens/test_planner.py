@@ -43,7 +43,14 @@ def planner(path: Path | None, tmp_path: Path, **changes: object) -> PlannerScre
 
 
 def entry(path: Path) -> ModelEntry:
-    return ModelEntry(path, path.stem, "llama", "Q4_1", 8192, path.stat().st_size, None)
+    return ModelEntry(
+        path=path,
+        name=path.stem,
+        architecture="llama",
+        file_type="Q4_1",
+        n_ctx_train=8192,
+        nbytes=path.stat().st_size,
+    )
 
 
 async def test_it_shows_cost_largest_context_table_and_arguments(

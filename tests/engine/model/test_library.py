@@ -13,7 +13,7 @@ from engine.model.library import (
     LibraryScan,
     ModelNotFoundError,
     _gguf_files,
-    find_candidates,
+    find_files,
     find_model,
     read_headers,
     scan,
@@ -291,9 +291,9 @@ def test_what_drafting_needs_to_know_is_remembered(
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "starter.gguf").symlink_to(starter_path)
     cache = tmp_path / "models.json"
-    ((_, first),) = read_headers([tmp_path / "m"], cache_path=cache)
+    (first,) = read_headers([tmp_path / "m"], cache_path=cache)
     monkeypatch.setattr(header_cache, "read_facts", None)
-    ((_, second),) = read_headers([tmp_path / "m"], cache_path=cache)
+    (second,) = read_headers([tmp_path / "m"], cache_path=cache)
     assert second == first
     assert second.vocabulary == vocabulary_facts(read_gguf(starter_path))
     assert second.reads == token_reads(read_gguf(starter_path))
@@ -381,5 +381,5 @@ def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
 
 
 def test_what_the_kernel_shows_of_itself_is_not_looked_through() -> None:
-    assert find_candidates([Path("/proc"), Path("/sys")]) == []
+    assert find_files([Path("/proc"), Path("/sys")]) == []
     assert all(not list(_gguf_files(Path(name), set())) for name in ("/proc", "/proc/self"))

@@ -66,7 +66,7 @@ def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     plan, planner = planned(DENSE, 12)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
-    entry = ModelEntry(broken, "broken", None, None, None, 4, None)
+    entry = ModelEntry(path=broken, name="broken", nbytes=4)
     [offer] = library_options([entry], [("4 B",)], fit_context(plan.setup, planner))
     assert offer.problem
     assert offer.verdict is None
