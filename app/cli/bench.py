@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import Count, Sampling, opening_options
+from app.cli.options import Count, opening_options, sampling
 from engine.configuration import MAX_DRAFT, ControllerName
 
 LENGTHS = "2,4,8"
@@ -72,7 +72,7 @@ def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
     "--temperature",
     "temperatures",
     multiple=True,
-    type=Sampling("temperature"),
+    type=sampling("temperature"),
     help="0 always takes the likeliest token; may be repeated. [0]",
 )
 @click.option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
-from app.cli.options import SEED, Count, Sampling, opening_options
+from app.cli.options import SEED, Count, opening_options, sampling
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
@@ -29,7 +29,7 @@ SEED_BITS = 31
 )
 @click.option(
     "--temperature",
-    type=Sampling("temperature"),
+    type=sampling("temperature"),
     help="0 always takes the likeliest token. [as in the settings]",
 )
 @click.option("--seed", type=SEED, help="Seed of every reply. [a random one]")

@@ -43,17 +43,8 @@ class Count(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class Sampling(click.FloatRange):
-    """A setting of the sampler within its bounds; `nan` is none."""
-
-    def __init__(self, setting: str) -> None:
-        limits = sampling_bounds()[setting].limits
-        super().__init__(
-            limits.get("ge", limits.get("gt")),
-            limits.get("le", limits.get("lt")),
-            min_open="gt" in limits,
-            max_open="lt" in limits,
-        )
+class Number(click.FloatRange):
+    """A number within bounds; `nan` is none."""
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
@@ -63,6 +54,17 @@ class Sampling(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
+
+
+def sampling(setting: str) -> Number:
+    """A setting of the sampler within its bounds."""
+    limits = sampling_bounds()[setting].limits
+    return Number(
+        limits.get("ge", limits.get("gt")),
+        limits.get("le", limits.get("lt")),
+        min_open="gt" in limits,
+        max_open="lt" in limits,
+    )
 
 
 class Layers(click.ParamType[int | str]):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
-from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, Sampling, opening_options
+from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
 from engine.configuration import MAX_DRAFT
 
 if TYPE_CHECKING:
@@ -58,23 +58,23 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 )
 @click.option(
     "--temperature",
-    type=Sampling("temperature"),
+    type=sampling("temperature"),
     help="Randomness of the choice; 0 always takes the likeliest token.",
 )
 @click.option("--top-k", type=Count(0), help="Keep the k likeliest tokens; 0 keeps all.")
 @click.option(
     "--top-p",
-    type=Sampling("top_p"),
+    type=sampling("top_p"),
     help="Keep the fewest tokens that reach this probability.",
 )
 @click.option(
     "--min-p",
-    type=Sampling("min_p"),
+    type=sampling("min_p"),
     help="Drop tokens below this share of the likeliest one's probability.",
 )
 @click.option(
     "--repetition-penalty",
-    type=Sampling("repetition_penalty"),
+    type=sampling("repetition_penalty"),
     help="Above 1, makes recent tokens less likely; 1 is off.",
 )
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
