@@ -168,23 +168,24 @@ def throughput_lines(
         spread(speed, history(snapshot.tps_history, room, symbols), width),
         row("first token", fmt.seconds(snapshot.first_token_s)),
         _prefill_bar(snapshot, width, symbols),
-        row("threads", *_threads(snapshot.threads)),
+        row("threads", *_threads(snapshot.threads, width - LABEL_WIDTH)),
     ]
     return [clipped(runs, width) for runs in lines]
 
 
-def _threads(threads: ThreadsChanged | None) -> list[Run]:
-    """How many, and why they are not as many as at first: `1  2.3x, other programs take cores`."""
+def _threads(threads: ThreadsChanged | None, room: int) -> Line:
+    """How many and why, and what that brought: `1  others take cores: 4.4x`."""
     if threads is None:
-        return [Run(fmt.NO_VALUE)]
-    runs = [Run(str(threads.n_decode), "strong")]
-    if threads.n_prefill != threads.n_decode:
-        runs.append(Run(f" (prompt {threads.n_prefill})"))
+        return (Run(fmt.NO_VALUE),)
+    line: Line = (Run(str(threads.n_decode), "strong"),)
     if threads.speedup > 1.0:
-        runs.append(Run(f"  {threads.speedup:.1f}x", "good"))
-    if threads.reason:
-        runs.append(Run(f" {threads.reason}", "muted"))
-    return runs
+        line = (*line, Run(f"  {threads.reason}: "), Run(f"{threads.speedup:.1f}x", "good"))
+    elif threads.reason:
+        line = (*line, Run(f"  {threads.reason}", "muted"))
+    if threads.n_prefill != threads.n_decode:
+        whole = (*line, Run(f"  prompts {threads.n_prefill}", "muted"))
+        line = whole if width_of(whole) <= room else line
+    return line
 
 
 def _speed(snapshot: CockpitSnapshot) -> list[Run]:

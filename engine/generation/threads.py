@@ -295,10 +295,10 @@ def _reason(trial: _Trial, before: int, free: float | None, n_free: int) -> str:
     if not trial.is_asked:
         return "found by trying"
     if trial.n_threads > before:
-        return "the processor is free again" if trial.n_threads == n_free else "cores became free"
+        return "all cores free again" if trial.n_threads == n_free else "cores became free"
     if free is None or free >= before - 0.5:
-        return "steps had become slow"
-    return "other programs take cores"
+        return "steps had slowed"
+    return "others take cores"
 
 
 class Threads:

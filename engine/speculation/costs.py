@@ -96,24 +96,23 @@ class Costs:
             self.drafts = {name: DraftCost(cost) for name, cost in known.drafting.items()}
         self._others: dict[int, tuple[RowCosts, float | None]] = {}
         """By number of threads, but the present one: rows, and the seconds of a plain step."""
-        self._n_threads = 0
+        self._n_threads = self._n_usual = 0
 
     def use_threads(self, n_threads: int) -> None:
         """What follows is computed with that many threads; each number has rows of its own.
 
-        A number that is new starts with the ratios of the one before: few threads make batches
-        dearer, and the first rounds show by how much.
+        A new one begins with none: others slowed the rows of the number before, or it would not
+        have been left.
         """
         if n_threads == self._n_threads:
             return
         if self._n_threads:
             plain = self.plain
             self._others[self._n_threads] = (self.rows, plain.seconds)
-            points = self.rows.measured()
-            new = (RowCosts(points, plain), None)
-            self.rows, seconds = self._others.pop(n_threads, new)
+            self.rows, seconds = self._others.pop(n_threads, (RowCosts(plain=plain), None))
             plain.restart(seconds)
         self._n_threads = n_threads
+        self._n_usual = self._n_usual or n_threads
 
     @property
     def plain(self) -> "PlainStep":
@@ -136,8 +135,12 @@ class Costs:
             self.drafts.clear()
 
     def profile(self) -> CostProfile | None:
-        """The costs for a later run, None where too little was measured."""
-        plain_s, points = self.plain.seconds, self.rows.measured()
+        """The costs for a later run, which begins with the same number of threads as this one.
+
+        None where too little was measured.
+        """
+        rows, plain_s = self._others.get(self._n_usual, (self.rows, self.plain.seconds))
+        points = rows.measured()
         if plain_s is None or len(points) < LEAST_POINTS:
             return None
         costs = {name: cost.known() for name, cost in self.drafts.items()}

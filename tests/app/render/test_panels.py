@@ -16,6 +16,7 @@ from engine.events import (
     PositionCounts,
     PromptProgress,
     SourceCounts,
+    ThreadsChanged,
 )
 from engine.memory.units import MIB
 
@@ -265,3 +266,14 @@ def test_memory_by_kind_is_told_as_a_whole(width: int) -> None:
         44: "KV 180M · model 92.1M · compute 21.5M +205K",
         70: "KV 180 MiB · model 92.1 MiB · compute 21.5 MiB · output 205 KiB",
     }.get(width)
+
+
+def test_the_number_of_threads_says_why_and_what_it_brought() -> None:
+    def shown(threads: ThreadsChanged | None, width: int = 44) -> str:
+        return text(throughput_lines(replace(BUSY, threads=threads), width)).splitlines()[-1]
+
+    assert shown(None) == f"threads      {NO_VALUE}"
+    assert shown(ThreadsChanged(8, 8, "chosen")) == "threads      8  chosen"
+    one = ThreadsChanged(1, 2, "others take cores", 4.36)
+    assert shown(one, 50) == "threads      1  others take cores: 4.4x  prompts 2"
+    assert shown(one) == "threads      1  others take cores: 4.4x", "prompts are left out first"

@@ -94,7 +94,7 @@ def test_beside_busy_processes_fewer_threads_are_found_at_once(n_busy: int) -> N
     machine.n_busy = n_busy
     (choice,) = machine.run(threads, 2.0)
     assert choice.n_threads == 1
-    assert choice.reason == "other programs take cores"
+    assert choice.reason == "others take cores"
     expected = TWO_CORES[n_busy][2] / TWO_CORES[n_busy][1]
     assert choice.speedup == pytest.approx(expected, rel=0.4)
 
@@ -107,7 +107,7 @@ def test_when_the_machine_is_free_again_all_threads_come_back() -> None:
     machine.run(threads, 2.0)
     machine.n_busy = 0
     (choice,) = machine.run(threads, 1.0)
-    assert (choice.n_threads, choice.reason) == (2, "the processor is free again")
+    assert (choice.n_threads, choice.reason) == (2, "all cores free again")
 
 
 def test_a_reply_that_begins_beside_others_needs_no_idle_time_to_compare_with() -> None:
@@ -123,7 +123,7 @@ def test_without_a_look_at_the_load_slow_steps_speak_for_themselves() -> None:
     machine.run(threads, 1.0)
     machine.n_busy = 1
     (choice,) = machine.run(threads, 2.0)
-    assert (choice.n_threads, choice.reason) == (1, "steps had become slow")
+    assert (choice.n_threads, choice.reason) == (1, "steps had slowed")
 
 
 def test_a_load_that_does_not_slow_steps_changes_nothing() -> None:

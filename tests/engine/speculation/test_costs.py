@@ -484,12 +484,20 @@ def test_each_number_of_threads_has_rows_and_a_plain_step_of_its_own() -> None:
         costs.add(4, 0.028)
     costs.use_threads(1)
     assert costs.plain.seconds is None, "what one thread takes was not measured"
-    assert costs.rows.steps(4) == pytest.approx(2.8), "until it is, the ratios are those known"
+    assert costs.rows.measured() == ((1, 1.0),), "others may have slowed the batches of two threads"
     for _ in range(12):
         costs.add(1, 0.020)
         costs.add(4, 0.076)
     assert costs.rows.steps(4) == pytest.approx(3.8)
     assert costs.plain.seconds == pytest.approx(0.020)
+    kept = costs.profile()
+    assert kept is None, "a later run begins with two threads, of which two points are known"
     costs.use_threads(2)
     assert costs.rows.steps(4) == pytest.approx(2.8)
     assert costs.plain.seconds == pytest.approx(0.010)
+    costs.add(2, 0.016)
+    costs.use_threads(1)
+    kept = costs.profile()
+    assert kept is not None
+    assert kept.plain_s == pytest.approx(0.010)
+    assert dict(kept.points)[4] == pytest.approx(2.8)
