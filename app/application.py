@@ -202,13 +202,13 @@ class KvchatApp(App[None]):
     def _configure(self, path: Path) -> None:
         try:
             configuration = self.services.configure(path)
-            hint = self.services.first_hint(path)
+            said = (self.services.types_note(configuration), self.services.first_hint(path))
         except EngineError as error:
             call_if_open(self.chat, report, self, error)
             return
         call_if_open(self.chat, self.load, configuration)
-        if hint is not None:
-            call_if_open(self.chat, self.notify, hint)
+        for note in filter(None, said):
+            call_if_open(self.chat, self.notify, note)
 
     def action_restart(self) -> None:
         """Start the engine again."""
@@ -356,6 +356,8 @@ def open_chat(
     draft: str | None = None,
     preset: str | None = None,
     theme: str | None = None,
+    kv: str | None = None,
+    kv_budget: int | None = None,
 ) -> None:
     """Open the full-screen chat and come back when the user leaves it.
 
@@ -364,6 +366,8 @@ def open_chat(
         draft: Path or name of a draft model.
         preset: Name or path of a preset.
         theme: Name of a theme, for this time only.
+        kv: Types of the cache: `auto`, one, or two as in `q8_0/q4_0`.
+        kv_budget: Most bytes of the cache.
 
     Raises:
         EngineError: If something that was named is not there, or the chats cannot be opened.
@@ -371,7 +375,8 @@ def open_chat(
     from app.opening import ModelRequest
     from app.startup import prepare
 
-    opened = prepare(ModelRequest(model, draft, preset), every_binding_id)
+    request = ModelRequest(model, draft, preset, kv=kv, kv_budget=kv_budget)
+    opened = prepare(request, every_binding_id)
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":

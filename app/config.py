@@ -28,6 +28,7 @@ from engine.errors import EngineError, HardwareError
 from engine.files import SETTINGS_BYTES, read_text, replace_file
 from engine.memory.units import MIB, parse_bytes
 from engine.parsing import parse_toml
+from engine.policy.gates import PolicySettings
 from engine.validation import MOST_FAULTS, explain
 
 MAX_SLOTS = 16
@@ -205,6 +206,7 @@ class Settings(_Section):
     models: ModelSettings = ModelSettings()
     engine: EngineSettings = EngineSettings()
     cache: CacheDefaults = CacheDefaults()
+    cache_policy: PolicySettings = PolicySettings()
     keys: dict[str, str] = Field(default_factory=dict)
     """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`."""
 

@@ -20,6 +20,7 @@ from engine.presets.preset import Preset
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
+    from engine.policy.known import Known
     from engine.process.blocking_client import BlockingClient
     from engine.process.client import WorkerClient
 
@@ -33,6 +34,10 @@ class ModelRequest:
     preset: str | None = None
     n_ctx: int | None = None
     n_threads: int | None = None
+    kv: str | None = None
+    """Types of the cache: `auto`, one of both, or two as in `q8_0/q4_0`."""
+    kv_budget: int | None = None
+    """Most bytes of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,19 @@ class ChosenModel:
         """The configuration of a model under these rules; raises as `configure` does."""
         from engine.memory.estimate import with_n_ctx
 
-        configuration = configure(path, self.draft, self.rules, settings)
+        configuration = configure(path, self.draft, self.rules, settings, self.request)
         if self.request.n_ctx is not None:
             configuration = with_n_ctx(configuration, self.request.n_ctx)
         n_threads = self.request.n_threads or configuration.n_threads
         return replace(configuration, n_threads=n_threads)
+
+    def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
+        """Why the cache has its types and what that rests on, where they were left open."""
+        from engine.planning.cache_types import open_types, types_text
+
+        if open_types(_with_request(self.rules or Preset(name="default"), self.request)) is None:
+            return None
+        return types_text(configuration, _known(configuration.model_path, settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class OpenedModel:
     """Empty is none."""
     max_tokens: int | None
     """Of a reply; None ends it where the context is full."""
+    types_note: str | None = None
+    """Why the cache has its types, where they were left open."""
 
 
 def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
@@ -108,8 +123,12 @@ def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
             "there is no model on this machine: `kvchat models install-starter` fetches a small "
             "one, `kvchat where` shows the folders that were searched"
         )
+    configuration = chosen.configure(path, settings)
     return OpenedModel(
-        chosen.configure(path, settings), chosen.system_prompt(settings), settings.chat.max_tokens
+        configuration,
+        chosen.system_prompt(settings),
+        settings.chat.max_tokens,
+        chosen.types_note(configuration, settings),
     )
 
 
@@ -144,7 +163,11 @@ def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -
 
 
 def configure(
-    path: Path, draft: Path | None, rules: Preset | None, settings: Settings
+    path: Path,
+    draft: Path | None,
+    rules: Preset | None,
+    settings: Settings,
+    request: ModelRequest | None = None,
 ) -> Configuration:
     """The configuration that a model is opened with.
 
@@ -153,6 +176,7 @@ def configure(
         draft: A draft model that was named; it drafts unless a preset says otherwise.
         rules: A preset; without one the settings say who drafts and how tokens are drawn.
         settings: The user's settings.
+        request: What it says of the cache comes before the rules.
 
     Raises:
         EngineError: If the model or the preset cannot be read, or they do not go together.
@@ -160,6 +184,7 @@ def configure(
     from engine.memory.hardware import devices, usable_devices
     from engine.memory.units import GIB
     from engine.model.architecture import read_model
+    from engine.planning.cache_types import open_types
     from engine.planning.resolve import Machine, resolve
     from engine.speculation.pairs import check_is_no_head
 
@@ -169,8 +194,11 @@ def configure(
     found = usable_devices()
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
         found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
-    chosen = rules or _usual_rules(settings)
-    configuration = resolve(chosen, read_model(path), Machine(found), draft=draft_model)
+    chosen = _with_request(rules or _usual_rules(settings), request or ModelRequest())
+    known = _known(path, settings) if open_types(chosen) or chosen.goal else None
+    configuration = resolve(
+        chosen, read_model(path), Machine(found), draft=draft_model, known=known
+    )
     if rules is None:
         speculation = settings.speculation.speculation()
         if draft is not None:
@@ -183,6 +211,24 @@ def configure(
         n_threads=configuration.n_threads or settings.engine.n_threads,
         use_extra_buffers=configuration.use_extra_buffers and settings.engine.use_extra_buffers,
     )
+
+
+def _with_request(rules: Preset, request: ModelRequest) -> Preset:
+    """The rules with what was asked of the cache; types are chosen for the context asked for."""
+    from engine.planning.cache_types import open_types, type_rules
+
+    typed = rules.model_copy(update=type_rules(request.kv, request.kv_budget))
+    if request.n_ctx is None or open_types(typed) is None:
+        return typed
+    return typed.model_copy(update={"n_ctx": request.n_ctx})
+
+
+def _known(path: Path, settings: Settings) -> "Known":
+    """What was measured of a model's cache kinds."""
+    from app.cache_plans import known_quality
+    from engine.model.architecture import read_model
+
+    return known_quality(read_model(path), settings.cache_policy)
 
 
 def _usual_rules(settings: Settings) -> Preset:

@@ -99,6 +99,11 @@ def tuning_dir() -> Path:
     return state_dir() / "tuning"
 
 
+def cache_plans_dir() -> Path:
+    """The folder of what was measured of cache types, and what was chosen by it."""
+    return data_dir() / "cache-plans"
+
+
 def calibration_path() -> Path:
     """The file that remembers what logs said about cards."""
     return data_dir() / "calibration.json"

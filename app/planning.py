@@ -10,6 +10,7 @@ from engine.model.architecture import Model
 from engine.model.identity import identity_of
 from engine.model.speeds import Speed, Speeds
 from engine.planning.planner import ModelSources, Planner
+from engine.policy.known import Known
 
 
 def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False) -> Planner:
@@ -24,6 +25,7 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
         loaded=loaded,
         calibrations=partial(read_calibrations, paths.calibration_path()),
         speeds=_speed,
+        quality=_quality,
         remembers=remembers,
     )
 
@@ -33,6 +35,13 @@ def _speed(model: Model) -> Speed | None:
     if model.file.origin is not None or not model.file.path.is_file():
         return None
     return Speeds(paths.speeds_path()).of(identity_of(model.file))
+
+
+def _quality(model: Model) -> Known:
+    from app.cache_plans import known_quality
+    from app.config import load_settings
+
+    return known_quality(model, load_settings().settings.cache_policy)
 
 
 def _model_folders() -> tuple[Path, ...]:

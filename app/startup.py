@@ -51,6 +51,8 @@ class Services:
     """The user's keys by binding id."""
     first_hint: Callable[[Path], str | None] = lambda _: None
     """What to say once when a model is opened that was never open before; raises `EngineError`."""
+    types_note: Callable[[Configuration], str | None] = lambda _: None
+    """Why the cache has its types, where they were left open; raises `EngineError`."""
     forget_kept: Callable[[str], object] = lambda _: None
     """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""
 
@@ -104,6 +106,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
     keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
         configure=lambda path: chosen.configure(path, settings),
+        types_note=lambda configuration: chosen.types_note(configuration, settings),
         planned_bytes=_planned_bytes,
         scan=LibraryScan(folders, paths.header_cache_path(), Speeds(paths.speeds_path())),
         first_hint=_first_hint,

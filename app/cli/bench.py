@@ -125,6 +125,8 @@ def command(
     preset: str | None,
     n_ctx: int | None,
     n_threads: int | None,
+    kv: str | None,
+    kv_budget: int | None,
     sets: tuple[str, ...],
     n_prompts: int,
     only: tuple[str, ...],
@@ -173,6 +175,6 @@ def command(
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
     )
-    request = ModelRequest(model, draft, preset, n_ctx, n_threads)
+    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
     files = Files(json_path, html_path, resume_path, preset_name)
     return run_benchmark(options, request, files, load_settings().settings)

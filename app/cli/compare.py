@@ -50,6 +50,8 @@ def command(
     preset: str | None,
     n_ctx: int | None,
     n_threads: int | None,
+    kv: str | None,
+    kv_budget: int | None,
     system: str | None,
     shows_text: bool,
     as_json: bool,
@@ -69,9 +71,10 @@ def command(
     from app.opening import ModelRequest, open_model
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
-    opened = open_model(
-        ModelRequest(model, draft, preset, n_ctx, n_threads), load_settings().settings
-    )
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
+    opened = open_model(asked, load_settings().settings)
+    if opened.types_note is not None:
+        note(opened.types_note)
     configuration = opened.configuration
     settings = configuration.speculation
     other = speculative_side(settings) if second is None else read_side(second, settings)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.console import print_json, print_text, tell
-from app.cli.options import Count
+from app.cli.options import Count, Size
 from app.cli.plan import draft_option, machine_of, machine_options, slots_option, whole
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ OFFLOADS = ("none", "partial", "any", "full")
 @click.option(
     "--kv",
     metavar="TYPES",
-    help="Cache types to choose among, the best first; without it f16,q8_0,q4_0.",
+    help="Cache types to choose among, the best first; without it, or with auto, those that were "
+    "measured and keep the gates, else f16,q8_0,q4_0.",
 )
+@click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB.")
 @click.option(
     "--offload",
     type=click.Choice(OFFLOADS),
@@ -92,13 +94,15 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
 def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from app.cli.console import SlowReading
     from app.planning import user_planner
+    from engine.planning.cache_types import AUTO
     from engine.planning.fit import FitRequest, fit
     from engine.planning.goals import Goal, Limits, Offload
     from engine.planning.planner import DEFAULT_MARGIN_BYTES
     from engine.policy.pairs import parse_pair
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
-    pairs = None if kv is None else tuple(map(parse_pair, str(kv).split(",")))
+    is_open = kv is None or str(kv).strip().lower() == AUTO
+    pairs = None if is_open else tuple(map(parse_pair, str(kv).split(",")))
     request = FitRequest(
         model,
         Goal(str(options["goal"])),
@@ -111,6 +115,7 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
             min_n_ctx=whole(options["min_context"]),
             max_n_ctx=whole(options["max_context"]),
             pairs=pairs,
+            cache_bytes=whole(options["kv_budget"]),
             offload=Offload(str(options["offload"])),
         ),
     )

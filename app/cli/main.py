@@ -10,6 +10,7 @@ import click
 
 from app import __version__, paths
 from app.cli.console import say, tell
+from app.cli.options import kv_options
 from app.terminal import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -135,13 +136,21 @@ def cli(ctx: click.Context) -> None:
 )
 @click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
 @click.option("--theme", metavar="NAME", help="Colours, for this time only.")
-def chat(model: str | None, draft: str | None, preset: str | None, theme: str | None) -> None:
+@kv_options
+def chat(
+    model: str | None,
+    draft: str | None,
+    preset: str | None,
+    theme: str | None,
+    kv: str | None,
+    kv_budget: int | None,
+) -> None:
     """Open the full-screen chat on MODEL."""
     try:
         _require_terminal(model)
         from app.application import open_chat
 
-        open_chat(model=model, draft=draft, preset=preset, theme=theme)
+        open_chat(model=model, draft=draft, preset=preset, theme=theme, kv=kv, kv_budget=kv_budget)
     except ModelFileError as error:
         raise type(error)(f"{error}{_command_hint(model)}") from error
 

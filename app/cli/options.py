@@ -20,6 +20,8 @@ UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 Command = Callable[..., object]
 KV_TYPE = click.Choice(get_args(KVTypeName))
+OPEN_KV_TYPE = click.Choice((*get_args(KVTypeName), "auto"))
+"""A type, or whatever the measured figures allow."""
 SEED = click.IntRange(0, 2**63 - 1)
 """What the database of chats can keep."""
 
@@ -181,7 +183,38 @@ def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
     return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
+class KVTypes(click.ParamType[str]):
+    """Types of the cache: `auto`, one for keys and values, or two as in `q8_0/q4_0`."""
+
+    name = "auto|TYPE|K/V"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text that was typed, if it names types."""
+        from engine.planning.cache_types import type_rules
+
+        try:
+            type_rules(str(value), None)
+        except EngineError as error:
+            self.fail(f"{error}, or auto", param, ctx)
+        return str(value)
+
+
+kv_options = joined(
+    click.option(
+        "--kv",
+        type=KVTypes(),
+        metavar="auto|TYPE|K/V",
+        help="Types of the cache: auto is the quickest that keeps the gates as measured by "
+        "`kvchat cache-quality`; or one, or two as in q8_0/q5_1.",
+    ),
+    click.option("--kv-budget", type=Size(), help="Most memory of the cache, as 1GiB."),
+)
+"""What a command says of the cache's types."""
+
 opening_options = joined(
+    kv_options,
     click.option(
         "--draft",
         metavar="MODEL",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from app.cli.console import print_json
-from app.cli.options import KV_TYPE, Count, Layers, Shares, Size, joined
+from app.cli.options import OPEN_KV_TYPE, Count, Layers, Shares, Size, joined, kv_options
 from engine.memory.hardware import Instructions
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ knob_options = joined(
     click.option("--preset", metavar="NAME", help="Start from a preset, by its name or file."),
     click.option("--ctx", "n_ctx", type=Count(),
                  help="Tokens of context, such as 32k; without it the preset's, at most 8192."),
-    click.option("--type-k", type=KV_TYPE, help="Type of the cached keys."),
-    click.option("--type-v", type=KV_TYPE, help="Type of the cached values."),
+    kv_options,
+    click.option("--type-k", type=OPEN_KV_TYPE, help="Type of the cached keys."),
+    click.option("--type-v", type=OPEN_KV_TYPE, help="Type of the cached values."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
                  help="Flash attention."),
     click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens of a batch."),
@@ -99,13 +100,15 @@ def setup_of_options(
     """
     from app.cli.console import SlowReading
     from app.paths import presets_dir
+    from engine.planning.cache_types import type_rules
     from engine.planning.request import PlanRequest, setup_of
     from engine.presets.library import find_preset
 
     if model is None and options["preset"] is None:
         raise click.UsageError("name a MODEL, or a --preset that names one")
-    named = {"preset", "draft", *MACHINE}
-    rules = {
+    named = {"preset", "draft", "kv", "kv_budget", *MACHINE}
+    types = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
+    rules = types | {
         name: _plain(value)
         for name, value in options.items()
         if name not in named and value is not None and value != ()

@@ -90,6 +90,8 @@ def command(
     preset: str | None,
     n_ctx: int | None,
     n_threads: int | None,
+    kv: str | None,
+    kv_budget: int | None,
     system: str | None,
     raw: bool,
     stop: tuple[str, ...],
@@ -114,9 +116,10 @@ def command(
     text = prompt_text(prompt, 'kvchat run "..."')
     if raw and system:
         raise click.UsageError("--raw hands the prompt over as it is: leave out --system")
-    opened = open_model(
-        ModelRequest(model, draft, preset, n_ctx, n_threads), load_settings().settings
-    )
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
+    opened = open_model(asked, load_settings().settings)
+    if opened.types_note is not None:
+        note(opened.types_note)
     configuration = _overridden(opened.configuration, typed)
     instruction = opened.system_prompt if system is None else system
     request = GenerationRequest(

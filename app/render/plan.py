@@ -14,6 +14,8 @@ from engine.model.speeds import Speed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.policy.choice import Basis
+from engine.policy.known import Standing
 
 FREE = "free"
 SHARED = "shared"
@@ -86,21 +88,43 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
+QUALITY_LEGEND = "on text: mean KL as measured · guess · ? unknown"
+QUALITY_WIDTH = 8
+BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
 
 def n_columns(width: int) -> int:
-    """How many contexts have room beside the widest label."""
-    return max(min((width - LABEL_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
+    """How many contexts have room beside the widest label and what is known of quality."""
+    room = width - LABEL_WIDTH - QUALITY_WIDTH
+    return max(min(room // CELL_WIDTH, MAX_COLUMNS), 1)
 
 
 def table_lines(table: CostTable) -> list[Line]:
-    """A row of contexts, the totals, and what the signs say; brackets are round the plan's own."""
+    """A row of contexts, the totals, and what the signs say; brackets are round the plan's own.
+
+    The last column is what is known of each pair's quality on the user's text.
+    """
     head = "".join(f"{fmt.context_size(n):>{CELL_WIDTH - 1}} " for n in table.contexts)
-    lines: list[Line] = [(Run(f"{'':<{LABEL_WIDTH}}"), Run(head.rstrip(), "muted"))]
+    quality = f"{'on text':>{QUALITY_WIDTH}}"
+    lines: list[Line] = [(Run(f"{'':<{LABEL_WIDTH}}"), Run(f"{head}{quality}", "muted"))]
     for row in table.rows:
         label = Run(f"{row.label:<{LABEL_WIDTH}}", "muted")
-        lines.append((label, *(cell_run(cell) for cell in row.cells)))
-    return [*lines, (Run(LEGEND, "muted"),)]
+        lines.append((label, *(cell_run(cell) for cell in row.cells), quality_run(row.quality)))
+    return [*lines, (Run(LEGEND, "muted"),), (Run(QUALITY_LEGEND, "muted"),)]
+
+
+def quality_run(standing: Standing) -> Run:
+    """What is known of a pair in eight characters; a pair that fails its gates is marked."""
+    style = "bad" if standing.is_kept is False else BASIS_STYLES[standing.basis]
+    return Run(f"{standing.short:>{QUALITY_WIDTH}}", style)
+
+
+def quality_line(plan: Plan) -> Line:
+    """What is known of the plan's cache types on the user's text, and from where."""
+    standing = plan.quality
+    style = "bad" if standing.is_kept is False else BASIS_STYLES[standing.basis]
+    label = Run("quality on your text ", "heading-minor")
+    return (label, Run(str(standing.basis), style), Run(f"  {one_line(standing.text)}", "muted"))
 
 
 def cell_run(cell: Cell) -> Run:
@@ -139,6 +163,7 @@ def plan_lines(
         *wrapped(verdict_line(plan), width),
         *wrapped(largest_context_line(plan), width),
         *(wrapped(speed_line(plan.speed), width) if plan.speed is not None else ()),
+        *wrapped(quality_line(plan), width),
         advice,
     ]
     for device in plan.estimate.devices:

@@ -9,6 +9,7 @@ from engine.planning.comparison import Cell, CostTable, cost_table
 from engine.planning.fit import FitResult
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
 from engine.planning.what_if import Effect, what_ifs
+from engine.policy.known import Standing
 
 MAX_CONTEXTS = 16
 
@@ -29,6 +30,7 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "verdict": str(plan.verdict),
         "margin_bytes": plan.setup.margin_bytes,
         "speed": None if plan.speed is None else asdict(plan.speed),
+        "quality": _quality(plan.quality),
         "devices": [_device(plan, device) for device in plan.estimate.devices],
         "table": _table(table),
         "what_ifs": list(map(_effect, effects)),
@@ -56,9 +58,23 @@ def _device(plan: Plan, device: DeviceEstimate) -> dict[str, object]:
     }
 
 
+def _quality(standing: Standing) -> dict[str, object]:
+    """What is known of the cache types; `keeps_gates` is null where nothing was measured."""
+    return {
+        "basis": str(standing.basis),
+        "text": standing.text,
+        "keeps_gates": standing.is_kept,
+    }
+
+
 def _table(table: CostTable) -> dict[str, object]:
     rows = [
-        {"type_k": row.type_k, "type_v": row.type_v, "cells": list(map(_cell, row.cells))}
+        {
+            "type_k": row.type_k,
+            "type_v": row.type_v,
+            "quality": _quality(row.quality),
+            "cells": list(map(_cell, row.cells)),
+        }
         for row in table.rows
     ]
     return {"n_ctx": list(table.contexts), "rows": rows}
@@ -89,6 +105,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "target": found.estimate.target,
         "margin_bytes": fit.request.margin_bytes,
         "configuration": _configuration(found.configuration),
+        "quality": _quality(found.quality),
         "devices": _devices(found.estimate),
         "steps": [
             {

@@ -11,12 +11,13 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.space import bisect, with_pair
-from engine.policy.choice import Choice, Wish, choose
+from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose
 from engine.policy.known import Known
-from engine.policy.pairs import FAST_PAIRS, Pair
-from engine.policy.sentence import verdict
+from engine.policy.pairs import FAST_PAIRS, Pair, is_whole, kind_of, pair_label, parse_pair
+from engine.policy.sentence import sentence
 from engine.presets.preset import Preset
 
+AUTO = "auto"
 MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 
 
@@ -43,7 +44,7 @@ def open_types(rules: Preset) -> OpenTypes | None:
         PresetError: there is a budget, and no type is open.
     """
     said = rules.model_fields_set
-    is_auto = "auto" in (rules.type_k, rules.type_v)
+    is_auto = AUTO in (rules.type_k, rules.type_v)
     if not is_auto and rules.kv_budget_gib is None:
         return None
     type_k = _given(rules.type_k, is_said="type_k" in said)
@@ -135,7 +136,7 @@ def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
         kinds = (TermKind.KV, TermKind.STATE)
         nbytes = sum(device.term(kind).nbytes for device in found.devices for kind in kinds)
         if nbytes > budget:
-            raise PresetError(
+            raise BudgetError(
                 f"the cache takes {format_bytes(nbytes)} with {found.n_ctx:,} tokens, and its "
                 f"budget is {format_bytes(budget)}: raise that, or ask for less context"
             )
@@ -144,13 +145,45 @@ def budgeted(cost: Estimator, budget_bytes: int | None) -> Estimator:
     return estimate
 
 
-def types_text(configuration: Configuration, choice: Choice | None, known: Known) -> str:
-    """Why a configuration has its cache types, in a sentence that says what it rests on."""
+def types_text(configuration: Configuration, known: Known) -> str:
+    """Why a configuration has its cache types, in a sentence that begins with its basis."""
     pair = (configuration.type_k, configuration.type_v)
     standing = known.standing(pair)
-    if choice is not None and choice.pair == pair:
-        text = verdict(known.report, choice)
-    else:
-        text = f"{configuration.type_k}/{configuration.type_v}: {standing.text}"
-    hint = f" ({MEASURE_IT})" if known.report is None else ""
-    return f"cache {standing.basis}: {text}{hint}"
+    match standing.basis:
+        case Basis.MEASURED if known.has_verdict and known.report is not None:
+            text = _reason_for_whole(known, pair) or sentence(known.report, kind_of(pair))
+        case Basis.MEASURED | Basis.UNKNOWN:
+            text = f"{pair_label(pair)}: {standing.text}"
+        case Basis.GUESSED:
+            text = f"{pair_label(pair)}; nothing was measured on this model, {MEASURE_IT}"
+    return f"cache {standing.basis}: {text}"
+
+
+def _reason_for_whole(known: Known, pair: Pair) -> str:
+    """Why a cache stays whole: what keeps smaller ones out; empty for a packed one."""
+    if not is_whole(pair):
+        return ""
+    smaller = [pair_label(each) for each in known.allowed() if not is_whole(each)]
+    if smaller:
+        return f"{pair_label(pair)}, though {' and '.join(smaller)} would keep the gates, too"
+    failed = [
+        f"{each.label}: {each.objections[0]}"
+        for each in known.candidates.values()
+        if each.objections
+    ]
+    why = f" ({'; '.join(failed[:2])})" if failed else ""
+    return f"{pair_label(pair)}, because no smaller type keeps the gates{why}"
+
+
+def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:
+    """What `--kv` and `--kv-budget` say, by the keys of a preset.
+
+    Raises:
+        PresetError: `kv` is neither `auto` nor a type, or two as in q8_0/q4_0.
+    """
+    if kv is None and budget_bytes is None:
+        return {}
+    is_auto = kv is None or kv.strip().lower() == AUTO
+    type_k, type_v = (AUTO, AUTO) if is_auto else parse_pair(kv or "")
+    rules: dict[str, object] = {"type_k": type_k, "type_v": type_v}
+    return rules if budget_bytes is None else {**rules, "kv_budget_gib": budget_bytes / GIB}

@@ -10,6 +10,7 @@ from engine.memory.estimate import Estimator, with_n_ctx
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Plan, Setup, Verdict, verdict_of
+from engine.policy.known import Standing
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
 STEPS = (
@@ -133,6 +134,8 @@ class Row:
     type_k: KVTypeName
     type_v: KVTypeName
     cells: tuple[Cell, ...]
+    quality: Standing
+    """What is known of their quality on the model."""
 
     @property
     def label(self) -> str:
@@ -185,7 +188,7 @@ def cost_table(
     for type_k, type_v in pairs:
         typed = replace(now, type_k=type_k, type_v=type_v)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
-        rows.append(Row(type_k, type_v, cells))
+        rows.append(Row(type_k, type_v, cells, plan.known.standing((type_k, type_v))))
     return CostTable(contexts, tuple(rows))
 
 

@@ -359,6 +359,11 @@ def _checked(settings: Mapping[str, object]) -> tuple[dict[str, object], Offload
     offload = settings.get("offload")
     if offload is not None and offload not in set(Offload):
         faults.append(f"offload is {str(offload)!r}: it is one of {', '.join(Offload)}")
+    faults += [
+        f"{name} is 'auto': name a type, or let optimize_for_vram choose"
+        for name in ("type_k", "type_v")
+        if values.get(name) == "auto"
+    ]
     plain = {k: "all" if k in LAYERS and v == -1 else v for k, v in values.items()}
     try:
         rules = Preset.model_validate({"name": "planner", **plain})

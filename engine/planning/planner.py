@@ -20,6 +20,7 @@ from engine.model.identity import ModelKind, kind_of
 from engine.model.speeds import Speed
 from engine.planning.machine import PlannedMachine
 from engine.policy.known import Known, Standing
+from engine.policy.pairs import Pair
 from engine.presets.programs.llama_server import arguments, command_line
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
@@ -74,10 +75,14 @@ class Plan:
     """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
 
     @property
+    def types(self) -> Pair:
+        """Its cache types: of the keys and of the values."""
+        return self.setup.configuration.type_k, self.setup.configuration.type_v
+
+    @property
     def quality(self) -> Standing:
         """What is known of the quality of its cache types."""
-        now = self.setup.configuration
-        return self.known.standing((now.type_k, now.type_v))
+        return self.known.standing(self.types)
 
     @property
     def fits(self) -> bool:
@@ -361,7 +366,7 @@ def n_ctx_limit(model: Model, setup: Setup) -> int:
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
     """What the user should know about a plan before loading it."""
-    setup, own = plan.setup, _absences(plan)
+    setup, own = plan.setup, [*_absences(plan), *plan.known.notes]
     if setup.target == "kvchat" and setup.configuration.n_slots > 1:
         found = tuple(each.device for each in plan.estimate.devices)
         own.append(slots_text(plan.model.architecture, setup.configuration, found))

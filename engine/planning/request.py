@@ -18,6 +18,7 @@ from engine.model.remote_address import is_remote
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import LEAST_N_CTX, Machine, resolve
+from engine.policy.known import Known
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 
@@ -71,6 +72,7 @@ def setup_of(
         planner.model(model_path),
         Machine(planner.devices(machine), request.target),
         None if draft_path is None else planner.model(draft_path),
+        planner.known(model_path, machine),
     )
     return Setup(configuration, request.target, machine, round(rules.margin_gib * GIB))
 
@@ -105,13 +107,19 @@ def suited(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()
     return setup.with_configuration(with_n_ctx(now, found.n_ctx))
 
 
-def _resolved(rules: Preset, model: Model, machine: Machine, draft: Model | None) -> Configuration:
+def _resolved(
+    rules: Preset,
+    model: Model,
+    machine: Machine,
+    draft: Model | None,
+    known: Known | None = None,
+) -> Configuration:
     """The configuration of rules; where nothing fits, with a small context."""
     try:
-        return resolve(rules, model, machine, draft=draft)
+        return resolve(rules, model, machine, draft=draft, known=known)
     except DoesNotFitError:
         least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
-        return resolve(least, model, machine, draft=draft)
+        return resolve(least, model, machine, draft=draft, known=known)
 
 
 def _model_name(rules: Preset, request: PlanRequest) -> str:

@@ -96,15 +96,6 @@ class Machine:
     target: Target = "kvchat"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The numbers of a preset, and why its cache has the types that it left open."""
-
-    configuration: Configuration
-    choice: Choice | None = None
-    """None where the preset names both types, or leaves them to the search for a goal."""
-
-
 def resolve(
     preset: Preset | None,
     model: Model,
@@ -113,18 +104,6 @@ def resolve(
     draft: Model | None = None,
     known: Known | None = None,
 ) -> Configuration:
-    """The configuration of a preset; as `resolved`, without the reason for its cache types."""
-    return resolved(preset, model, machine, draft=draft, known=known).configuration
-
-
-def resolved(
-    preset: Preset | None,
-    model: Model,
-    machine: Machine,
-    *,
-    draft: Model | None = None,
-    known: Known | None = None,
-) -> Resolved:
     """The configuration of a preset (None: the defaults) for a model on a machine.
 
     Layers on the GPU are settled first, beside a context of 8192 tokens or what training allows;
@@ -146,15 +125,15 @@ def resolved(
     devices, target = machine.devices, machine.target
     wanted = open_types(rules)
     if rules.goal is not None:
-        return Resolved(settled_by_goal(rules, start, model, devices, target, draft, known))
+        return settled_by_goal(rules, start, model, devices, target, draft, known)
     if wanted is None:
-        return Resolved(_settled(rules, start, model, machine, draft))
+        return _settled(rules, start, model, machine, draft)
     usual = with_n_ctx(start, _usual_n_ctx(rules, model))
     choice = choice_of_types(wanted, usual, model, devices, target, known)
     found = _first_that_fits(rules, start, model, machine, draft, choice)
     if rules.n_ctx == "max":
-        found = within_budget(found, wanted.budget_bytes, model, devices, target)
-    return Resolved(found, choice)
+        return within_budget(found, wanted.budget_bytes, model, devices, target)
+    return found
 
 
 def _settled(

@@ -186,7 +186,7 @@ def nothing_fits(space: Space, model: Model, limits: Limits) -> PresetError:
         try:
             estimate = space.estimate(replace(knobs, placement=last), space.least)
         except PresetError as error:
-            refusal = error
+            refusal = refusal or error
         else:
             return DoesNotFitError(_shortage(space, model, limits, estimate))
     assert refusal is not None

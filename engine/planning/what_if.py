@@ -69,6 +69,9 @@ def effects(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Effect | Non
         configuration = change(plan.setup.configuration)
         if configuration is None or configuration == plan.setup.configuration:
             continue
+        types = (configuration.type_k, configuration.type_v)
+        if types != plan.types and plan.known.standing(types).is_kept is False:
+            continue  # measured on this model, and it loses too much
         setup = plan.setup.with_configuration(configuration)
         effect = effect_of(label(configuration), setup, plan, planner)
         yield effect if effect is not None and _matters(effect, plan) else None

@@ -64,6 +64,17 @@ class Gates:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySettings(Gates):
+    """The gates, and how long a measurement counts."""
+
+    __pydantic_config__ = STRICT
+
+    probe_days: Annotated[float, Bounds(ge=0, le=36500)] = 30.0
+    """Days after which the chosen kind is to be measured again; 0 is never. Updates of a driver or
+    of the machine's firmware change rates, and nothing else tells of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class GateReading:
     """A loss beside its gate."""
 

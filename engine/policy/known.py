@@ -40,8 +40,8 @@ class Known:
     gates: Gates = field(default_factory=Gates)
     has_rates: bool = False
     """Whether the rates of the report are those of the machine that is planned for."""
-    problem: str = ""
-    """Why a kept plan is not used; empty where none is left out."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the kept plans, such as one that cannot be read."""
 
     @property
     def candidates(self) -> dict[Pair, Candidate]:

@@ -6,8 +6,8 @@ is never used, overwritten or deleted; whoever asks is told.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -90,13 +90,27 @@ class PlanStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, report: Report, choice: Choice, now: datetime | None = None) -> SavedPlan:
-        """Keep a report and what was chosen by it; figures of the same subject become earlier ones.
+    def save(
+        self, report: Report, chosen: Callable[[Report], Choice], now: datetime | None = None
+    ) -> SavedPlan:
+        """Keep a report and what is chosen by it.
+
+        Figures of the same subject that it replaces become earlier ones. Kinds that it has not
+        measured to the end keep the figures that they had: so one kind can be measured again, and
+        a run that was stopped loses nothing.
+
+        Args:
+            report: What was measured.
+            chosen: Chooses by it and what is kept of before.
+            now: When it was measured; None is now.
 
         Raises:
             PlanError: the file cannot be written.
+            PresetError: nothing may be chosen.
         """
         path, before = self._place(report.subject)
+        report = report if before is None else _joined(before.report, report)
+        choice = chosen(report)
         plan = SavedPlan(
             report,
             CacheKind(*choice.pair),
@@ -134,6 +148,11 @@ class PlanStore:
             )
         plans.sort(key=lambda plan: _time(plan.saved), reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no plan of any model."""
+        return not self.folder.is_dir() or next(self.folder.iterdir(), None) is None
 
     def _paths(self, model_identity: str) -> list[Path]:
         pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
@@ -221,3 +240,13 @@ def _earlier(before: SavedPlan, report: Report) -> tuple[Earlier, ...]:
         return before.earlier
     replaced = Earlier(before.saved, before.report.measurements)
     return (replaced, *before.earlier)[:MOST_EARLIER]
+
+
+def _joined(before: Report, fresh: Report) -> Report:
+    """A report with the kinds of an earlier one that it lacks, or has not measured to the end."""
+    found = {(each.role, each.kind): each for each in fresh.measurements}
+    for each in before.measurements:
+        newer = found.get((each.role, each.kind))
+        if newer is None or (each.is_complete and not newer.is_complete):
+            found[each.role, each.kind] = each
+    return replace(fresh, measurements=tuple(found.values()))

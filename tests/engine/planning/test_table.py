@@ -44,5 +44,7 @@ def test_columns_stay_while_the_plan_moves_among_them() -> None:
 def test_the_plan_is_in_brackets_and_the_signs_are_explained() -> None:
     plan, planner = planned(DENSE, 12)
     text = [plain(line) for line in table_lines(cost_table(plan, planner.estimator(plan.setup), 5))]
-    assert sum("[" in line for line in text[:-1]) == 1
-    assert "! tight" in text[-1]
+    assert sum("[" in line for line in text[:-2]) == 1
+    assert "! tight" in text[-2]
+    assert "? unknown" in text[-1]
+    assert all(line.endswith("guess") for line in text[1:-2])

@@ -13,7 +13,7 @@ from engine.policy.gates import Gates
 from engine.policy.pairs import Pair, bits_of
 from engine.policy.plans import MOST_EARLIER, PlanError, PlanStore, plan_name, read_plan
 from engine.quality.records import CacheKind, Report
-from tests.engine.policy.reports import Q8, SUBJECT, WHOLE, report
+from tests.engine.policy.reports import Q4, Q8, SUBJECT, WHOLE, report
 
 NOW = datetime(2026, 11, 22, 18, 0, tzinfo=UTC)
 BUILD, MODEL = SUBJECT.build, SUBJECT.model_identity
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> PlanStore:
 
 def kept(store: PlanStore, found: Report | None = None, now: datetime = NOW) -> Path:
     found = found or report({Q8: 0.001}, {Q8: 90.0})
-    store.save(found, chosen(found), now)
+    store.save(found, chosen, now)
     return store.folder / f"{plan_name(found.subject)}.json"
 
 
@@ -76,6 +76,24 @@ def test_old_figures_are_kept_beside_new_ones_and_the_oldest_go(store: PlanStore
     for day in range(2 * MOST_EARLIER):
         kept(store, report({Q8: 0.001 * day}), NOW + timedelta(days=100 + day))
     assert len(store.find(MODEL, BUILD).plans[0].earlier) == MOST_EARLIER
+
+
+def test_one_kind_measured_again_leaves_the_others_as_they_were(store: PlanStore) -> None:
+    kept(store, report({Q8: 0.001, Q4: 0.01}, {Q8: 90.0}))
+    kept(store, report({Q8: 0.002}, {Q8: 80.0}), NOW + timedelta(days=31))
+    [plan] = store.find(MODEL, BUILD).plans
+    assert [str(each.kind) for each in plan.report.candidates] == ["q8_0", "q4_0"]
+    assert plan.report.candidates[0].scores.kl_mean.value == 0.002
+    [earlier] = plan.earlier
+    assert earlier.measurements[2].scores.kl_mean.value == 0.001
+
+
+def test_a_run_that_was_stopped_takes_nothing_from_a_whole_one(store: PlanStore) -> None:
+    whole = report({Q8: 0.001}, {Q8: 90.0})
+    kept(store, whole)
+    rows = tuple(replace(each, is_complete=False) for each in report({Q8: 0.4}).measurements)
+    kept(store, replace(whole, measurements=rows))
+    assert store.find(MODEL, BUILD).plans[0].report.measurements == whole.measurements
 
 
 def test_the_same_report_kept_twice_is_no_earlier_one(store: PlanStore) -> None:
@@ -166,4 +184,4 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     blocked.write_text("in the way")
     found = report({Q8: 0.001})
     with pytest.raises(PlanError, match="cannot be written"):
-        PlanStore(blocked).save(found, chosen(found), NOW)
+        PlanStore(blocked).save(found, chosen, NOW)

@@ -1,0 +1,89 @@
+"""The plans of this user's caches: found for a model, and kept after a measurement."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from app import paths
+from engine.backends import installed_build
+from engine.configuration import Configuration
+from engine.memory.estimate import cache_bytes
+from engine.memory.hardware import find_gpus, this_processor, usable_devices
+from engine.model.architecture import Model
+from engine.model.identity import identity_of
+from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.space import with_pair
+from engine.policy.choice import Choice, Wish, choose
+from engine.policy.gates import PolicySettings
+from engine.policy.known import Known
+from engine.policy.pairs import Pair
+from engine.policy.plans import PlanStore, SavedPlan
+from engine.quality.records import Report
+
+
+def known_quality(model: Model, policy: PolicySettings) -> Known:
+    """What was measured of a model's cache kinds with the build that is installed.
+
+    The newest measurement counts, whatever its texts; its rates only on the machine that it is of.
+
+    Raises:
+        ModelFileError: the model's file cannot be read.
+    """
+    store = PlanStore(paths.cache_plans_dir())
+    if store.is_empty or model.file.origin is not None or not model.file.path.is_file():
+        return Known(gates=policy)
+    found = store.find(identity_of(model.file), installed_build())
+    if not found.plans:
+        return Known(gates=policy, notes=found.problems)
+    plan = found.plans[0]
+    return Known(
+        plan.report,
+        policy,
+        has_rates=plan.report.subject.device in _devices_here(),
+        notes=(*found.problems, *_due(plan, policy)),
+    )
+
+
+def keep_report(
+    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
+) -> SavedPlan:
+    """Keep a measurement as a plan, with the kind that is best for a chat of the usual length.
+
+    Args:
+        report: What was measured.
+        configuration: With what; its cache types and context do not count.
+        model: Of which model.
+        policy: The gates.
+
+    Raises:
+        PlanError: the plan cannot be written.
+        PresetError: llama.cpp refuses every kind.
+    """
+    devices = usable_devices()
+    n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
+
+    usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
+
+    def size(pair: Pair) -> int:
+        return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
+
+    def chosen(joined: Report) -> Choice:
+        return choose(joined, Wish(n_ctx), policy, size)
+
+    return PlanStore(paths.cache_plans_dir()).save(report, chosen)
+
+
+def _due(plan: SavedPlan, policy: PolicySettings) -> tuple[str, ...]:
+    now = datetime.now(UTC)
+    if not plan.is_due(now, policy.probe_days):
+        return ()
+    return (
+        f"the cache was measured {plan.age_days(now)} days ago: `kvchat cache-quality "
+        f"{plan.report.subject.model} --kinds {plan.kind}` measures {plan.kind} again, and keeps "
+        "the old figures beside the new ones",
+    )
+
+
+def _devices_here() -> tuple[str, str]:
+    """This machine as reports name it: without its GPUs, and with them."""
+    processor = this_processor().name
+    return processor, ", ".join((processor, *(gpu.name for gpu in find_gpus())))

@@ -1,0 +1,207 @@
+"""`--kv auto` from a kept measurement to what runs and what is exported; a real model, small."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.cache_plans import keep_report
+from app.cli.main import run
+from engine.backends import installed_build
+from engine.configuration import Configuration
+from engine.memory.hardware import this_processor
+from engine.model.architecture import read_model
+from engine.model.identity import model_identity
+from engine.policy.gates import PolicySettings
+from engine.policy.pairs import Pair
+from engine.policy.plans import PlanStore, SavedPlan
+from engine.quality.records import Report
+from tests.app.cli.conftest import kvchat
+from tests.engine.policy.reports import Q4, Q8, WHOLE, report
+
+MIXED: Pair = ("q8_0", "q5_1")
+POLICY = PolicySettings()
+
+
+def of_this_machine(found: Report, path: Path) -> Report:
+    subject = replace(
+        found.subject,
+        model=path.name,
+        model_identity=model_identity(path),
+        build=installed_build(),
+        device=this_processor().name,
+    )
+    return replace(found, subject=subject)
+
+
+def keep(path: Path, found: Report | None = None) -> SavedPlan:
+    found = found or report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
+    measured = of_this_machine(found, path)
+    return keep_report(measured, Configuration(path, 8192), read_model(path), POLICY)
+
+
+def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+    assert run(["plan", *map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def types_of(found: dict[str, object]) -> str:
+    arguments = found["args"]
+    assert isinstance(arguments, list)
+    named = dict(pairwise(arguments))
+    return f"{named.get('--cache-type-k', 'f16')}/{named.get('--cache-type-v', 'f16')}"
+
+
+def test_one_measurement_one_sentence_and_the_named_type_runs(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = keep(starter_path)
+    assert saved.sentence.startswith("q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %")
+    arguments = ["run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "2"]
+    assert run([*arguments, "--ctx", "512", "--temperature", "0"]) == 0
+    told = capsys.readouterr().err
+    assert "cache measured: q8_0 K with q5_1 V: 2.2x smaller" in told
+
+
+def test_a_plan_takes_the_measured_kind_and_says_what_it_rests_on(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    found = plan(capsys, starter_path, "--kv", "auto")
+    assert types_of(found) == "q8_0/q5_1"
+    assert found["quality"] == {
+        "basis": "measured",
+        "text": "same top token 99.6 %, mean KL 0.0020",
+        "keeps_gates": True,
+    }
+    assert (
+        plan(capsys, starter_path, "--type-k", "auto", "--ctx", 1024)["quality"]
+        == (found["quality"])
+    )
+
+
+def test_without_a_measurement_it_is_marked_as_a_guess(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, starter_path, "--kv", "auto")
+    quality = found["quality"]
+    assert isinstance(quality, dict)
+    assert (types_of(found), quality["basis"]) == ("f16/f16", "guessed")
+    assert run(["plan", str(starter_path)]) == 0
+    assert "quality on your text guessed" in capsys.readouterr().out
+
+
+def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = 30 * 8192 * 2 * 192 * 2  # layers, tokens, K and V, elements, bytes
+    packed = whole * 34 // 64
+    for budget, types in ((whole, "f16/f16"), (whole - 1, "q8_0/q8_0"), (packed, "q8_0/q8_0")):
+        found = plan(capsys, starter_path, "--kv-budget", f"{budget}B", "--ctx", 8192)
+        assert types_of(found) == types
+    keep(starter_path, report({Q8: 0.001, Q4: 0.4}, {WHOLE: 90.0}))
+    assert types_of(plan(capsys, starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
+    assert run(["plan", str(starter_path), "--kv-budget", f"{packed - 1}B"]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the smallest, q8_0, takes" in told
+
+
+def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_table(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path, report({Q8: 0.4, Q4: 0.5}, {Q8: 90.0, Q4: 120.0}))
+    for goal in ("context", "quality", "speed", "balanced"):
+        arguments = ["fit", str(starter_path), "--goal", goal, "--no-gpu", "--json"]
+        assert run(arguments) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert types_of(found) == "f16/f16"
+        assert found["quality"]["basis"] == "measured"
+    assert run(["plan", str(starter_path), "--type-k", "q8_0", "--type-v", "q8_0"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "quality on your text measured same top token 20.0 %, mean KL 0.4000; " in text
+
+
+def test_exports_write_the_chosen_types_and_never_auto(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    for name in ("llama-server", "compose", "llama-cpp-python", "models-preset", "shell"):
+        assert run(["export", str(starter_path), "--kv", "auto", "--format", name]) == 0
+        text = capsys.readouterr().out
+        assert "q8_0" in text or "type_k" in text
+        assert "auto" not in {word.strip("\"'=,") for word in text.split() if "cache" in word}
+        assert "type-k auto" not in text
+
+
+def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
+    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    preset = tmp_path / "mine.toml"
+    preset.write_text('name = "mine"\ntype_k = "auto"\nn_ctx = 1024\n')
+    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
+    preset.write_text('name = "mine"\ntype_k = "auto"\ntype_v = "q8_0"\nn_ctx = 1024\n')
+    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q8_0"
+    preset.write_text('name = "mine"\ngoal = "context"\ntype_k = "auto"\nkv_budget_gib = 0.085\n')
+    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
+    preset.write_text('name = "mine"\ntype_k = "q8_0"\ntype_v = "q8_0"\nkv_budget_gib = 1\n')
+    assert run(["plan", str(starter_path), "--preset", str(preset)]) == 1
+    assert "the cache has a budget" in capsys.readouterr().err
+
+
+def test_a_broken_plan_is_told_not_used_and_left_alone(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    [path] = paths.cache_plans_dir().iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    found = plan(capsys, starter_path, "--kv", "auto")
+    quality, warnings = found["quality"], found["warnings"]
+    assert isinstance(quality, dict)
+    assert isinstance(warnings, list)
+    assert quality["basis"] == "guessed"
+    assert any(str(path) in each and "is not used" in each for each in warnings)
+    assert len(path.read_bytes()) == 100
+
+
+def test_an_old_plan_is_used_and_asked_to_be_measured_again(
+    starter_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = PlanStore(paths.cache_plans_dir())
+    saved = keep(starter_path)
+    long_ago = datetime.now(UTC) - timedelta(days=31)
+    old = store.find(saved.report.subject.model_identity, installed_build()).plans[0]
+    [path] = paths.cache_plans_dir().iterdir()
+    text = path.read_text().replace(old.saved, long_ago.isoformat(timespec="seconds"))
+    path.write_text(text)
+    found = plan(capsys, starter_path, "--kv", "auto")
+    assert types_of(found) == "q8_0/q5_1"
+    warnings = found["warnings"]
+    assert isinstance(warnings, list)
+    assert any("31 days ago" in each and "--kinds q8_0/q5_1" in each for each in warnings)
+    settings = paths.settings_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[cache_policy]\nprobe_days = 0\n")
+    never = plan(capsys, starter_path, "--kv", "auto")["warnings"]
+    assert isinstance(never, list)
+    assert not any("days ago" in each for each in never)
+
+
+def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(starter_path)
+    settings = paths.settings_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[cache_policy]\nmax_mean_kl = 0.001\n")
+    assert types_of(plan(capsys, starter_path, "--kv", "auto")) == "f16/f16"
+
+
+def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
+    done = kvchat("run", "Hi", "--kv", "q9")
+    assert done.returncode == 2
+    assert "'q9' is no cache type" in done.stderr
