@@ -409,15 +409,18 @@ class DraftCost:
 
 
 def _slope(drafts: Sequence[tuple[int, float]], silence: float) -> float:
-    """The median slope of all pairs of unlike lengths.
+    """The median slope of all pairs of unlike lengths, at most the mean of a guess.
 
-    Without any it is the mean of a guess, less what asking takes where nothing is guessed.
+    Without any it is that mean, less what asking takes where nothing is guessed. Where most drafts
+    are of one length all slopes rest on the few others, and one that stalled would set them.
     """
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])
         for left, right in combinations(sorted(drafts), 2)
         if right[0] >= UNLIKE * left[0]
     ]
-    if slopes:
-        return median(slopes)
+    return min(median(slopes), _mean(drafts)) if slopes else _mean(drafts, silence)
+
+
+def _mean(drafts: Sequence[tuple[int, float]], silence: float = 0.0) -> float:
     return median(max(n_steps - silence, 0.0) / n_drafted for n_drafted, n_steps in drafts)

@@ -219,6 +219,13 @@ def test_a_stalled_draft_does_not_move_the_step() -> None:
     assert cost.step == pytest.approx(0.002, rel=0.2)
 
 
+def test_one_stalled_draft_of_another_length_does_not_set_the_step() -> None:
+    cost = DraftCost()
+    for n_drafted, n_steps in [(1, 0.02), (1, 0.02), (1, 0.02), (2, 4.8)]:
+        cost.add(n_drafted, 0, n_steps)
+    assert cost.steps(4, 0) == pytest.approx(0.08)
+
+
 def test_a_first_draft_that_caught_up_says_what_the_next_will_cost() -> None:
     cost = DraftCost()
     cost.add(1, 100, 0.1)
