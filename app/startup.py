@@ -109,7 +109,7 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
         types_note=lambda configuration: chosen.types_note(configuration, settings),
         planned_bytes=_planned_bytes,
         scan=LibraryScan(folders, paths.header_cache_path(), Speeds(paths.speeds_path())),
-        first_hint=_first_hint,
+        first_hint=lambda path: _first_hint(path, folders),
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
         presets_dir=paths.presets_dir(),
@@ -137,7 +137,7 @@ def _usual_model(
         return usual_model(without, folders, last), f"[models] default of the settings: {error}"
 
 
-def _first_hint(path: Path) -> str | None:
+def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
     """The offer to tune a model that is met for the first time.
 
     Raises:
@@ -147,7 +147,9 @@ def _first_hint(path: Path) -> str | None:
 
     if not Speeds(paths.speeds_path()).meet(model_identity(path)):
         return None
-    return f"kvchat tune {shlex.quote(path.stem)} measures what this machine likes, in 3 minutes"
+    is_listed = any(path.is_relative_to(folder) for folder in folders)
+    name = shlex.quote(path.stem if is_listed else str(path))
+    return f"kvchat tune {name} measures what this machine likes, in 3 minutes"
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import note, print_json, say, tell, tell_over
+from app.cli.console import note, print_json, tell, tell_over
 from app.cli.options import Count, Number
 
 if TYPE_CHECKING:
@@ -125,17 +125,20 @@ def _line(each: "Compared") -> Iterator[str | tuple[str, str]]:
 
 
 def _print(tuned: "Tuned") -> None:
+    from rich.text import Text
+
     from app.console import console, plain_table
 
     outcome = tuned.outcome
-    titles = ("setting", "tried", "times as fast", "95 %", "blocks", "verdict")
+    titles = ("setting", "tried", "speed", "95 %", "blocks", "verdict")
     rows = [_row(each) for each in outcome.compared]
-    console().print(plain_table(titles, rows, numbers=("times as fast", "blocks"), folds=False))
-    say()
+    screen = console()
+    screen.print(plain_table(titles, rows, numbers=("speed", "blocks"), folds=False))
+    screen.print()
     for line in _conclusions(tuned):
-        say(line)
+        screen.print(Text(line))
     for problem in tuned.problems:
-        say((f"! {problem}", "yellow"))
+        screen.print(Text(f"! {problem}", "yellow"))
 
 
 def _row(each: "Compared") -> tuple[str, ...]:

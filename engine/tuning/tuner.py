@@ -40,6 +40,8 @@ MAY_COST = 0.97
 """Slowest that a part of the turn may become for the gain of the whole."""
 LOSES = 0.8
 """A candidate whose first block is below it is dropped at once."""
+HOPELESS = 3.0
+"""Times as long from which one run of a candidate says enough: its block is that pair, twice."""
 N_FIRST, N_MOST = 2, 12
 """Blocks behind which a candidate is dropped that was slower in all of them, and behind which
 nothing is measured again."""
@@ -311,7 +313,10 @@ class Tuner:
         for is_last_try in (False, True):
             began_s = self._clock()
             try:
-                one, two, three, four = (self._seconds(each, workload) for each in (a, b, b, a))
+                one, two = self._seconds(a, workload), self._seconds(b, workload)
+                if two > HOPELESS * one:
+                    return one, two, two, one
+                three, four = self._seconds(b, workload), self._seconds(a, workload)
             except OutOfTimeError:
                 return None
             except VariantFailedError as error:

@@ -195,12 +195,15 @@ def test_models_that_cannot_be_tuned_are_named(model: Path, tune: Tune) -> None:
 def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
     from app.startup import _first_hint
 
-    assert "kvchat tune tiny" in str(_first_hint(model))
-    assert _first_hint(model) is None
+    folders = [model.parent]
+    assert "kvchat tune tiny measures" in str(_first_hint(model, folders))
+    assert _first_hint(model, folders) is None
     other = drafting_model(model.with_name("other.gguf"), 2)
     speed = Speed(60.0, 50.0, 1024, 400.0, "", "2026-11-22")
     Speeds(paths.speeds_path()).keep(model_identity(other), speed)
-    assert _first_hint(other) is None
+    assert _first_hint(other, folders) is None
+    elsewhere = drafting_model(model.parent.parent / "a folder" / "new.gguf", 3)
+    assert f"kvchat tune '{elsewhere}' measures" in str(_first_hint(elsewhere, folders))
     assert Services.__dataclass_fields__["first_hint"].default(model) is None
 
 

@@ -50,6 +50,21 @@ def test_slower_settings_are_dropped_soon_and_threads_stay_automatic() -> None:
     assert outcome.total is None
 
 
+def test_a_hopeless_candidate_costs_one_run() -> None:
+    def with_one_thread(share: float) -> FakeMachine:
+        def speed(configuration: Configuration, workload: str) -> float:
+            return share if configuration.n_threads == 1 else as_ever(configuration, workload)
+
+        return FakeMachine(speed, noise=0.0)
+
+    crawling, slow = with_one_thread(0.05), with_one_thread(0.5)
+    one = told(tuned(crawling), "threads while writing", "1 thread")
+    assert one.gain is not None
+    assert (one.verdict, one.gain.median) == ("slower", pytest.approx(0.05))
+    tuned(slow)
+    assert crawling.n_runs == slow.n_runs - 2
+
+
 def test_fewer_threads_are_taken_where_they_are_quicker() -> None:
     def crowded(configuration: Configuration, workload: str) -> float:
         return 1.4 if workload != "prompt" and configuration.n_threads == 3 else 1.0
