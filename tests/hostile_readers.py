@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import click
+import numpy as np
 
 from app.bench.prompt_sets import read_jsonl as read_prompts
 from app.bench.results import read_results, write_results
@@ -54,7 +55,10 @@ from engine.presets.programs.formats import read_text as read_import
 from engine.presets.programs.llama_server import read_words
 from engine.presets.programs.lm_studio import merge
 from engine.process.watchdog import BuildMemory
-from engine.quality.records import read_report, report_json
+from engine.quality import row_store
+from engine.quality.metrics import ROW
+from engine.quality.records import CacheKind, read_report, report_json
+from engine.quality.row_store import RowKey, RowStore
 from engine.speculation.cost_profile import CostMemory
 from engine.speculation.costs import CostProfile
 from tests.app.bench import made_results
@@ -84,6 +88,8 @@ from tests.measured_reader import Reader
 
 LOGS = Path(__file__).parent / "engine" / "memory" / "logs"
 KEY = "0123"
+ROWS_HEAD_BYTES = 65
+"""Of the head that `_quality_rows_seed` writes."""
 MOST_OF_A_LINE = 131_072
 """Bytes of an argument that Linux takes (`MAX_ARG_STRLEN`)."""
 
@@ -237,6 +243,27 @@ def _quality(data: bytes) -> Iterator[str]:
     yield from (text.name for text in report.texts)
     for each in report.measurements:
         yield f"{each.kind}{each.cost and each.cost.held_per_token}{each.scores.kl_mean.value + 1}"
+
+
+def _quality_rows(data: bytes) -> Iterator[str]:
+    """A head of the file under the right digest, and the whole file as it is."""
+    digest = blake2b(data, digest_size=row_store.DIGEST_BYTES).digest()
+    prelude = row_store.PRELUDE.pack(row_store.MAGIC, min(len(data), ROWS_HEAD_BYTES))
+    for whole in (prelude + digest + data, data):
+        store = RowStore(_file(whole, "rows"), "s")
+        try:
+            store.read()
+        except EngineError as error:
+            yield str(error)
+        yield str(store.get(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0)))
+
+
+def _quality_rows_seed() -> bytes:
+    path = _folder() / "rows-seed"
+    store = RowStore(path, "s")
+    store.add(RowKey("candidate", CacheKind("q8_0", "q8_0"), 0), np.zeros(3, dtype=ROW))
+    store.write()
+    return path.read_bytes()[row_store.PRELUDE.size + row_store.DIGEST_BYTES :]
 
 
 # --- what kvchat keeps ---
@@ -449,6 +476,7 @@ READERS = [
     _texts("prompts of a benchmark", _prompts, PROMPTS),
     _texts("results of a benchmark", _results, _results_seed),
     _texts("report of cache quality", _quality, lambda: report_json(made_report()).encode()),
+    _texts("rows of cache quality", _quality_rows, _quality_rows_seed),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
     _texts("calibrations", _calibrations, _calibrations_seed),

@@ -14,8 +14,8 @@ from app.quality.table import (
     subject_lines,
     verdict_lines,
 )
+from engine.policy.sentence import TEXT_NAMES
 from engine.quality.records import Part, Report
-from engine.quality.verdict import KIND_NAMES
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
@@ -64,4 +64,4 @@ def _charts(report: Report, parts: Sequence[Sequence[Part]]) -> Iterator[str]:
             for part in listed
             if part.name == name and row.role != "reference"
         ]
-        yield bar_chart(bars, f"{KIND_NAMES.get(name, name)}: KL mean, thousandths of a nat")
+        yield bar_chart(bars, f"{TEXT_NAMES.get(name, name)}: KL mean, thousandths of a nat")

@@ -12,6 +12,7 @@ from rich.text import Text
 from app import format as fmt
 from app.bench.table import time_left
 from app.console import plain_table
+from engine.policy.sentence import TEXT_NAMES, sentence
 from engine.quality.laboratory import Progress as Reached
 from engine.quality.records import (
     LEAST_TOKENS,
@@ -22,7 +23,6 @@ from engine.quality.records import (
     Report,
     n_right,
 )
-from engine.quality.verdict import KIND_NAMES, sentence
 
 MUTED = "dim"
 ROLES = {"reference": "reference", "control": "control", "candidate": ""}
@@ -130,7 +130,7 @@ def part_rows(report: Report, parts: Sequence[Sequence[Part]]) -> tuple[list[str
         if row.role != "reference":
             cells = [_number(found[name]) if name in found else fmt.NO_VALUE for name in names]
             rows.append([f"{row.kind} {ROLES[row.role]}".strip(), *cells])
-    titles = [f"{KIND_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
+    titles = [f"{TEXT_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
     return ["K/V", *titles], rows
 
 
@@ -142,7 +142,7 @@ def verdict_lines(report: Report) -> Iterator[str]:
             f"{LEAST_TOKENS:,} are the least: name more texts."
         )
         return
-    yield from (f"{sentence(row, report)}." for row in report.candidates if row.is_complete)
+    yield from (f"{sentence(report, row.kind)}." for row in report.candidates if row.is_complete)
 
 
 def _head(report: Report) -> Iterator[Text]:

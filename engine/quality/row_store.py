@@ -57,7 +57,7 @@ class RowStore:
             return
         try:
             self._rows = _blocks(read_bytes(self._path, limit=MOST_BYTES), self._subject)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise QualityError(
                 f"{self._path} cannot be read ({error}): delete it to measure those texts again"
             ) from error
@@ -109,6 +109,8 @@ def _blocks(data: bytes, subject: str) -> dict[RowKey, Rows]:
     found: dict[RowKey, Rows] = {}
     at = n_head
     for role, type_k, type_v, document, n_rows in head["blocks"]:
+        if n_rows < 0:
+            raise ValueError(f"a block has {n_rows} rows")
         rows = np.frombuffer(body, dtype=ROW, count=n_rows, offset=at)
         found[RowKey(role, CacheKind(type_k, type_v), document)] = rows
         at += rows.nbytes

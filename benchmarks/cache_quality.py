@@ -1,0 +1,379 @@
+"""kvchat's figures of cache kinds beside those of `llama-perplexity --kl-divergence`.
+
+Both decode the same windows of the same text with the same types: windows of `--ctx` tokens, each
+with the model's first token in front, of which the second half is scored. The tool writes the
+reference's logits to a file and runs once for each kind; kvchat reads all kinds at once and writes
+none. Rounds alternate, and times and memory are those of whole processes.
+
+`--library` makes kvchat load llama.cpp from a folder, so that both run the very same build.
+
+    python benchmarks/cache_quality.py compare MODEL --tool .../llama-perplexity --library .../bin
+    python benchmarks/cache_quality.py page FIRST.json SECOND.json ...
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from engine.quality.records import CacheKind, Figure, Measurement, Report, n_right, read_report
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cache-quality.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
+FIGURES = {
+    "mean": re.compile(r"^Mean\s+KLD:\s+(-?[\d.]+)", re.MULTILINE),
+    "p99.9": re.compile(r"^99\.9%\s+KLD:\s+(-?[\d.]+)", re.MULTILINE),
+    "same top": re.compile(r"^Same top p:\s+([\d.]+)", re.MULTILINE),
+    "loss": re.compile(r"^Mean ln\(PPL\(Q\)/PPL\(base\)\)\s*:\s+(-?[\d.]+)", re.MULTILINE),
+}
+"""What the tool prints; the share of the same top token in per cent."""
+LIMITS = {"mean": 3.0, "p99.9": 10.0, "same top": 0.2}
+"""Most that a figure may be off: per cent, and points of the last one."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side took for all kinds."""
+
+    figures: dict[str, dict[str, float]]
+    """By kind and name."""
+    elapsed_s: float
+    peak_bytes: int
+    """Of the largest of its processes."""
+    processor_s: float
+    """Of all cores and processes."""
+    file_bytes: int = 0
+    """Of the file of logits."""
+
+
+def main() -> None:
+    options = _options()
+    match options.command:
+        case "compare":
+            compare(options)
+        case "own":
+            own(options)
+        case "page":
+            write_page([read_report(path) for path in options.reports])
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print figures, times and memory of both sides."""
+    kinds = options.kinds.split(",")
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        text = Path(folder) / "text.txt"
+        text.write_text(_text(options.text))
+        rounds = []
+        for number in range(options.rounds):
+            sides = [_tool(options, text, kinds), _own(options, text)]
+            rounds.append(sides)
+            print(f"round {number + 1}: {sides[0].elapsed_s:.1f} s, {sides[1].elapsed_s:.1f} s")
+    _print_figures(rounds[-1][0], rounds[-1][1], kinds)
+    _print_costs([each[0] for each in rounds], [each[1] for each in rounds], options.model)
+
+
+def _text(path: Path | None) -> str:
+    from engine.quality.texts import own_texts, read_text_file
+
+    if path is not None:
+        return read_text_file(path).text
+    return "\n\n".join(each.text for each in own_texts())
+
+
+def _print_figures(tool: Side, kvchat: Side, kinds: Sequence[str]) -> None:
+    print(f"\n{'kind':>12} {'figure':>9} {'tool':>12} {'kvchat':>12}  off by")
+    for kind in kinds:
+        for name in FIGURES:
+            theirs, ours = tool.figures[kind][name], kvchat.figures[kind][name]
+            off = ours - theirs if name == "same top" else 100 * (ours / theirs - 1)
+            unit = "points" if name == "same top" else "%"
+            limit = LIMITS.get(name)
+            kept = "" if limit is None else f"  limit {limit:g}: {_kept(abs(off) <= limit)}"
+            print(f"{kind:>12} {name:>9} {theirs:12.6f} {ours:12.6f}  {off:+.3f} {unit}{kept}")
+
+
+def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) -> None:
+    ratios = [b.elapsed_s / a.elapsed_s for a, b in zip(tools, kvchats, strict=True)]
+    ratio = median(ratios)
+    print(f"\ntime: {ratio:.3f} of the tool's (pairs: {', '.join(f'{r:.3f}' for r in ratios)}),")
+    print(f"      limit 0.7: {_kept(ratio <= 0.7)}")
+    used = median(b.processor_s / a.processor_s for a, b in zip(tools, kvchats, strict=True))
+    print(f"      in time of processors {used:.3f}; the tool's reference counts once in both")
+    nbytes = max(each.file_bytes for each in tools)
+    ours, theirs = (max(each.peak_bytes for each in sides) for sides in (kvchats, tools))
+    beyond = ours - model.stat().st_size
+    print(f"file of logits: {nbytes / MIB:.0f} MiB; peak of a process: the tool's ", end="")
+    print(f"{theirs / MIB:.0f} MiB, kvchat's {ours / MIB:.0f} MiB")
+    print(f"kvchat beyond the model's file: {beyond / MIB:.0f} MiB, {beyond / nbytes:.3f} of the ")
+    print(f"file, which grows with the rows; limit 0.05: {_kept(beyond <= nbytes / 20)}")
+
+
+def _kept(is_kept: bool) -> str:
+    return "kept" if is_kept else "MISSED"
+
+
+# --- the tool ---
+
+
+def _tool(options: argparse.Namespace, text: Path, kinds: Sequence[str]) -> Side:
+    logits = text.with_name("logits.bin")
+    reference = options.reference
+    started = time.perf_counter()
+    _, used = _run_tool(options, text, logits, reference, [])
+    figures, usages = {}, [used]
+    for kind in kinds:
+        said, used = _run_tool(options, text, logits, kind, ["--kl-divergence"])
+        usages.append(used)
+        figures[kind] = {name: float(_found(one, said)) for name, one in FIGURES.items()}
+    elapsed_s = time.perf_counter() - started
+    nbytes = logits.stat().st_size
+    logits.unlink()
+    return _side(figures, elapsed_s, usages, nbytes)
+
+
+def _side(
+    figures: dict[str, dict[str, float]],
+    elapsed_s: float,
+    usages: Sequence[resource.struct_rusage],
+    file_bytes: int = 0,
+) -> Side:
+    peak = max(each.ru_maxrss for each in usages) * 1024
+    processor_s = sum(each.ru_utime + each.ru_stime for each in usages)
+    return Side(figures, elapsed_s, peak, processor_s, file_bytes)
+
+
+def _run_tool(
+    options: argparse.Namespace, text: Path, logits: Path, kind: str, more: Sequence[str]
+) -> tuple[str, resource.struct_rusage]:
+    type_k, _, type_v = kind.partition("/")
+    command = [
+        options.tool, "-m", options.model, "-f", text, "-c", options.ctx, "-b", options.ctx,
+        "-ub", min(options.ctx, 512), "-t", options.threads, "-ctk", type_k, "-ctv",
+        type_v or type_k, "-fa", "on", "--chunks", options.windows, "--kl-divergence-base", logits,
+        *more,
+    ]  # fmt: skip
+    return _run([str(part) for part in command], {})
+
+
+def _found(pattern: "re.Pattern[str]", said: str) -> str:
+    match = pattern.search(said)
+    if match is None:
+        sys.exit(f"the tool printed no {pattern.pattern}:\n{said[-2000:]}")
+    return match[1]
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> tuple[str, resource.struct_rusage]:
+    """What a process printed, and what it used."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        output.seek(0)
+        said = output.read().decode("utf-8", "replace")
+    if status:
+        sys.exit(f"{command[0]} failed:\n{said[-2000:]}")
+    return said, usage
+
+
+# --- kvchat ---
+
+
+def _own(options: argparse.Namespace, text: Path) -> Side:
+    command = [
+        sys.executable, __file__, "own", options.model, "--text", text, "--ctx", options.ctx,
+        "--windows", options.windows, "--threads", options.threads, "--kinds", options.kinds,
+        "--reference", options.reference, "--chunk", options.chunk,
+    ]  # fmt: skip
+    library = {"LLAMA_CPP_LIB_PATH": str(options.library)} if options.library else {}
+    started = time.perf_counter()
+    said, used = _run([str(part) for part in command], library)
+    elapsed_s = time.perf_counter() - started
+    return _side(json.loads(said.splitlines()[-1]), elapsed_s, [used])
+
+
+def own(options: argparse.Namespace) -> None:
+    """Score the windows, and print the figures by kind as JSON."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from engine.backends.llama_cpp.contexts import LlamaCppContexts
+    from engine.configuration import Configuration
+    from engine.quality.scoring import BatchShape, Contestant, score
+    from engine.quality.summary import scores_of
+
+    configuration = Configuration(
+        options.model, options.ctx, n_threads=options.threads, flash_attention="on"
+    )
+    opener = LlamaCppContexts(configuration)
+    kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
+    shape = BatchShape(options.ctx, options.chunk, options.chunk)
+    contestants = [
+        Contestant(
+            kind,
+            "candidate" if index else "reference",
+            opener.open(kind, shape).backend.open(),
+            options.chunk,
+        )
+        for index, kind in enumerate(kinds)
+    ]
+    found: list[list[object]] = [[] for _ in kinds]
+    with ThreadPoolExecutor(options.threads) as pool:
+        for document in _windows(opener.vocabulary, options):
+            steps = score(document, contestants, n_chunk=options.chunk, pool=pool)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as ended:
+                    for rows, each in zip(found, ended.value, strict=True):
+                        rows.append(each)
+                    break
+    figures = {}
+    for name, rows in zip(options.kinds.split(","), found[1:], strict=True):
+        scores = scores_of(rows, n_draws=0)  # type: ignore[arg-type]
+        figures[name] = {
+            "mean": scores.kl_mean.value,
+            "p99.9": scores.kl_p999.value,
+            "same top": 100 * scores.same_top.value,
+            "loss": scores.nll_delta.value,
+        }
+    print(json.dumps(figures))
+
+
+def _windows(vocabulary: object, options: argparse.Namespace) -> Iterator[object]:
+    """The tool's windows: its first token is replaced, and the second half is scored."""
+    from engine.quality.texts import Document
+
+    tokens = vocabulary.tokenize(  # type: ignore[attr-defined]
+        options.text.read_text(), add_special=True, parse_special=False
+    )
+    n_windows = len(tokens) // options.ctx
+    if options.windows >= 0:
+        n_windows = min(n_windows, options.windows)
+    for number in range(n_windows):
+        window = tokens[number * options.ctx : (number + 1) * options.ctx]
+        if vocabulary.adds_bos:  # type: ignore[attr-defined]
+            window[0] = vocabulary.bos  # type: ignore[attr-defined]
+        yield Document(f"window {number}", "document", tuple(window), first=options.ctx // 2)
+
+
+def _kind(name: str) -> CacheKind:
+    type_k, _, type_v = name.partition("/")
+    return CacheKind(type_k, type_v or type_k)
+
+
+# --- the page ---
+
+
+def write_page(reports: Sequence[Report]) -> None:
+    """Put the tables of reports into `docs/cache-quality.md`, those of one model together."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    by_model: dict[str, list[Report]] = {}
+    for report in reports:
+        by_model.setdefault(report.subject.model, []).append(report)
+    lines = [line for same in by_model.values() for line in _model_lines(same)]
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}")
+
+
+def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
+    first = reports[0]
+    subject = first.subject
+    yield f"### {subject.model}\n"
+    yield (
+        f"{subject.device}, {subject.n_threads} threads, llama-cpp-python "
+        f"{subject.build.partition('@')[0]}; {first.n_tokens:,} tokens of {len(first.texts)} "
+        f"texts; reference {subject.reference}. Runs stand one below the other.\n"
+    )
+    yield (
+        "| K/V | run | loss | 95 % | KL mean | KL median | KL p99 | KL p99.9 | same top | needles "
+        "| problems | bytes/token | tok/s | tok/s deep | prefill |"
+    )
+    yield "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for index, row in enumerate(first.measurements):
+        for number, report in enumerate(reports, 1):
+            if index < len(report.measurements):
+                yield _line(report.measurements[index], number)
+        del row
+    yield ""
+    yield "KL mean by kind of text and by position, first run:\n"
+    names = [part.name for part in (*first.measurements[0].by_text, *_positions(first))]
+    yield f"| K/V | {' | '.join(names)} |"
+    yield f"|---|{'--:|' * len(names)}"
+    for row in first.measurements[1:]:
+        parts = (part.scores.kl_mean.value for part in (*row.by_text, *row.by_position))
+        yield f"| {_name(row)} | {' | '.join(f'{value:.4f}' for value in parts)} |"
+    yield ""
+
+
+def _positions(report: Report) -> Iterator[object]:
+    yield from report.measurements[0].by_position
+
+
+def _line(row: Measurement, number: int) -> str:
+    scores, cost = row.scores, row.cost
+    cells = [
+        _name(row),
+        str(number),
+        f"{scores.nll_delta.value:+.4f}",
+        _interval(scores.nll_delta),
+        *(
+            f"{each.value:.5f}"
+            for each in (scores.kl_mean, scores.kl_median, scores.kl_p99, scores.kl_p999)
+        ),
+        f"{100 * scores.same_top.value:.2f} %",
+        "{}/{}".format(*n_right(row.needle)),
+        "{}/{}".format(*n_right(row.reasoning)),
+    ]
+    if cost is None:
+        cells += [""] * 4
+    else:
+        cells.append(f"{cost.held_per_token:,.0f}")
+        cells += [f"{rate:.1f}" for rate in (cost.shallow_tps, cost.deep_tps, cost.prefill_tps)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _name(row: Measurement) -> str:
+    return str(row.kind) if row.role == "candidate" else f"{row.kind} ({row.role})"
+
+
+def _interval(figure: Figure) -> str:
+    return "" if figure.low is None else f"{figure.low:+.4f} to {figure.high:+.4f}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("compare", "own"):
+        one = commands.add_parser(name)
+        one.add_argument("model", type=Path)
+        one.add_argument("--text", type=Path, help="instead of kvchat's own texts")
+        one.add_argument("--ctx", type=int, default=1024, help="tokens of a window")
+        one.add_argument("--windows", type=int, default=-1, help="of the text; -1 takes all")
+        one.add_argument("--chunk", type=int, default=128, help="tokens of kvchat's batches")
+        one.add_argument("--threads", type=int, default=2)
+        one.add_argument("--kinds", default=KINDS)
+        one.add_argument("--reference", default="f16")
+        if name == "compare":
+            one.add_argument("--tool", type=Path, required=True, help="llama-perplexity")
+            one.add_argument("--library", type=Path, help="folder with the tool's libllama.so")
+            one.add_argument("--rounds", type=int, default=3)
+            one.add_argument("--scratch", type=Path, help="folder for the file of logits")
+    commands.add_parser("page").add_argument("reports", nargs="+", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
