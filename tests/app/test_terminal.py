@@ -1,5 +1,6 @@
 """Nothing that is printed in any way reaches a terminal but through the door."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from app.cli.console import print_text, say, tell_over
 from app.console import console
-from app.terminal import close_terminal
+from app.terminal import Door, close_terminal
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 from tests.fakes_app import make_app
 
@@ -83,3 +84,9 @@ def test_a_screen_that_fails_says_so_harmlessly(tmp_path: Path) -> None:
     shown = shown_by(call)
     assert "\x1b[31ma␛]0;owned" in shown
     assert not harmful(shown), repr(shown)
+
+
+def test_bytes_are_counted_as_they_were_given() -> None:
+    shown = io.StringIO()
+    assert Door(shown).buffer.write("\u00e4\x1b".encode()) == 3
+    assert shown.getvalue() == "\u00e4\u241b"

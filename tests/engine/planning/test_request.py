@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from engine.model.library import ModelNotFoundError, UnknownNameError
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import can_measure
 from engine.planning.planner import warnings_of
-from engine.planning.request import PlanRequest, setup_of, take_model
+from engine.planning.request import PlanRequest, setup_of, suited, take_model
 from tests.app.cli.conftest import kvchat
 from tests.gguf_files import header, llama_values, write
 from tests.gguf_server import Server, serving
@@ -126,3 +127,12 @@ def test_a_path_that_is_not_there_is_not_looked_up_in_the_catalogue() -> None:
 def test_an_unknown_quantisation_is_refused() -> None:
     with pytest.raises(ModelFileError, match="Q77"):
         take_model("qwen3-8b:Q77", user_planner())
+
+
+def test_layers_that_are_kept_stay_and_others_suit_the_machine(starter_path: Path) -> None:
+    planner = user_planner()
+    setup = setup_of(PlanRequest(str(starter_path), machine=PlannedMachine((8 * GIB,))), planner)
+    setup = setup.with_configuration(replace(setup.configuration, n_gpu_layers=1))
+    assert suited(setup, planner).configuration.n_gpu_layers not in (0, 1)
+    kept = suited(setup, planner, kept=frozenset({"n_gpu_layers"}))
+    assert kept.configuration.n_gpu_layers == 1

@@ -1,0 +1,31 @@
+"""The screen's process, as far as it is none of the screens'."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.application import SCREEN_NICENESS
+
+OPENING = """
+import os
+from app import application
+def priority(*_):
+    print(os.getpriority(os.PRIO_PROCESS, 0))
+priority()
+application.KvchatApp.run = priority
+application.open_chat()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are set on Linux only")
+def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
+    places = {f"XDG_{name}_HOME": str(tmp_path) for name in ("CONFIG", "DATA", "STATE", "CACHE")}
+    environment = {**os.environ, **places, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", OPENING], env=environment, capture_output=True, text=True, check=True
+    )
+    before, then = map(int, done.stdout.split())
+    assert then == min(before + SCREEN_NICENESS, 19)
