@@ -49,6 +49,9 @@ from engine.model.remote import CachedHeader, RemoteCache, read_remote
 from engine.model.remote_address import parse_address
 from engine.planning.resolve import Machine, resolve
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_sizes
+from engine.policy.choice import Wish, choose
+from engine.policy.gates import Gates
+from engine.policy.plans import PlanStore, plan_name, read_plan
 from engine.presets.library import preset_toml
 from engine.presets.preset import read_preset
 from engine.presets.programs.formats import read_text as read_import
@@ -316,6 +319,19 @@ def _calibrations_seed() -> bytes:
     return path.read_bytes()
 
 
+def _cache_plan(data: bytes) -> Iterator[str]:
+    """The content under its own name, and under none."""
+    path = _file(data, f"{plan_name(made_report().subject)}.json")
+    yield read_plan(path).sentence
+    yield from PlanStore(path.parent).find(made_report().subject.model_identity, "x").problems
+
+
+def _cache_plan_seed() -> bytes:
+    store = PlanStore(_folder() / "plans")
+    store.save(made_report(), lambda found: choose(found, Wish(4096), Gates(), lambda _: 1))
+    return next(store.folder.iterdir()).read_bytes()
+
+
 def _small_files(data: bytes) -> Iterator[str]:
     yield str(BuildMemory(_file(data, "build.json")).extra_buffers_crash)
     yield FileHashes(_file(data, "digests.json")).digest(_model_file())
@@ -480,6 +496,7 @@ READERS = [
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
     _texts("calibrations", _calibrations, _calibrations_seed),
+    _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("build and digests", _small_files, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("kept header of a remote model", _remote, _remote_seed),
     _texts("description of a kept state", _snapshots, lambda: _snapshot()[0]),

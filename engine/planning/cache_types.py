@@ -1,6 +1,6 @@
 """Cache types that a preset leaves open: chosen by what was measured, within a budget."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
@@ -100,7 +100,8 @@ def choice_of_types(
         return cache_bytes(model, with_pair(start, pair), devices, target)
 
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
-    return choose(known.report, wanted.wish(n_ctx), known.gates, size)
+    wish = replace(wanted.wish(n_ctx), counts_rates=known.has_rates)
+    return choose(known.report, wish, known.gates, size)
 
 
 def within_budget(

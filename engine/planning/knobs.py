@@ -43,6 +43,7 @@ from engine.planning.values import (
     parse_shares,
     step_among,
 )
+from engine.policy.pairs import Pair
 
 MAX_CONTEXT, MAX_GPU = 16 * 1024**2, 15
 SHARE_STEP = 5
@@ -63,6 +64,14 @@ def _with_v_type(setup: Setup, value: object) -> Setup:
     name = next(name for name in KV_TYPES if name == value)
     needs_flash = flash == "off" and is_quantized(name)
     return setup.changed(type_v=name, flash_attention="auto" if needs_flash else flash)
+
+
+def with_cache_pair(setup: Setup, pair: Pair) -> Setup:
+    """The setup with a pair of cache types, such as the one that a measurement chose.
+
+    Flash attention goes along where packed values need it.
+    """
+    return _with_v_type(setup.changed(type_k=pair[0]), pair[1])
 
 
 def with_matched_types(setup: Setup, facts: Facts) -> Setup:

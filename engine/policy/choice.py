@@ -61,6 +61,8 @@ class Wish:
     type_k: KVTypeName | None = None
     """Type of the keys where it is given; None leaves it open."""
     type_v: KVTypeName | None = None
+    counts_rates: bool = True
+    """Whether the measured rates are those of the machine that it is for."""
 
     def allows(self, pair: Pair) -> bool:
         """Whether a pair has the types that are given."""
@@ -177,7 +179,7 @@ def is_coarser(pair: Pair, other: Pair) -> bool:
 
 def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> Choice:
     found = [
-        _sized(timed(each, wish.n_ctx), wish, size)
+        _sized(timed(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
         for each in judged(report, gates)
         if wish.allows(each.pair)
     ]
@@ -250,7 +252,7 @@ def _why(taken: Candidate, accepted: Sequence[Candidate], rejected: Sequence[Can
         why = f" ({'; '.join(failed)})" if failed else ""
         return f"{taken.label}, because no smaller type may be chosen{why}"
     if taken.token_s is None:
-        return f"{taken.label} is the smallest of those that pass; no rate was measured"
+        return f"{taken.label} is the smallest that passes; no rate of this machine was measured"
     if len(accepted) == 1:
         return f"{taken.label} is the only one that passes, at {_rate(taken)}"
     others = [each for each in accepted if each is not taken and each.token_s is not None]

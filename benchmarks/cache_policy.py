@@ -1,0 +1,209 @@
+"""Does a cache kind that was chosen by one text keep the gates on texts that nobody measured?
+
+Every text is measured by itself. For each of them, each budget and each other text: the kind is
+chosen by the first alone, with the gates as they are set, and the figures of the second are held
+against the same gates, without the headroom. A broken gate is a wrong choice. For comparison the
+same is counted for the guess, the one order of types for all models, and without headroom.
+
+    python -m benchmarks.cache_policy MODEL.gguf... [--tokens 8200] [--keep FOLDER]
+    python -m benchmarks.cache_policy --from FOLDER
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from engine.clock import Stopwatch
+from engine.configuration import Configuration
+from engine.load import LaboratoryRequest, open_laboratory
+from engine.policy.choice import BudgetError, Wish, choose
+from engine.policy.gates import Gates, readings
+from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair
+from engine.quality.laboratory import Finished, Plan
+from engine.quality.records import (
+    METRICS,
+    Figure,
+    Measurement,
+    Report,
+    Scores,
+    read_report,
+    write_report,
+)
+from engine.quality.texts import Text, own_texts
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXTS: dict[str, tuple[str, ...]] = {
+    "chats of kvchat": (),
+    "documents of kvchat": (),
+    "pages about it": ("docs/*.md", "README.md"),
+    "engine in Python": ("engine/generation/*.py", "engine/cache/*.py"),
+    "screen in Python": ("app/widgets/*.py", "app/screens/*.py"),
+    "tests": ("tests/engine/generation/*.py", "tests/engine/planning/*.py"),
+    "list of changes": ("CHANGELOG.md", "CONTRIBUTING.md"),
+    "settings and styles": ("presets/*.toml", "themes/*.toml", "pyproject.toml", "app/styles/*"),
+}
+"""Eight texts of different sorts: two that travel with kvchat, and six of its checkout."""
+KINDS = ("q8_0", "q8_0/q5_1", "q5_1", "q4_0")
+BUDGETS = (1.0, 0.6, 0.5, 0.4, 0.3)
+"""Shares of the f16 cache."""
+N_CTX = 2048
+"""Longest document: a text of 8,000 tokens is then four, and the intervals say something."""
+LEAST_TEXTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One choice by one text, held against another."""
+
+    pair: Pair | None
+    """None where nothing may be chosen within the budget."""
+    broken: tuple[str, ...]
+    """The gates that the other text breaks."""
+
+
+def texts() -> Iterator[Text]:
+    """The texts, each joined to one."""
+    own = own_texts()
+    for name, patterns in TEXTS.items():
+        if not patterns:
+            kind = "chat" if name.startswith("chats") else "document"
+            parts = [each.text for each in own if (each.kind == "chat") == (kind == "chat")]
+        else:
+            paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+            parts = [path.read_text("utf-8") for path in paths if path.is_file()]
+            kind = "code" if "Python" in name or name == "tests" else "document"
+        yield Text(name, kind, "\n\n".join(parts))
+
+
+def measure(model: Path, text: Text, n_tokens: int) -> Report:
+    """The figures of every kind on one text; no questions and no rates."""
+    kinds = tuple(kind_of(parse_pair(name)) for name in KINDS)
+    request = LaboratoryRequest(
+        Configuration(model, N_CTX),
+        Plan(kinds, takes_times=False),
+        (text,),
+        n_ctx=N_CTX,
+        n_most=n_tokens,
+    )
+    laboratory = open_laboratory(request)
+    try:
+        *_, last = laboratory.run()
+    finally:
+        laboratory.opener.close()
+    assert isinstance(last, Finished)
+    return last.report
+
+
+def size(pair: Pair) -> int:
+    """Bytes of a cache of 1,024 elements for each token of the context."""
+    return round(N_CTX * 1024 * sum(bits_of(pair)) / 8)
+
+
+def chosen_by(report: Report | None, gates: Gates, share: float) -> Pair | None:
+    """The kind that a budget and a report make; without rates it is the smallest that passes."""
+    whole = size(parse_pair("f16"))
+    try:
+        return choose(report, Wish(N_CTX, round(share * whole)), gates, size).pair
+    except BudgetError:
+        return None
+
+
+def broken_on(report: Report, pair: Pair, gates: Gates) -> tuple[str, ...]:
+    """The gates that the values of a text break, its intervals left out."""
+    found = report.find(kind_of(pair))
+    if found is None or is_whole(pair):
+        return ()
+    limits = replace(gates, headroom=1.0)
+    values = _plain(found)
+    return tuple(e.gate for e in readings(values, report.reference, limits) if not e.is_kept)
+
+
+def outcomes(reports: Sequence[Report], gates: Gates, *, guesses: bool = False) -> list[Outcome]:
+    """Every choice by one text under every budget, held against every other text."""
+    found = []
+    for first, second in itertools.permutations(reports, 2):
+        for share in BUDGETS:
+            pair = chosen_by(None if guesses else first, gates, share)
+            broken = () if pair is None else broken_on(second, pair, gates)
+            found.append(Outcome(pair, broken))
+    return found
+
+
+def _plain(found: Measurement) -> Measurement:
+    return replace(
+        found,
+        scores=_values(found.scores),
+        by_text=tuple(replace(each, scores=_values(each.scores)) for each in found.by_text),
+        by_position=tuple(replace(each, scores=_values(each.scores)) for each in found.by_position),
+    )
+
+
+def _values(scores: Scores) -> Scores:
+    figures = {name: Figure(getattr(scores, name).value) for name in METRICS}
+    return replace(scores, **figures)  # type: ignore[arg-type]  # by name
+
+
+def show(name: str, reports: Sequence[Report], gates: Gates) -> int:
+    """Print the counts of a model; the number of broken choices by figures."""
+    print(f"\n{name}: {len(reports)} texts")
+    for report in reports:
+        rows = ", ".join(
+            f"{each.kind} {each.scores.kl_mean.value:.4f}/{each.scores.same_top.value:.1%}"
+            for each in report.candidates
+        )
+        print(f"  {report.texts[0].name:22} {report.n_tokens:6,} tokens  mean KL/top: {rows}")
+    ways = (
+        ("by figures", outcomes(reports, gates)),
+        ("without headroom", outcomes(reports, replace(gates, headroom=1.0))),
+        ("by guess", outcomes(reports, gates, guesses=True)),
+    )
+    for way, found in ways:
+        broken = [each for each in found if each.broken]
+        packed = Counter(pair_label(e.pair) for e in found if e.pair and not is_whole(e.pair))
+        none = sum(each.pair is None for each in found)
+        gates_broken = dict(Counter(gate for each in broken for gate in each.broken))
+        print(
+            f"  {way:17} {len(found)} trials, {len(broken)} broken {gates_broken or ''}; "
+            f"chosen {dict(packed)}, nothing allowed {none}"
+        )
+    return sum(bool(each.broken) for each in ways[0][1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure or read the reports, and print the counts; 1 where a choice by figures broke."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--tokens", type=int, default=8200, help="tokens of each text")
+    parser.add_argument("--texts", type=int, default=len(TEXTS), help="how many of the texts")
+    parser.add_argument("--keep", type=Path, help="folder for the reports")
+    parser.add_argument("--from", dest="kept", type=Path, help="folder of kept reports")
+    for each in fields(Gates):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default)
+    asked = parser.parse_args(arguments)
+    gates = Gates(**{each.name: getattr(asked, each.name) for each in fields(Gates)})
+    reports: dict[str, list[Report]] = {}
+    if asked.kept is not None:
+        for path in sorted(asked.kept.glob("*.json")):
+            report = read_report(path)
+            reports.setdefault(report.subject.model, []).append(report)
+    for model in asked.models:
+        watch = Stopwatch()
+        for number, text in enumerate(itertools.islice(texts(), asked.texts)):
+            report = measure(model.resolve(), text, asked.tokens)
+            reports.setdefault(model.name, []).append(report)
+            if asked.keep is not None:
+                write_report(asked.keep / f"{model.stem}-{number}.json", report)
+            print(f"{model.name}, {text.name}: {watch.total():.0f} s", file=sys.stderr)
+    n_broken = sum(show(name, found, gates) for name, found in reports.items())
+    few = [name for name, found in reports.items() if len(found) < LEAST_TEXTS]
+    print(json.dumps({"broken": n_broken, "too_few_texts": few}))
+    return int(bool(n_broken or few))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
