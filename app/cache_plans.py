@@ -12,7 +12,7 @@ from engine.model.architecture import Model
 from engine.model.identity import identity_of
 from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.space import with_pair
-from engine.policy.choice import Choice, Wish, choose
+from engine.policy.choice import Choice, Wish, choose, has_verdict
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
 from engine.policy.pairs import Pair
@@ -23,7 +23,8 @@ from engine.quality.records import Report
 def known_quality(model: Model, policy: PolicySettings) -> Known:
     """What was measured of a model's cache kinds with the build that is installed.
 
-    The newest measurement counts, whatever its texts; its rates only on the machine that it is of.
+    The newest measurement with a verdict counts, whatever its texts; its rates only on the machine
+    that it is of.
 
     Raises:
         ModelFileError: the model's file cannot be read.
@@ -34,7 +35,7 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     found = store.find(identity_of(model.file), installed_build())
     if not found.plans:
         return Known(gates=policy, notes=found.problems)
-    plan = found.plans[0]
+    plan = next((e for e in found.plans if has_verdict(e.report)), found.plans[0])
     return Known(
         plan.report,
         policy,

@@ -1,18 +1,23 @@
 """One measurement of cache quality, from the options to table, JSON and page."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from app import paths
+from app.cache_plans import keep_report
 from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_model
 from app.quality.table import MeasureProgress, report_lines
+from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.load import LaboratoryRequest
+from engine.model.architecture import read_model
+from engine.policy.choice import has_verdict
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, Note, Plan, Progress, ReportChanged
 from engine.quality.records import CacheKind, QualityError, Report, read_report, write_report
@@ -79,7 +84,27 @@ def run_measurement(
     if measurement.report is None or not measurement.report.measurements:
         return exit_code or EXIT_FAILED
     show(measurement.report, files.html)
+    _keep_plan(measurement.report, asked.configuration, settings)
     return exit_code
+
+
+def _keep_plan(report: Report, configuration: Configuration, settings: Settings) -> None:
+    """Keep what was measured as a plan, and say which type it names and how to run with it.
+
+    A report without a verdict is none. One that cannot be kept was shown all the same.
+    """
+    if not has_verdict(report) or not report.candidates:
+        return
+    model = read_model(configuration.model_path)
+    try:
+        saved = keep_report(report, configuration, model, settings.cache_policy)
+    except EngineError as error:
+        _note(f"{error.title}: {error}", style="red")
+        return
+    command = f"kvchat {shlex.quote(str(configuration.model_path))} --kv auto"
+    screen = console()
+    for text in ("", saved.sentence, f"{command}  runs with {saved.kind}"):
+        screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(report: Report, html_path: Path | None) -> None:

@@ -205,3 +205,23 @@ def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     done = kvchat("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
     assert "'q9' is no cache type" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_new_user_types_one_command_reads_one_sentence_and_runs_with_that_type(
+    starter_path: Path,
+) -> None:
+    measured = kvchat("cache-quality", str(starter_path), "--kinds", "q8_0", "--tokens", "8100",
+                      "--ctx", "2048", "--no-questions", "--no-speeds")  # fmt: skip
+    assert measured.returncode == 0, measured.stderr
+    *_, sentence, command = measured.stdout.strip().splitlines()
+    name = command.rpartition(" ")[2]
+    assert sentence.startswith(name)
+    assert command == f"kvchat {starter_path} --kv auto  runs with {name}"
+    planned = json.loads(kvchat("plan", str(starter_path), "--kv", "auto", "--json").stdout)
+    assert planned["quality"]["basis"] == "measured"
+    assert types_of(planned) == f"{name}/{name}"
+    answered = kvchat("run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "1")
+    assert answered.returncode == 0
+    assert "cache measured: " in answered.stderr
