@@ -8,7 +8,7 @@ from engine.events import BufferSize
 from engine.memory.calibration import read_calibrations
 from engine.model.architecture import Model
 from engine.model.identity import identity_of
-from engine.model.speeds import Speed, Speeds
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.planner import ModelSources, Planner
 from engine.policy.known import Known
 
@@ -30,7 +30,7 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
     )
 
 
-def _speed(model: Model) -> Speed | None:
+def _speed(model: Model) -> ModelSpeed | None:
     """What `kvchat tune` measured of a model; None for one that is not on this machine."""
     if model.file.origin is not None or not model.file.path.is_file():
         return None

@@ -23,15 +23,15 @@ from engine.memory.hardware import usable_devices
 from engine.memory.units import MIB
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
-from engine.model.speeds import Speed, Speeds
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import list_presets, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.process.watchdog import BuildMemory
 from engine.speculation.cost_profile import profile_key
-from engine.tuning.candidates import Facts
-from engine.tuning.machine import Engines
-from engine.tuning.outcome import Compared, Outcome, Progress
-from engine.tuning.record import Record, RecordError, read_record, write_record
+from engine.tuning.outcome import Outcome, TrialProgress, TrialResult
+from engine.tuning.record import RecordError, TuningRecord, read_record, write_record
+from engine.tuning.timer import Engines
+from engine.tuning.trials import Scope
 from engine.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Tuned:
         return self.outcome.is_complete and self.drafting is not None and self.drafting.is_complete
 
 
-Step = Progress | Compared | DraftingProgress
+TuneStep = TrialProgress | TrialResult | DraftingProgress
 
 
 class Tuning:
@@ -97,7 +97,7 @@ class Tuning:
         self._model = read_model(self._path)
         self._devices = usable_devices()
         self._record_path = _path_of(self._configuration, ".json")
-        self._record = Record() if request.again else read_record(self._record_path)
+        self._record = TuningRecord() if request.again else read_record(self._record_path)
         self._budget_s = 60 * request.minutes
         self._problems: dict[str, None] = {}
         self._n_measured = 0
@@ -113,7 +113,7 @@ class Tuning:
         """Time that earlier runs took."""
         return self._record.spent_s
 
-    def run(self) -> Iterator[Step]:
+    def run(self) -> Iterator[TuneStep]:
         """What happens, as it happens.
 
         Raises:
@@ -122,7 +122,7 @@ class Tuning:
         with Engines(_new_client, self._n_loaded()) as machine:
             tuner = Tuner(
                 self._configuration,
-                self._facts(),
+                self._scope(),
                 machine,
                 self._record,
                 budget_s=(1 - PREDICTOR_SHARE) * self._budget_s,
@@ -150,7 +150,7 @@ class Tuning:
             was_done=not self._n_measured,
         )  # fmt: skip
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: TuningRecord) -> None:
         """Write what was measured, or remember why not: measuring goes on without the file."""
         self._n_measured += 1
         try:
@@ -158,9 +158,9 @@ class Tuning:
         except RecordError as error:
             self._note(str(error))
 
-    def _facts(self) -> Facts:
+    def _scope(self) -> Scope:
         n_cores = psutil.cpu_count(logical=False) or 1
-        return Facts(
+        return Scope(
             n_cores=n_cores,
             n_logical=psutil.cpu_count() or n_cores,
             n_layers=self._model.architecture.n_layers + 1,
@@ -205,7 +205,8 @@ class Tuning:
         Raises:
             PresetError: there is one of that name that this command did not write.
         """
-        name = self._request.preset or default_name(self._path)
+        start = self._request.model.preset
+        name = self._request.preset or default_name(Path(start) if start else self._path)
         gain = outcome.total
         faster = "" if gain is None else f": a turn {gain.median:.2f} times as fast"
         date = datetime.now().astimezone().date().isoformat()
@@ -241,12 +242,12 @@ class Tuning:
             tps = outcome.start_tps
         Speeds(paths.speeds_path()).keep(
             model_identity(self._path),
-            Speed(
+            ModelSpeed(
                 decode_tps=tps["near"],
                 deep_tps=tps["deep"],
                 n_deep=outcome.sizes.n_deep,
                 prompt_tps=tps["prompt"],
-                preset=preset or "",
+                preset=preset or self._request.model.preset or "",
                 measured=datetime.now().astimezone().date().isoformat(),
             ),
         )
@@ -262,8 +263,9 @@ def _path_of(configuration: Configuration, ending: str) -> Path:
 
 
 def default_name(path: Path) -> str:
-    """The name of the preset of a model: letters and digits of its file, and `tuned`."""
-    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in path.stem)
+    """The name of the preset of a model or another preset: `tuned` and what its file is called."""
+    stem = path.stem if path.suffix in (".gguf", ".toml") else path.name
+    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in stem)
     return f"tuned {kept.strip('._-')[:50] or 'model'}"
 
 

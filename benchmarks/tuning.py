@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from engine.memory.hardware import this_processor
-from engine.tuning.gain import Gain, agree
+from engine.tuning.gain import PairedGain, agree
 
 BEGIN, END = "<!-- measured by benchmarks/tuning.py -->", "<!-- end of what was measured -->"
 MAIN = "from app.cli.main import main; main()"
@@ -40,18 +40,16 @@ class Run:
     elapsed_s: float
 
     @property
-    def total(self) -> Gain | None:
+    def total(self) -> PairedGain | None:
         total = self.found["total"]
-        return Gain(**total) if isinstance(total, dict) else None
+        return PairedGain(**total) if isinstance(total, dict) else None
 
     @property
     def taken(self) -> tuple[str, ...]:
         compared = self.found["compared"]
         assert isinstance(compared, list)
         return tuple(
-            f"{each['dimension']} {each['label']}"
-            for each in compared
-            if each["verdict"] == "taken"
+            f"{each['setting']} {each['label']}" for each in compared if each["verdict"] == "taken"
         )
 
 
@@ -121,7 +119,7 @@ def heading(minutes: float) -> Iterator[str]:
 def row(model: Path, number: int, run: Run) -> str:
     noise, total, drafts = run.found["noise"], run.total, run.found["drafts"]
     assert isinstance(noise, dict)
-    gain = Gain(**noise)
+    gain = PairedGain(**noise)
     together = "-" if total is None else f"{total.median:.3f} ({total.low:.2f} to {total.high:.2f})"
     cells = (
         model.stem, str(number), f"{100 * gain.noise:.1f} %", ", ".join(run.taken) or NOTHING,

@@ -10,9 +10,9 @@ from app.cli.console import note, print_json, tell, tell_over
 from app.cli.options import Count, Number
 
 if TYPE_CHECKING:
-    from app.tuning import Step, Tuned, Tuning
-    from engine.tuning.gain import Gain
-    from engine.tuning.outcome import Compared
+    from app.tuning import Tuned, TuneStep, Tuning
+    from engine.tuning.gain import PairedGain
+    from engine.tuning.outcome import TrialResult
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
@@ -92,12 +92,12 @@ def _measured(tuning: "Tuning", minutes: float) -> bool:
     return True
 
 
-def _tell_step(step: "Step", budget_s: float) -> None:
+def _tell_step(step: "TuneStep", budget_s: float) -> None:
     from app.bench.short import DraftingProgress
-    from engine.tuning.outcome import Progress
+    from engine.tuning.outcome import TrialProgress
 
     match step:
-        case Progress(dimension=what, label=label, n_blocks=n, gain=gain, spent_s=spent_s):
+        case TrialProgress(setting=what, label=label, n_blocks=n, gain=gain, spent_s=spent_s):
             so_far = f" · {_ratio(gain)}" if gain else ""
             _over(f"{spent_s:.0f} of {budget_s:.0f} s · {what}, {label} · block {n}{so_far}")
         case DraftingProgress(n_prompts=n):
@@ -117,8 +117,8 @@ def _clear() -> None:
         tell_over()
 
 
-def _line(each: "Compared") -> Iterator[str | tuple[str, str]]:
-    yield f"{each.dimension}, {each.label}: "
+def _line(each: "TrialResult") -> Iterator[str | tuple[str, str]]:
+    yield f"{each.setting}, {each.label}: "
     yield each.verdict, STYLES.get(each.verdict, "")
     yield f" {_ratio(each.gain)}" if each.gain else ""
     yield f" ({each.reason})" if each.reason else ""
@@ -141,13 +141,13 @@ def _print(tuned: "Tuned") -> None:
         screen.print(Text(f"! {problem}", "yellow"))
 
 
-def _row(each: "Compared") -> tuple[str, ...]:
+def _row(each: "TrialResult") -> tuple[str, ...]:
     gain = each.gain
     if gain is None:
-        return each.dimension, each.label, "-", "-", "0", each.verdict
+        return each.setting, each.label, "-", "-", "0", each.verdict
     ends = f"{gain.low:.2f} to {gain.high:.2f}"
     return (
-        each.dimension, each.label, f"{gain.median:.3f}", ends, str(gain.n_blocks), each.verdict
+        each.setting, each.label, f"{gain.median:.3f}", ends, str(gain.n_blocks), each.verdict
     )  # fmt: skip
 
 
@@ -161,9 +161,9 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
         if each.verdict == "taken":
             parts = ", ".join(f"{name} {gain.median:.2f}" for name, gain in each.parts.items())
             cost = f" Its cost: {each.cost}." if each.cost else ""
-            yield f"Taken: {each.dimension} {each.label} ({parts}).{cost}"
+            yield f"Taken: {each.setting} {each.label} ({parts}).{cost}"
         elif each.verdict in ("failed", "quicker") and each.reason:
-            yield f"Not taken: {each.dimension} {each.label}: {each.reason}."
+            yield f"Not taken: {each.setting} {each.label}: {each.reason}."
     if outcome.total is None:
         yield "Nothing that was tried is clearly quicker than the settings of now."
     else:
@@ -193,7 +193,7 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
         yield "The time was too short for the rest: more --minutes go on there."
 
 
-def _ratio(gain: "Gain | None") -> str:
+def _ratio(gain: "PairedGain | None") -> str:
     if gain is None:
         return "-"
     return f"{gain.median:.3f} ({gain.low:.2f} to {gain.high:.2f})"

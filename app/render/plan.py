@@ -10,7 +10,7 @@ from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, spread, width_of, wrapped
 from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
-from engine.model.speeds import Speed
+from engine.model.speeds import ModelSpeed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
@@ -215,7 +215,7 @@ def largest_context_line(plan: Plan) -> Line:
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 
-def speed_line(speed: Speed) -> Line:
+def speed_line(speed: ModelSpeed) -> Line:
     """What was measured of the model here, and with which settings."""
     settings = f"preset {visible(speed.preset)}" if speed.preset else "usual settings"
     deep = f"{fmt.rate(speed.deep_tps)} behind {fmt.tokens(speed.n_deep)}"

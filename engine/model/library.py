@@ -12,7 +12,7 @@ from engine.model.gguf import SPLIT_NAME
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind
 from engine.model.remote_address import is_remote
-from engine.model.speeds import Speed, Speeds
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import STARTER
 from engine.validation import nearest
 
@@ -55,7 +55,7 @@ class ModelEntry(HeaderFacts):
     """What `find_model` knows it by: the file name without its ending."""
     nbytes: int
     """Size of all of its files together."""
-    speed: Speed | None = None
+    speed: ModelSpeed | None = None
     """How fast it runs here, None where that was not measured."""
 
 

@@ -16,7 +16,7 @@ MOST_TPS = 1e7
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class ModelSpeed:
     """What one model does here, in tokens a second."""
 
     decode_tps: float
@@ -47,11 +47,11 @@ class Speeds:
     def __init__(self, path: Path | None) -> None:
         self._entries = NewestEntries(path, "speeds", VERSION, MOST_MODELS)
 
-    def of(self, identity: str | None) -> Speed | None:
+    def of(self, identity: str | None) -> ModelSpeed | None:
         """The speed of a model by its identity, None where it was not measured here."""
         return None if identity is None else _speed(self._entries.read().get(_key(identity)))
 
-    def keep(self, identity: str, speed: Speed) -> None:
+    def keep(self, identity: str, speed: ModelSpeed) -> None:
         """Keep a speed in the place of the one before."""
         self._entries.add(_key(identity), asdict(speed))
 
@@ -69,11 +69,11 @@ def _key(identity: str) -> str:
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 
-def _speed(entry: object) -> Speed | None:
+def _speed(entry: object) -> ModelSpeed | None:
     try:
         if not isinstance(entry, dict):
             return None
-        found = Speed(
+        found = ModelSpeed(
             float(entry["decode_tps"]),
             float(entry["deep_tps"]),
             int(entry["n_deep"]),

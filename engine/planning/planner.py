@@ -17,7 +17,7 @@ from engine.memory.units import MIB, format_bytes
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
-from engine.model.speeds import Speed
+from engine.model.speeds import ModelSpeed
 from engine.planning.machine import PlannedMachine
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import Pair
@@ -71,7 +71,7 @@ class Plan:
     draft: Model | None = None
     known: Known = field(default_factory=Known)
     """What was measured of the model's cache kinds."""
-    speed: Speed | None = None
+    speed: ModelSpeed | None = None
     """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
 
     @property
@@ -178,7 +178,7 @@ class Planner:
         loaded: tuple[BufferSize, ...] = (),
         calibrations: Callable[[], Calibrations] = dict,
         quality: Callable[[Model], Known] = lambda _: Known(),
-        speeds: Callable[[Model], Speed | None] = lambda _: None,
+        speeds: Callable[[Model], ModelSpeed | None] = lambda _: None,
         here: tuple[Device, ...] | None = None,
         remembers: bool = False,
     ) -> None:

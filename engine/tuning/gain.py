@@ -21,7 +21,7 @@ Block = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class PairedGain:
     """How many times as fast B is as A."""
 
     median: float
@@ -41,7 +41,7 @@ class Gain:
         return self.n_blocks >= N_DECIDING and self.low > 1 and self.median >= least
 
 
-def gain_of(ratios: Sequence[float]) -> Gain | None:
+def gain_of(ratios: Sequence[float]) -> PairedGain | None:
     """The median of ratios with its interval; None of none.
 
     The interval needs no law of the noise: ranks counted from both ends (W. R. Thompson 1936, The
@@ -51,7 +51,7 @@ def gain_of(ratios: Sequence[float]) -> Gain | None:
         return None
     ranked = sorted(ratios)
     rank = _rank(len(ranked))
-    return Gain(median(ranked), ranked[rank - 1], ranked[-rank], len(ranked))
+    return PairedGain(median(ranked), ranked[rank - 1], ranked[-rank], len(ranked))
 
 
 def block_ratio(block: Block) -> float:
@@ -77,7 +77,7 @@ def joint_ratios(
     return ratios
 
 
-def agree(one: Gain, other: Gain) -> bool:
+def agree(one: PairedGain, other: PairedGain) -> bool:
     """Whether two measurements of the same can both be right: their intervals meet."""
     return one.low <= other.high and other.low <= one.high
 

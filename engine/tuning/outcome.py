@@ -5,23 +5,23 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.configuration import Configuration
-from engine.tuning.candidates import Sizes, WorkloadName
-from engine.tuning.gain import Gain
+from engine.tuning.gain import PairedGain
+from engine.tuning.trials import WorkloadName, WorkloadSizes
 
 Verdict = Literal["taken", "quicker", "slower", "within noise", "failed", "no time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class TrialResult:
     """A candidate beside what was best before it."""
 
-    dimension: str
+    setting: str
     label: str
     verdict: Verdict
     reason: str
-    gain: Gain | None
+    gain: PairedGain | None
     """Of a turn's tokens of the workloads; None where nothing was measured."""
-    parts: Mapping[WorkloadName, Gain]
+    parts: Mapping[WorkloadName, PairedGain]
     """Of each workload alone."""
     changes: Mapping[str, object] = field(default_factory=dict)
     cost: str = ""
@@ -33,13 +33,13 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrialProgress:
     """Where a run is."""
 
-    dimension: str
+    setting: str
     label: str
     n_blocks: int
-    gain: Gain | None
+    gain: PairedGain | None
     spent_s: float
 
 
@@ -49,12 +49,12 @@ class Outcome:
 
     start: Configuration
     chosen: Configuration
-    noise: Gain
+    noise: PairedGain
     """How unlike two equal engines were, over a turn."""
-    compared: tuple[Compared, ...]
-    total: Gain | None
+    compared: tuple[TrialResult, ...]
+    total: PairedGain | None
     """Of all that was taken over the start; None where nothing was."""
-    sizes: Sizes
+    sizes: WorkloadSizes
     start_tps: Mapping[WorkloadName, float]
     """Tokens a second with the settings of the start, by workload."""
     chosen_tps: Mapping[WorkloadName, float]

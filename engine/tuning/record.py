@@ -9,8 +9,8 @@ from pathlib import Path
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.parsing import parse_json
-from engine.tuning.candidates import EVERYTHING, Sizes, WorkloadName
 from engine.tuning.gain import Block
+from engine.tuning.trials import EVERYTHING, WorkloadName, WorkloadSizes
 
 VERSION = 1
 MOST_SECONDS = 1e6
@@ -23,10 +23,10 @@ class RecordError(EngineError):
 
 
 @dataclass(slots=True)
-class Record:
+class TuningRecord:
     """The blocks of every comparison, by a name that says what was compared with what."""
 
-    sizes: Sizes | None = None
+    sizes: WorkloadSizes | None = None
     """None until the workloads are sized."""
     blocks: dict[str, dict[WorkloadName, list[Block]]] = field(default_factory=dict)
     """By comparison and workload."""
@@ -36,16 +36,16 @@ class Record:
     """Time of all runs so far."""
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> TuningRecord:
     """What a file holds; an empty record where it is not there, damaged or of another version."""
     try:
         data = parse_json(read_bytes(path, limit=RECORDS_BYTES))
-        return _record(data) if isinstance(data, dict) else Record()
+        return _record(data) if isinstance(data, dict) else TuningRecord()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Record()
+        return TuningRecord()
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: TuningRecord) -> None:
     """Replace the file whole.
 
     Raises:
@@ -60,14 +60,14 @@ def write_record(path: Path, record: Record) -> None:
         ) from error
 
 
-def _record(data: dict[str, object]) -> Record:
+def _record(data: dict[str, object]) -> TuningRecord:
     if data["version"] != VERSION:
-        return Record()
+        return TuningRecord()
     sizes, blocks, failures = data["sizes"], data["blocks"], data["failures"]
     if not (isinstance(blocks, dict) and isinstance(failures, dict)):
-        return Record()
-    return Record(
-        sizes=Sizes(**{key: _count(n) for key, n in sizes.items()})
+        return TuningRecord()
+    return TuningRecord(
+        sizes=WorkloadSizes(**{key: _count(n) for key, n in sizes.items()})
         if isinstance(sizes, dict)
         else None,
         blocks={

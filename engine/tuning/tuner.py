@@ -15,23 +15,23 @@ from statistics import median
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.tuning.candidates import (
+from engine.tuning.gain import N_DECIDING, Block, PairedGain, block_ratio, gain_of, joint_ratios
+from engine.tuning.outcome import Outcome, TrialProgress, TrialResult, Verdict
+from engine.tuning.record import TuningRecord
+from engine.tuning.timer import EngineTimer, OutOfTimeError, VariantFailedError
+from engine.tuning.trials import (
     EVERYTHING,
     TURN,
-    Candidate,
-    Dimension,
-    Facts,
-    Sizes,
+    Scope,
+    SettingGroup,
+    Trial,
     Variant,
     Workload,
     WorkloadName,
-    dimensions,
+    WorkloadSizes,
+    setting_groups,
     sizes_for,
 )
-from engine.tuning.gain import N_DECIDING, Block, Gain, block_ratio, gain_of, joint_ratios
-from engine.tuning.machine import Machine, OutOfTimeError, VariantFailedError
-from engine.tuning.outcome import Compared, Outcome, Progress, Verdict
-from engine.tuning.record import Record
 
 WORTH = 1.03
 """Least gain that a setting is taken for: below it no one notices, and every setting that is not
@@ -49,7 +49,7 @@ NOISE_SHARE, FINAL_SHARE = 0.5, 0.2
 """Of the time, at most for the first comparison, and kept for the last one."""
 LEAST_WAIT_S = 5.0
 """How long a run may take whatever time is left: the time for all may be exceeded by as much."""
-CALIBRATING = Sizes(n_prompt=128, n_written=16, n_deep=256)
+CALIBRATING = WorkloadSizes(n_prompt=128, n_written=16, n_deep=256)
 NOISE, FINAL = "noise", "all together"
 
 Blocks = Mapping[WorkloadName, Sequence[Block]]
@@ -66,7 +66,7 @@ class Tuner:
 
     Args:
         start: The configuration of now.
-        facts: What is known of model and machine.
+        scope: What is known of model and machine.
         machine: Takes times.
         record: What was measured before; it grows.
         budget_s: Time for everything, what the record has spent included.
@@ -77,35 +77,35 @@ class Tuner:
     def __init__(
         self,
         start: Configuration,
-        facts: Facts,
-        machine: Machine,
-        record: Record,
+        scope: Scope,
+        machine: EngineTimer,
+        record: TuningRecord,
         *,
         budget_s: float,
-        keep: Callable[[Record], None],
+        keep: Callable[[TuningRecord], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = start
-        self._facts = facts
+        self._scope = scope
         self._machine = machine
         self._record = record
         self._budget_s = budget_s
         self._keep = keep
         self._clock = clock
         self._began_s = clock() - record.spent_s
-        self._taken: list[Compared] = []
-        self._compared: list[Compared] = []
+        self._taken: list[TrialResult] = []
+        self._compared: list[TrialResult] = []
         self._block_s: dict[WorkloadName, float] = {}
         self._noise: Blocks = {}
         self._final: Blocks = {}
 
-    def run(self) -> Iterator[Progress | Compared]:
+    def run(self) -> Iterator[TrialProgress | TrialResult]:
         """What happens, as it happens; `outcome` is there when it ends.
 
         Raises:
             TuningError: the settings of now cannot be measured.
         """
-        n_threads = self._start.n_threads or self._facts.n_cores
+        n_threads = self._start.n_threads or self._scope.n_cores
         # Threads that follow the machine would change while they are measured.
         now = replace(
             self._start,
@@ -114,11 +114,11 @@ class Tuner:
         )
         sizes = self._sizes(now)
         yield from self._measure_noise(now, sizes)
-        names = [each.name for each in dimensions(now, self._facts, sizes)]
+        names = [each.name for each in setting_groups(now, self._scope, sizes)]
         while names:
             # The best so far changes, and with it what is left to try of the others.
             best = self._with_taken(now)
-            waiting = [d for d in dimensions(best, self._facts, sizes) if d.name in names]
+            waiting = [d for d in setting_groups(best, self._scope, sizes) if d.name in names]
             name = names.pop(0)
             if waiting and waiting[0].name == name:
                 yield from self._try(waiting[0], best, sizes)
@@ -163,11 +163,11 @@ class Tuner:
         return {key: value for each in self._taken for key, value in each.changes.items()}
 
     def _with_taken(self, now: Configuration) -> Configuration:
-        return Candidate("", self._changes).of(now)
+        return Trial("", self._changes).of(now)
 
     # --- before anything is compared ---
 
-    def _sizes(self, now: Configuration) -> Sizes:
+    def _sizes(self, now: Configuration) -> WorkloadSizes:
         """How long the runs are, by the speed of one run of each kind."""
         if self._record.sizes is None:
             variant = Variant(replace(now, n_ctx=CALIBRATING.n_ctx))
@@ -182,19 +182,19 @@ class Tuner:
             self._save()
         return self._record.sizes
 
-    def _measure_noise(self, now: Configuration, sizes: Sizes) -> Iterator[Progress]:
+    def _measure_noise(self, now: Configuration, sizes: WorkloadSizes) -> Iterator[TrialProgress]:
         key = self._key(NOISE, "")
         variants = _variant(now, sizes), _variant(now, sizes, replica=1)
         ends_s = NOISE_SHARE * self._budget_s
         workloads = [sizes.workload(name) for name in EVERYTHING]
         for progress in self._fill(key, variants, workloads, ends_s, least=inf):
-            yield replace(progress, dimension=NOISE, label="two equal engines")
+            yield replace(progress, setting=NOISE, label="two equal engines")
         if (reason := self._record.failures.get(key)) is not None:
             raise TuningError(f"a second engine with the settings of now failed: {reason}")
         self._noise = self._record.blocks[key]
         self.outcome()  # raises where there is no noise to compare with
 
-    def _noise_of(self, names: Sequence[WorkloadName]) -> Gain | None:
+    def _noise_of(self, names: Sequence[WorkloadName]) -> PairedGain | None:
         return _joint({name: self._noise.get(name, []) for name in names})
 
     def _least(self, names: Sequence[WorkloadName]) -> float:
@@ -205,20 +205,20 @@ class Tuner:
     # --- candidates ---
 
     def _try(
-        self, dimension: Dimension, best: Configuration, sizes: Sizes
-    ) -> Iterator[Progress | Compared]:
-        """Compare the candidates of a dimension with the best so far, and take the best of them."""
-        workloads = [sizes.workload(name) for name in dimension.workloads]
-        least = self._least(dimension.workloads)
+        self, group: SettingGroup, best: Configuration, sizes: WorkloadSizes
+    ) -> Iterator[TrialProgress | TrialResult]:
+        """Compare the candidates of a group with the best so far, and take the best of them."""
+        workloads = [sizes.workload(name) for name in group.workloads]
+        least = self._least(group.workloads)
         found = []
-        for candidate in dimension.candidates:
-            key = self._key(dimension.name, candidate.label)
-            variants = _variant(best, sizes), _variant(candidate.of(best), sizes)
+        for trial in group.trials:
+            key = self._key(group.name, trial.label)
+            variants = _variant(best, sizes), _variant(trial.of(best), sizes)
             ends_s = (1 - FINAL_SHARE) * self._budget_s
             for progress in self._fill(key, variants, workloads, ends_s, least=least):
-                yield replace(progress, dimension=dimension.name, label=candidate.label)
-            found.append(self._judged(key, dimension, candidate, least))
-        quick = [each for each in found if each.verdict == "quicker" and not dimension.never_taken]
+                yield replace(progress, setting=group.name, label=trial.label)
+            found.append(self._judged(key, group, trial, least))
+        quick = [each for each in found if each.verdict == "quicker" and not group.never_taken]
         most = max(quick, key=lambda each: each.gain.median if each.gain else 0.0, default=None)
         for each in found:
             shown = each
@@ -230,45 +230,45 @@ class Tuner:
             self._compared.append(shown)
             yield shown
 
-    def _judged(
-        self, key: str, dimension: Dimension, candidate: Candidate, least: float
-    ) -> Compared:
+    def _judged(self, key: str, group: SettingGroup, trial: Trial, least: float) -> TrialResult:
         stored = self._record.blocks.get(key, {})
-        blocks = {name: stored.get(name, []) for name in dimension.workloads}
+        blocks = {name: stored.get(name, []) for name in group.workloads}
         gain, parts = _joint(blocks), _parts(blocks)
         failure = self._record.failures.get(key)
         verdict, reason = _verdict(failure, gain, parts, least)
-        if verdict == "quicker" and dimension.never_taken:
-            reason = dimension.never_taken
-        return Compared(
-            dimension.name, candidate.label, verdict, reason, gain, parts,
-            candidate.changes, dimension.cost,
+        if verdict == "quicker" and group.never_taken:
+            reason = group.never_taken
+        return TrialResult(
+            group.name, trial.label, verdict, reason, gain, parts,
+            trial.changes, group.cost,
         )  # fmt: skip
 
-    def _confirm(self, now: Configuration, sizes: Sizes) -> Iterator[Progress | Compared]:
+    def _confirm(
+        self, now: Configuration, sizes: WorkloadSizes
+    ) -> Iterator[TrialProgress | TrialResult]:
         """Compare all that was taken with the start; where that gains nothing, nothing is taken."""
         if not self._taken:
             return
-        label = ", ".join(f"{each.dimension} {each.label}" for each in self._taken)
+        label = ", ".join(f"{each.setting} {each.label}" for each in self._taken)
         key = self._key(FINAL, "")
         best = self._with_taken(now)
         variants = _variant(now, sizes, replica=2), _variant(best, sizes, replica=2)
         workloads = [sizes.workload(name) for name in EVERYTHING]
         for progress in self._fill(key, variants, workloads, self._budget_s, least=1.0):
-            yield replace(progress, dimension=FINAL, label=label)
+            yield replace(progress, setting=FINAL, label=label)
         self._final = self._record.blocks[key]
-        together = Dimension(FINAL, EVERYTHING, ())
-        judged = self._judged(key, together, Candidate(label, self._changes), least=1.0)
+        together = SettingGroup(FINAL, EVERYTHING, ())
+        judged = self._judged(key, together, Trial(label, self._changes), least=1.0)
         if judged.verdict != "quicker":
             self._taken.clear()
             self._compared = [_untaken(each) for each in self._compared]
         self._compared.append(judged)
         yield judged
 
-    def _key(self, dimension: str, label: str) -> str:
+    def _key(self, setting: str, label: str) -> str:
         """What is compared with what, in words that stay the same from run to run."""
-        before = ", ".join(f"{each.dimension} {each.label}" for each in self._taken)
-        return f"{dimension}: {label} over [{before}]"
+        before = ", ".join(f"{each.setting} {each.label}" for each in self._taken)
+        return f"{setting}: {label} over [{before}]"
 
     # --- runs ---
 
@@ -280,10 +280,10 @@ class Tuner:
         ends_s: float,
         *,
         least: float,
-    ) -> Iterator[Progress]:
+    ) -> Iterator[TrialProgress]:
         """Measure blocks until they decide, an engine fails, or the time is over.
 
-        Progress names no dimension: whoever asks knows it. `ends_s` is the time spent at which no
+        Progress names no setting: whoever asks knows it. `ends_s` is the time spent at which no
         block is begun, `least` the gain that would count.
         """
         stored = self._record.blocks.setdefault(key, {})
@@ -302,7 +302,7 @@ class Tuner:
                     blocks[workload.name].append(block)
                     self._save()
                     n_blocks = sum(map(len, blocks.values()))
-                    yield Progress("", "", n_blocks, _joint(blocks), self._spent_s)
+                    yield TrialProgress("", "", n_blocks, _joint(blocks), self._spent_s)
             order.reverse()
 
     def _block(
@@ -340,22 +340,22 @@ class Tuner:
         self._keep(self._record)
 
 
-def _variant(configuration: Configuration, sizes: Sizes, replica: int = 0) -> Variant:
+def _variant(configuration: Configuration, sizes: WorkloadSizes, replica: int = 0) -> Variant:
     return Variant(replace(configuration, n_ctx=sizes.n_ctx), replica)
 
 
-def _joint(blocks: Blocks) -> Gain | None:
+def _joint(blocks: Blocks) -> PairedGain | None:
     """The gain over a turn."""
     return gain_of(joint_ratios(blocks, TURN))
 
 
-def _parts(blocks: Blocks) -> dict[WorkloadName, Gain]:
+def _parts(blocks: Blocks) -> dict[WorkloadName, PairedGain]:
     """The gain of each workload that was measured."""
     gains = {name: gain_of([block_ratio(each) for each in blocks[name]]) for name in blocks}
     return {name: gain for name, gain in gains.items() if gain is not None}
 
 
-def _is_decided(gain: Gain | None, least: float) -> bool:
+def _is_decided(gain: PairedGain | None, least: float) -> bool:
     """Whether more blocks would change nothing that is done; an infinite `least` wants them all."""
     if gain is None or gain.n_blocks >= N_MOST:
         return gain is not None
@@ -366,7 +366,10 @@ def _is_decided(gain: Gain | None, least: float) -> bool:
 
 
 def _verdict(
-    failure: str | None, gain: Gain | None, parts: Mapping[WorkloadName, Gain], least: float
+    failure: str | None,
+    gain: PairedGain | None,
+    parts: Mapping[WorkloadName, PairedGain],
+    least: float,
 ) -> tuple[Verdict, str]:
     if failure is not None:
         return "failed", failure
@@ -384,7 +387,7 @@ def _verdict(
     return "quicker", ""
 
 
-def _untaken(each: Compared) -> Compared:
+def _untaken(each: TrialResult) -> TrialResult:
     if each.verdict != "taken":
         return each
     return replace(each, verdict="within noise", reason="together with the others it gains nothing")

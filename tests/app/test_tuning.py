@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from app import paths
 from app.bench.short import Drafting, DraftingProgress
 from app.bench.verdict import Recommendation
 from app.cli.main import run
+from app.config import Settings
+from app.opening import ModelRequest, open_model
 from app.startup import Services
 from app.tuning import default_name
 from engine.errors import WorkerError
 from engine.model.identity import model_identity
-from engine.model.speeds import Speed, Speeds
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
 from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
@@ -83,6 +86,9 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert (preset.flash_attention, preset.n_threads, preset.model) == ("off", None, str(model))
     assert preset.sampling.temperature == 0.7
+    usual = open_model(ModelRequest("tiny"), Settings()).configuration
+    opened = open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration
+    assert opened == replace(usual, flash_attention="off")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == "tuned tiny"
@@ -108,6 +114,19 @@ def test_a_plan_for_this_machine_says_how_fast_the_model_is(
     for other in (["--vram", "8GiB"], ["--target", "llama-server"]):
         run(["plan", "tiny", "--json", *other])
         assert json.loads(capsys.readouterr().out)["speed"] is None
+
+
+def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
+    tune: Tune,
+) -> None:
+    paths.presets_dir().mkdir(parents=True)
+    mine = 'name = "mine"\nmodel = "tiny"\nn_ctx = 512\nsystem_prompt = "Be brief."\n'
+    (paths.presets_dir() / "mine.toml").write_text(mine)
+    code, _, _ = tune(Bench(quick_without_flash), "--preset", "mine")
+    assert code == 0
+    preset = find_preset("tuned mine", paths.presets_dir())
+    assert (preset.n_ctx, preset.system_prompt) == (512, "Be brief.")
+    assert preset.flash_attention == "off"
 
 
 def test_where_nothing_is_quicker_no_preset_is_written(model: Path, tune: Tune) -> None:
@@ -199,7 +218,7 @@ def test_a_model_is_offered_to_be_tuned_once(model: Path) -> None:
     assert "kvchat tune tiny measures" in str(_first_hint(model, folders))
     assert _first_hint(model, folders) is None
     other = drafting_model(model.with_name("other.gguf"), 2)
-    speed = Speed(60.0, 50.0, 1024, 400.0, "", "2026-11-22")
+    speed = ModelSpeed(60.0, 50.0, 1024, 400.0, "", "2026-11-22")
     Speeds(paths.speeds_path()).keep(model_identity(other), speed)
     assert _first_hint(other, folders) is None
     elsewhere = drafting_model(model.parent.parent / "a folder" / "new.gguf", 3)
@@ -211,12 +230,13 @@ def test_names_of_presets_are_possible_whatever_the_file_is_called() -> None:
     assert default_name(Path("Qwen 2.5 (1.5B)[Q4].gguf")) == "tuned Qwen-2.5--1.5B--Q4"
     assert default_name(Path("\u4f60.gguf")) == "tuned \u4f60"
     assert default_name(Path("...gguf")) == "tuned model"
+    assert default_name(Path("cpu 1.5")) == "tuned cpu-1.5"
     assert len(default_name(Path(f"{'x' * 300}.gguf"))) <= 60
 
 
 def test_a_speed_is_of_this_machine_and_read_back_within_bounds(tmp_path: Path) -> None:
     path = tmp_path / "speeds.json"
-    speed = Speed(60.0, 50.0, 1024, 400.0, "tuned", "2026-11-22")
+    speed = ModelSpeed(60.0, 50.0, 1024, 400.0, "tuned", "2026-11-22")
     Speeds(path).keep("model", speed)
     assert Speeds(path).of("model") == speed
     assert Speeds(path).of("other") is None

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.configuration import Configuration
-from engine.tuning.candidates import Facts, Variant, Workload
-from engine.tuning.machine import OutOfTimeError, VariantFailedError
-from engine.tuning.outcome import Compared, Outcome
-from engine.tuning.record import Record
+from engine.tuning.outcome import Outcome, TrialResult
+from engine.tuning.record import TuningRecord
+from engine.tuning.timer import OutOfTimeError, VariantFailedError
+from engine.tuning.trials import Scope, Variant, Workload
 from engine.tuning.tuner import Tuner
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
-CPU = Facts(n_cores=4, n_logical=4, n_layers=31, has_gpu=False, has_flash_attention=True)
+CPU = Scope(n_cores=4, n_logical=4, n_layers=31, has_gpu=False, has_flash_attention=True)
 SECONDS = {"prompt": 1 / 400, "near": 1 / 60, "deep": 1 / 50}
 """Of a token with the settings of the start."""
 LOAD_S = 1.5
@@ -79,8 +79,8 @@ def tuned(
     machine: FakeMachine,
     *,
     start: Configuration = START,
-    facts: Facts = CPU,
-    record: Record | None = None,
+    facts: Scope = CPU,
+    record: TuningRecord | None = None,
     minutes: float = 60.0,
 ) -> Outcome:
     """What a tuner finds on a machine."""
@@ -94,23 +94,21 @@ def made_tuner(
     machine: FakeMachine,
     *,
     start: Configuration = START,
-    facts: Facts = CPU,
-    record: Record | None = None,
+    facts: Scope = CPU,
+    record: TuningRecord | None = None,
     minutes: float = 60.0,
 ) -> Tuner:
     return Tuner(
         start,
         facts,
         machine,
-        Record() if record is None else record,
+        TuningRecord() if record is None else record,
         budget_s=60 * minutes,
         keep=lambda _: None,
         clock=machine.clock,
     )
 
 
-def told(outcome: Outcome, dimension: str, label: str) -> Compared:
+def told(outcome: Outcome, setting: str, label: str) -> TrialResult:
     """What was said of a candidate."""
-    return next(
-        each for each in outcome.compared if (each.dimension, each.label) == (dimension, label)
-    )
+    return next(each for each in outcome.compared if (each.setting, each.label) == (setting, label))

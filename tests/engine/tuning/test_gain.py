@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from engine.tuning.gain import Gain, agree, block_ratio, gain_of, joint_ratios
+from engine.tuning.gain import PairedGain, agree, block_ratio, gain_of, joint_ratios
 
 
 def test_a_block_cancels_a_steady_drift() -> None:
@@ -14,7 +14,7 @@ def test_a_block_cancels_a_steady_drift() -> None:
 
 def test_six_ratios_reach_from_the_smallest_to_the_largest_and_nine_leave_both_out() -> None:
     six = gain_of([1.2, 1.0, 1.1, 1.3, 1.05, 1.15])
-    assert six == Gain(1.125, 1.0, 1.3, 6)
+    assert six == PairedGain(1.125, 1.0, 1.3, 6)
     nine = gain_of([1 + n / 10 for n in range(9)])
     assert nine is not None
     assert (nine.low, nine.high) == (1.1, 1.7)
@@ -37,13 +37,13 @@ def test_a_turn_weighs_each_workload_by_its_tokens() -> None:
 
 
 def test_a_gain_is_clear_with_six_blocks_that_all_agree() -> None:
-    assert Gain(1.1, 1.02, 1.2, 6).is_clear(1.05)
-    assert not Gain(1.1, 1.02, 1.2, 5).is_clear(1.05)
-    assert not Gain(1.1, 0.99, 1.2, 6).is_clear(1.05)
-    assert not Gain(1.04, 1.02, 1.2, 6).is_clear(1.05)
+    assert PairedGain(1.1, 1.02, 1.2, 6).is_clear(1.05)
+    assert not PairedGain(1.1, 1.02, 1.2, 5).is_clear(1.05)
+    assert not PairedGain(1.1, 0.99, 1.2, 6).is_clear(1.05)
+    assert not PairedGain(1.04, 1.02, 1.2, 6).is_clear(1.05)
 
 
 def test_noise_is_how_far_two_equals_are_from_one() -> None:
-    assert Gain(1.0, 0.8, 1.1, 6).noise == pytest.approx(0.25)
-    assert agree(Gain(1.1, 1.0, 1.2, 6), Gain(1.3, 1.2, 1.4, 6))
-    assert not agree(Gain(1.1, 1.0, 1.15, 6), Gain(1.3, 1.2, 1.4, 6))
+    assert PairedGain(1.0, 0.8, 1.1, 6).noise == pytest.approx(0.25)
+    assert agree(PairedGain(1.1, 1.0, 1.2, 6), PairedGain(1.3, 1.2, 1.4, 6))
+    assert not agree(PairedGain(1.1, 1.0, 1.15, 6), PairedGain(1.3, 1.2, 1.4, 6))

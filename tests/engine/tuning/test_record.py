@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.tuning.candidates import Sizes
-from engine.tuning.record import Record, RecordError, read_record, write_record
+from engine.tuning.record import RecordError, TuningRecord, read_record, write_record
+from engine.tuning.trials import WorkloadSizes
 
-RECORD = Record(
-    sizes=Sizes(96, 15, 1184),
+RECORD = TuningRecord(
+    sizes=WorkloadSizes(96, 15, 1184),
     blocks={"noise": {"near": [(0.1, 0.2, 0.3, 0.4)], "prompt": []}},
     failures={"flash attention: off": "the engine stopped"},
     spent_s=12.5,
@@ -42,10 +42,10 @@ def test_a_damaged_record_is_none(tmp_path: Path, change: dict[str, object]) -> 
     path = tmp_path / "record.json"
     write_record(path, RECORD)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert read_record(path) == Record()
+    assert read_record(path) == TuningRecord()
     path.write_text("{")
-    assert read_record(path) == Record()
-    assert read_record(tmp_path / "missing.json") == Record()
+    assert read_record(path) == TuningRecord()
+    assert read_record(tmp_path / "missing.json") == TuningRecord()
 
 
 def test_no_room_is_told_with_the_file(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.tuning.candidates import Facts
 from engine.tuning.gain import agree
-from engine.tuning.record import Record
+from engine.tuning.record import TuningRecord
+from engine.tuning.trials import Scope
 from engine.tuning.tuner import LEAST_WAIT_S, TuningError
 from tests.engine.tuning.fake_machine import (
     CPU,
@@ -170,7 +170,7 @@ def test_no_time_at_all_is_told() -> None:
 def test_what_was_interrupted_goes_on_where_it_was(n_runs: int) -> None:
     whole = FakeMachine(quick_without_flash, noise=0.0)
     expected = tuned(whole)
-    record = Record()
+    record = TuningRecord()
     first = FakeMachine(quick_without_flash, noise=0.0, is_interrupted_at=n_runs)
     with pytest.raises(KeyboardInterrupt):
         tuned(first, record=record)
@@ -182,7 +182,7 @@ def test_what_was_interrupted_goes_on_where_it_was(n_runs: int) -> None:
 
 
 def test_what_is_done_is_not_measured_again() -> None:
-    record = Record()
+    record = TuningRecord()
     once = tuned(FakeMachine(quick_without_flash), record=record)
     machine = FakeMachine(quick_without_flash)
     again = tuned(machine, record=record)
@@ -191,7 +191,7 @@ def test_what_is_done_is_not_measured_again() -> None:
 
 
 def test_more_time_goes_on_with_what_was_left() -> None:
-    record = Record()
+    record = TuningRecord()
     short = tuned(FakeMachine(quick_without_flash), record=record, minutes=1.0)
     assert not short.is_complete
     assert any(each.verdict == "no time" for each in short.compared)
@@ -209,7 +209,7 @@ def test_a_second_run_agrees() -> None:
     assert agree(totals[0], totals[1])
 
 
-GPU = Facts(n_cores=4, n_logical=8, n_layers=31, has_gpu=True, has_flash_attention=True)
+GPU = Scope(n_cores=4, n_logical=8, n_layers=31, has_gpu=True, has_flash_attention=True)
 
 
 def test_layers_go_to_a_gpu_where_that_is_quicker_and_fits() -> None:
@@ -220,7 +220,7 @@ def test_layers_go_to_a_gpu_where_that_is_quicker_and_fits() -> None:
     start = replace(START, n_gpu_layers=8)
     outcome = tuned(FakeMachine(offloaded), start=start, facts=GPU)
     assert outcome.changes == {"n_gpu_layers": -1}
-    assert outcome.compared[0].dimension == "layers on the GPU"
+    assert outcome.compared[0].setting == "layers on the GPU"
     full = {"out of memory": lambda now: now.n_gpu_layers < 0}
     outcome = tuned(FakeMachine(offloaded, failing=full), start=start, facts=GPU)
     assert told(outcome, "layers on the GPU", "all").reason == "out of memory"
@@ -229,12 +229,12 @@ def test_layers_go_to_a_gpu_where_that_is_quicker_and_fits() -> None:
 
 def test_without_a_gpu_layers_are_not_tried() -> None:
     outcome = tuned(FakeMachine(), facts=CPU)
-    assert not [each for each in outcome.compared if "GPU" in each.dimension]
+    assert not [each for each in outcome.compared if "GPU" in each.setting]
 
 
 def test_every_step_tells_how_far_it_is() -> None:
     machine = FakeMachine(quick_without_flash)
     steps = list(made_tuner(machine).run())
-    assert all(step.dimension for step in steps)
+    assert all(step.setting for step in steps)
     spent = [step.spent_s for step in steps if hasattr(step, "spent_s")]
     assert spent == sorted(spent)

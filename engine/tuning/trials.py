@@ -62,7 +62,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class WorkloadSizes:
     """How much each workload holds, so that a run is long enough to time and short enough."""
 
     n_prompt: int
@@ -85,7 +85,7 @@ class Sizes:
         return -(-2 * (max(self.n_deep, self.n_prompt) + self.n_written) // 256) * 256
 
 
-def sizes_for(prompt_tps: float, decode_tps: float, budget_s: float, n_ctx: int) -> Sizes:
+def sizes_for(prompt_tps: float, decode_tps: float, budget_s: float, n_ctx: int) -> WorkloadSizes:
     """Sizes for a machine that reads and writes so many tokens a second.
 
     Args:
@@ -96,7 +96,7 @@ def sizes_for(prompt_tps: float, decode_tps: float, budget_s: float, n_ctx: int)
     """
     run_s = min(max(budget_s * RUN_SHARE, LEAST_RUN_S), MOST_RUN_S)
     most = max(n_ctx // 2 - MOST_WRITTEN, LEAST_READ)
-    return Sizes(
+    return WorkloadSizes(
         n_prompt=_rounded(prompt_tps * run_s, LEAST_READ, min(MOST_READ, most)),
         n_written=min(max(round(decode_tps * run_s), LEAST_WRITTEN), MOST_WRITTEN),
         n_deep=_rounded(prompt_tps * budget_s * DEEP_SHARE, LEAST_DEEP, min(MOST_DEEP, most)),
@@ -108,7 +108,7 @@ def _rounded(n: float, low: int, high: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Scope:
     """What is known of machine and model before anything is measured."""
 
     n_cores: int
@@ -123,7 +123,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Trial:
     """Settings to try in the place of those of now."""
 
     label: str
@@ -137,62 +137,64 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class SettingGroup:
     """Candidates that exclude each other, and what they change."""
 
     name: str
     workloads: tuple[WorkloadName, ...]
-    """What its candidates can make quicker or slower."""
-    candidates: tuple[Candidate, ...]
+    """What its trials can make quicker or slower."""
+    trials: tuple[Trial, ...]
     cost: str = ""
     """What taking one costs beside time; empty is nothing."""
     never_taken: str = ""
     """Why a quicker one is told and not taken; empty where it is taken."""
 
 
-def dimensions(now: Configuration, facts: Facts, sizes: Sizes) -> tuple[Dimension, ...]:
+def setting_groups(
+    now: Configuration, scope: Scope, sizes: WorkloadSizes
+) -> tuple[SettingGroup, ...]:
     """What to try with a configuration, what decides most first; nothing that is as now.
 
     `now` names its threads.
     """
     every = (
-        _gpu_layers(now, facts),
-        _threads(now, facts),
-        _threads_batch(now, facts),
-        _flash_attention(now, facts),
-        _repacking(now, facts),
+        _gpu_layers(now, scope),
+        _threads(now, scope),
+        _threads_batch(now, scope),
+        _flash_attention(now, scope),
+        _repacking(now, scope),
         _micro_batch(now, sizes),
         _mapping(now),
         _cache_types(now),
     )
-    return tuple(each for each in every if each.candidates)
+    return tuple(each for each in every if each.trials)
 
 
-def thread_counts(facts: Facts) -> tuple[int, ...]:
-    """Numbers of threads to try: all of up to eight, else shares of the cores and every thread."""
-    n_cores, n_logical = facts.n_cores, facts.n_logical
+def thread_counts(scope: Scope) -> tuple[int, ...]:
+    """Numbers of threads to try: all of up to four, else shares of the cores and every thread."""
+    n_cores, n_logical = scope.n_cores, scope.n_logical
     if n_logical <= 4:
         return tuple(range(1, n_logical + 1))
     shares = {max(n_cores * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
     return tuple(sorted({*shares, n_logical}))
 
 
-def _threads(now: Configuration, facts: Facts) -> Dimension:
-    tried = (n for n in thread_counts(facts) if n != now.n_threads)
-    return Dimension(
+def _threads(now: Configuration, scope: Scope) -> SettingGroup:
+    tried = (n for n in thread_counts(scope) if n != now.n_threads)
+    return SettingGroup(
         "threads while writing",
         ("near",),
-        tuple(Candidate(_threads_label(n), {"n_threads": n}) for n in tried),
+        tuple(Trial(_threads_label(n), {"n_threads": n}) for n in tried),
         cost="a fixed number does not make room when other programs need a core",
     )
 
 
-def _threads_batch(now: Configuration, facts: Facts) -> Dimension:
-    tried = (n for n in thread_counts(facts) if n != now.n_threads_batch)
-    return Dimension(
+def _threads_batch(now: Configuration, scope: Scope) -> SettingGroup:
+    tried = (n for n in thread_counts(scope) if n != now.n_threads_batch)
+    return SettingGroup(
         "threads while reading",
         ("prompt",),
-        tuple(Candidate(_threads_label(n), {"n_threads_batch": n}) for n in tried),
+        tuple(Trial(_threads_label(n), {"n_threads_batch": n}) for n in tried),
         cost="a fixed number does not make room when other programs need a core",
     )
 
@@ -201,14 +203,14 @@ def _threads_label(n: int) -> str:
     return "1 thread" if n == 1 else f"{n} threads"
 
 
-def _flash_attention(now: Configuration, facts: Facts) -> Dimension:
+def _flash_attention(now: Configuration, scope: Scope) -> SettingGroup:
     needs_it = now.type_v not in ("f32", "f16", "bf16")
-    can_change = facts.has_flash_attention and not needs_it
+    can_change = scope.has_flash_attention and not needs_it
     is_off = now.flash_attention == "off"
-    other = Candidate("on", {"flash_attention": "on"})
+    other = Trial("on", {"flash_attention": "on"})
     if not is_off:
-        other = Candidate("off", {"flash_attention": "off"})
-    return Dimension(
+        other = Trial("off", {"flash_attention": "off"})
+    return SettingGroup(
         "flash attention",
         EVERYTHING,
         (other,) if can_change else (),
@@ -219,69 +221,65 @@ def _flash_attention(now: Configuration, facts: Facts) -> Dimension:
     )
 
 
-def _repacking(now: Configuration, facts: Facts) -> Dimension:
-    on_cpu = not facts.has_gpu or 0 <= now.n_gpu_layers < facts.n_layers
+def _repacking(now: Configuration, scope: Scope) -> SettingGroup:
+    on_cpu = not scope.has_gpu or 0 <= now.n_gpu_layers < scope.n_layers
     word, other = ("off", False) if now.use_extra_buffers else ("on", True)
-    return Dimension(
+    return SettingGroup(
         "repacked weights",
         ("near", "prompt"),
-        (Candidate(word, {"use_extra_buffers": other}),) if on_cpu else (),
+        (Trial(word, {"use_extra_buffers": other}),) if on_cpu else (),
         cost="other kernels round otherwise: what is kept of chats is computed anew",
     )
 
 
-def _mapping(now: Configuration) -> Dimension:
+def _mapping(now: Configuration) -> SettingGroup:
     word, other = ("read into memory", False) if now.use_mmap else ("mapped", True)
-    return Dimension(
+    return SettingGroup(
         "weights",
         ("near",),
-        (Candidate(word, {"use_mmap": other}),),
+        (Trial(word, {"use_mmap": other}),),
         cost="the whole file is read at every start, into memory that no other program shares"
         if now.use_mmap
         else "",
     )
 
 
-def _micro_batch(now: Configuration, sizes: Sizes) -> Dimension:
+def _micro_batch(now: Configuration, sizes: WorkloadSizes) -> SettingGroup:
     """Only sizes that the timed prompt fills: on a longer one than that they would be the same."""
     shown = min(now.n_ubatch, sizes.n_prompt)
     most = min(sizes.n_prompt, now.n_batch)
     tried = (n for n in MICRO_BATCHES if n <= most and n not in (shown, now.n_ubatch))
-    return Dimension(
+    return SettingGroup(
         "micro-batch",
         ("prompt",),
-        tuple(Candidate(f"{n} tokens", {"n_ubatch": n}) for n in tried),
+        tuple(Trial(f"{n} tokens", {"n_ubatch": n}) for n in tried),
         cost="the compute buffer grows or shrinks with it: `kvchat plan` says by how much",
     )
 
 
-def _cache_types(now: Configuration) -> Dimension:
+def _cache_types(now: Configuration) -> SettingGroup:
     tried = (pair for pair in CACHE_TYPES if pair != (now.type_k, now.type_v))
-    return Dimension(
+    return SettingGroup(
         "cache type",
         ("deep",),
-        tuple(
-            Candidate(k, {"type_k": k, "type_v": v, "flash_attention": "auto"}) for k, v in tried
-        ),
+        tuple(Trial(k, {"type_k": k, "type_v": v, "flash_attention": "auto"}) for k, v in tried),
         never_taken="it changes the text: `kvchat cache-quality` measures how much",
     )
 
 
-def _gpu_layers(now: Configuration, facts: Facts) -> Dimension:
+def _gpu_layers(now: Configuration, scope: Scope) -> SettingGroup:
     """All layers, half of them and none; which of them fit is seen when they are loaded."""
-    tried: Iterator[int] = (n for n in (-1, facts.n_layers // 2, 0) if n != _layers(now, facts))
-    return Dimension(
+    tried: Iterator[int] = (n for n in (-1, scope.n_layers // 2, 0) if n != _layers(now, scope))
+    return SettingGroup(
         "layers on the GPU",
         ("near", "prompt"),
-        tuple(Candidate(_layers_label(n), {"n_gpu_layers": n}) for n in tried)
-        if facts.has_gpu
-        else (),
+        tuple(Trial(_layers_label(n), {"n_gpu_layers": n}) for n in tried) if scope.has_gpu else (),
         cost="the memory of the GPU: `kvchat plan` says how much",
     )
 
 
-def _layers(now: Configuration, facts: Facts) -> int:
-    return -1 if now.n_gpu_layers >= facts.n_layers else now.n_gpu_layers
+def _layers(now: Configuration, scope: Scope) -> int:
+    return -1 if now.n_gpu_layers >= scope.n_layers else now.n_gpu_layers
 
 
 def _layers_label(n: int) -> str:

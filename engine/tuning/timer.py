@@ -22,7 +22,7 @@ from engine.process.blocking_client import (
 )
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
-from engine.tuning.candidates import Variant, Workload
+from engine.tuning.trials import Variant, Workload
 
 TEXT = (
     "the harbour town had three bakeries and each of them claimed to be oldest first stood by "
@@ -54,7 +54,7 @@ class OutOfTimeError(EngineError):
     title = "The time is over"
 
 
-class Machine(Protocol):
+class EngineTimer(Protocol):
     """Takes times; a fake one knows them."""
 
     def seconds(self, variant: Variant, workload: Workload, *, within_s: float) -> float:

@@ -7,8 +7,8 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.process.client import WorkerClient
-from engine.tuning.candidates import Variant, Workload
-from engine.tuning.machine import Engines, OutOfTimeError, VariantFailedError
+from engine.tuning.timer import Engines, OutOfTimeError, VariantFailedError
+from engine.tuning.trials import Variant, Workload
 
 PROMPT, NEAR = Workload("prompt", 0, 48), Workload("near", 32, 6)
 PATIENCE_S = 120.0
