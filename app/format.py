@@ -18,7 +18,6 @@ nbytes = format_bytes
 """A size as every command and screen writes it."""
 
 _KIB = 1024
-_GROUPED_LIMIT = 10_000
 
 
 def tokens(n: int) -> str:

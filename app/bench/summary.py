@@ -275,9 +275,7 @@ def median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def bootstrap_interval(
-    ratios: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
+def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
     """The interval in which the geometric mean lies, as far as other prompts are like these.
 
     The percentile bootstrap (Efron 1979, The Annals of Statistics 7(1)): prompts are drawn with
@@ -288,10 +286,10 @@ def bootstrap_interval(
     """
     if len(ratios) < 2:
         return None
-    rng = random.Random(seed)
+    rng = random.Random(0)
     logs = [math.log(ratio) for ratio in ratios]
     means = sorted(statistics.fmean(rng.choices(logs, k=len(logs))) for _ in range(N_RESAMPLES))
-    cut = (1 - confidence) / 2
+    cut = (1 - CONFIDENCE) / 2
     low, high = math.floor(cut * N_RESAMPLES), math.ceil((1 - cut) * N_RESAMPLES) - 1
     return math.exp(means[low]), math.exp(means[high])
 

@@ -218,7 +218,8 @@ class PresetsScreen(Screen[Configuration | None]):
     def _export(self, plan: Plan) -> None:
         from app.screens.export import ExportScreen
 
-        self.app.push_screen(ExportScreen(plan))
+        entry = self._chosen()
+        self.app.push_screen(ExportScreen(plan, entry.name if entry else None))
 
     def _with_plan(self, use: Callable[[Plan], None]) -> None:
         entry = self._chosen()

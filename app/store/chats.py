@@ -58,14 +58,12 @@ class ChatStore:
         self,
         path: Path,
         *,
-        on_error: Callable[[StoreError], None] | None = None,
         patience_s: float | None = None,
     ) -> None:
         """Open the database at a path; it need not exist.
 
         Args:
             path: The database file.
-            on_error: Receives errors of writes that nobody waited for.
             patience_s: How long a caller waits while another program writes; None is as long as a
                 command may, which is seconds.
 
@@ -81,7 +79,6 @@ class ChatStore:
             raise
         self.notices: tuple[str, ...] = () if notice is None else (notice,)
         self._writer = Writer(connection, path)
-        self._writer.on_error = on_error
         if patience_s is not None:
             self._writer.patience_s = patience_s
         self._local = threading.local()

@@ -52,7 +52,6 @@ class Architecture:
     d_hidden: int
     n_heads: int
     n_vocab: int
-    d_feed_forward: int
     n_experts: int
     n_experts_used: int
     layers: dict[int, Layer]
@@ -149,7 +148,6 @@ def architecture_of(file: GgufFile) -> Architecture:
         d_hidden=d_hidden,
         n_heads=max(heads),
         n_vocab=file.n_vocab or keys.optional("vocab_size", 0),
-        d_feed_forward=max(keys.per_layer("feed_forward_length", n_blocks, default=nothing)),
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
         layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),

@@ -194,6 +194,8 @@ async def test_the_export_is_shown(folder: Path, starter_path: Path) -> None:
         await shows(pilot, screen, "✓ fits")
         await pilot.press("x")
         await wait_until(pilot, lambda: isinstance(app.screen, ExportScreen))
+        assert isinstance(app.screen, ExportScreen)
+        assert app.screen._request.name == f"{starter_path.stem} mine"
         await pilot.press("c")
         assert "--ctx-size 1024" in app.clipboard
         await pilot.press("escape", "escape")
