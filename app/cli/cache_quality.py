@@ -70,7 +70,7 @@ def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
 )
 @click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]")
 @click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
-@click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [128]")
+@click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]")
 @click.option(
     "--tokens",
     "n_tokens",

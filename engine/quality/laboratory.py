@@ -35,7 +35,7 @@ from engine.quality.scoring import (
 from engine.quality.summary import N_DRAWS, measurement_of
 from engine.quality.texts import Document
 
-N_CHUNK = 128
+N_CHUNK = 64
 """Tokens of a batch: its logits lie in memory once for each context."""
 CONTROL_SHARE = 4
 """The control decodes a chunk in so many batches: llama.cpp takes other kernels for small ones."""
