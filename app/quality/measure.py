@@ -110,7 +110,7 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
 def show(report: Report, html_path: Path | None) -> None:
     """Print a report, and write it as a page where a path is given."""
     screen = console()
-    for line in report_lines(report):
+    for line in report_lines(report, screen.width):
         screen.print(line, soft_wrap=isinstance(line, str))
     if html_path is not None:
         from app.quality.page import html_page

@@ -25,27 +25,30 @@ from engine.quality.records import (
 )
 
 MUTED = "dim"
-ROLES = {"reference": "reference", "control": "control", "candidate": ""}
-MAIN = (
-    "K/V", "", "loss, nats", "95 %", "perplexity", "KL mean", "median", "p99", "p99.9", "same top",
-)  # fmt: skip
-COST = (
-    "K/V",
-    "bytes/token",
-    "at the peak",
-    "prefill",
-    "tok/s",
-    "tok/s deep",
-    "needles",
-    "problems",
-)
+STOPPED = "* was stopped before its last text: --resume goes on"
+MOST_NLL = 50.0
+"""Nats beyond which a perplexity is no number to show."""
+MAIN = ("K/V", "loss", "95 %", "perplexity", "KL mean", "median", "p99", "p99.9", "same top")
+WIDE = frozenset({"95 %", "median"})
+"""Columns that a narrow terminal goes without."""
+WIDE_CELLS = 104
+COST = ("K/V", "bytes/token", "peak", "prefill", "tok/s", "deep", "needles", "problems")
 
 
-def report_lines(report: Report) -> Iterator[RenderableType]:
-    """Everything that a report says, from its subject to a sentence for each kind."""
+def report_lines(report: Report, width: int) -> Iterator[RenderableType]:
+    """Everything that a report says, from its subject to a sentence for each kind.
+
+    Args:
+        report: What was measured.
+        width: Cells of a line.
+    """
+    shown = [index for index, title in enumerate(MAIN) if width >= WIDE_CELLS or title not in WIDE]
+    rows = [main_row(row) for row in report.measurements]
     yield from _head(report)
     yield Text()
-    yield _table(MAIN, [main_row(row) for row in report.measurements])
+    yield _table(
+        [MAIN[index] for index in shown], [[row[index] for index in shown] for row in rows]
+    )
     yield from _parts(
         "KL mean by kind of text", report, [row.by_text for row in report.measurements]
     )
@@ -71,18 +74,18 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"reference {subject.reference}; {settings}",
         f"loss and KL are nats; the control is {subject.reference} again in smaller batches: "
         "what it shows no cache type causes",
+        *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
 
 
 def main_row(row: Measurement) -> tuple[str, ...]:
     """The cells of `MAIN`."""
     scores = row.scores
-    name = ROLES[row.role] if row.is_complete else f"{ROLES[row.role]} stopped".strip()
     if row.role == "reference":
-        return (str(row.kind), name, "", "", _number(_exp(scores.nll.value)), *[""] * 5)
+        perplexity = _number(math.exp(min(scores.nll.value, MOST_NLL)))
+        return (_name(row), "", "", perplexity, *[""] * 5)
     return (
-        str(row.kind),
-        name,
+        _name(row),
         f"{scores.nll_delta.value:+.4f}",
         _interval(scores.nll_delta),
         f"x{scores.perplexity_ratio.value:.4f}",
@@ -100,8 +103,9 @@ def cost_title(report: Report) -> str:
     if cost is None:
         return "What it takes (speeds were not measured)"
     return (
-        f"What it takes in a context of {cost.n_ctx:,} tokens; decoding behind "
-        f"{cost.shallow_depth:,} and {cost.deep_depth:,} tokens"
+        f"What it takes in a context of {cost.n_ctx:,} tokens: bytes of the cache, with the graph "
+        f"at the peak; tokens/s of prefill and behind {cost.shallow_depth:,} and "
+        f"{cost.deep_depth:,} tokens"
     )
 
 
@@ -129,7 +133,7 @@ def part_rows(report: Report, parts: Sequence[Sequence[Part]]) -> tuple[list[str
         found = {part.name: part.scores.kl_mean.value for part in listed}
         if row.role != "reference":
             cells = [_number(found[name]) if name in found else fmt.NO_VALUE for name in names]
-            rows.append([f"{row.kind} {ROLES[row.role]}".strip(), *cells])
+            rows.append([_name(row), *cells])
     titles = [f"{TEXT_NAMES.get(name, name)} ({fmt.tokens(counts[name])})" for name in names]
     return ["K/V", *titles], rows
 
@@ -163,6 +167,12 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableTy
     return plain_table(titles, rows, numbers=titles[1:], header_style=MUTED)
 
 
+def _name(row: Measurement) -> str:
+    """`f16 control`; a kind that was not measured to its end has an `*`."""
+    name = str(row.kind) if row.role != "control" else f"{row.kind} control"
+    return name if row.is_complete else f"{name} *"
+
+
 def _interval(figure: Figure) -> str:
     if figure.low is None or figure.high is None:
         return ""
@@ -174,10 +184,6 @@ def _number(value: float) -> str:
     if value == 0:
         return "0"
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
-
-
-def _exp(nll: float) -> float:
-    return math.exp(min(nll, 50.0))
 
 
 def _answered(answers: Sequence[Answers]) -> str:

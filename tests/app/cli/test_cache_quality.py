@@ -1,3 +1,5 @@
+import io
+import re
 import signal
 import subprocess
 import sys
@@ -7,10 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
 
 from app.cli.cache_quality import read_kinds
 from app.cli.main import run
 from app.quality.page import html_page
+from app.quality.table import report_lines
 from engine.quality.records import CacheKind, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
@@ -44,6 +48,17 @@ def test_a_report_is_shown_with_every_row(
     assert "0.0125" in shown
     assert "q8_0 K with q4_0 V: 2.0x smaller" in shown
     assert max(map(len, shown.splitlines())) < 220
+
+
+def test_a_narrow_terminal_wraps_no_row(report_path: Path) -> None:
+    report = read_report(report_path)
+    screen = Console(width=80, file=io.StringIO(), record=True)
+    for line in report_lines(report, screen.width):
+        screen.print(line)
+    shown = screen.export_text()
+    assert re.search(r"^q8_0/q4_0 +\+0.0125 ", shown, re.MULTILINE)
+    assert "98.75 %" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_too_little_text_is_said_and_no_kind_is_praised(
@@ -118,7 +133,8 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
-    assert "stopped" in out
+    assert "q8_0 *" in out
+    assert "--resume goes on" in out
     assert "stopping" in err
     assert (tmp_path / "r.json.rows").exists()
     assert not read_report(target).candidates[0].is_complete
