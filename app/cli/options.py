@@ -222,6 +222,11 @@ opening_options = joined(
     ),
     click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file."),
     click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
-    click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
+    click.option(
+        "--threads",
+        "n_threads",
+        type=Count(1, 1024),
+        help="Threads while decoding; without it, as many as are quickest at the moment.",
+    ),
 )
 """How a model is opened, where its path or name is an argument or option of its own."""

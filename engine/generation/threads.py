@@ -38,6 +38,8 @@ EXPLORED = 0.0025
 """Share of the time that is spent on numbers tried without a reason: how the knee is found."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Between two trials of one number that lost, doubling; anew when the others' load has changed."""
+LOST = 0.01
+"""Share of the time that lost trials took from which a changed load shortens no wait."""
 LONG_BATCH = 64
 """Tokens of a prefill from which its time tells a speed."""
 
@@ -126,8 +128,6 @@ class _Trial:
 class _Wait:
     until: float
     seconds: float
-    target: int
-    """What the load left when the number lost."""
 
 
 class ThreadController:
@@ -161,28 +161,21 @@ class ThreadController:
         self._best_s: dict[int, float] = {}
         self._trial: _Trial | None = None
         self._waits: dict[int, _Wait] = {}
-        self._total_s = self._explored_s = 0.0
+        self._total_s = self._explored_s = self._lost_s = 0.0
 
-    @property
-    def is_trying(self) -> bool:
-        """Whether the present number is on trial."""
-        return self._trial is not None
-
-    def add(self, unit_s: float, n_units: float = 1.0) -> Choice | None:
+    def add(self, unit_s: float) -> Choice | None:
         """Take the time of a unit of work with `n_threads`; a choice where that changed it.
 
         Args:
             unit_s: Seconds of one unit: a plain step, a token of a prompt.
-            n_units: How many of them were done in one go.
         """
-        self._total_s += unit_s * n_units
+        self._total_s += unit_s
         if self._trial is not None:
-            return self._judge(self._trial, unit_s, n_units)
+            return self._judge(self._trial, unit_s)
         known = self._best_s.get(self._n_settled)
         free = self._free()
         if self._target(free) != self._last_target:
-            self._recent.clear()  # times beside another load are not to be compared with
-            self._last_target = self._target(free)
+            self._load_changed(self._target(free))
         self._recent.append(unit_s)
         if free is None or free >= self._n_settled - 0.5:
             self._best_s[self._n_settled] = (
@@ -191,6 +184,13 @@ class ThreadController:
         if len(self._recent) >= min(N_ENOUGH, self._n_trial):
             self._begin_trial(free)
         return None
+
+    def _load_changed(self, target: int) -> None:
+        """Compare with what was measured beside this load only, and judge all numbers anew."""
+        self._last_target = target
+        self._recent.clear()
+        if self._lost_s <= LOST * self._total_s:
+            self._waits.clear()
 
     def restart(self) -> None:
         """Forget the recent times: what comes next is not to be compared with them."""
@@ -212,20 +212,20 @@ class ThreadController:
         target, mean_s = self._target(free), sum(self._recent) / len(self._recent)
         n_tried, is_asked = self._asked(target, mean_s), True
         if n_tried is None and self._explores:
-            n_tried, is_asked = self._curious(free, target, mean_s), False
+            n_tried, is_asked = self._curious(free, mean_s), False
         if n_tried is not None:
             self._trial = _Trial(n_tried, mean_s, is_asked)
             self.n_threads = n_tried
 
     def _asked(self, target: int, mean_s: float) -> int | None:
         """A number that load or time speak for."""
-        if target > self._n_settled and self._is_open(target, target):
+        if target > self._n_settled and self._is_open(target):
             return target
-        if target < self._n_settled and self._is_open(target, target):
+        if target < self._n_settled and self._is_open(target):
             return target if mean_s > self._expected_s(target) else None
         fewer = self._n_settled - 1
         is_slow = fewer and mean_s > MUCH_SLOWER * self._expected_s(fewer, default=mean_s)
-        return fewer if is_slow and self._is_open(fewer, target) else None
+        return fewer if is_slow and self._is_open(fewer) else None
 
     def _expected_s(self, n_threads: int, default: float = 0.0) -> float:
         """The time of a unit with fewer threads: as it was, or in proportion to them."""
@@ -234,7 +234,7 @@ class ThreadController:
         here = self._best_s.get(self._n_settled)
         return default if here is None else here * self._n_settled / n_threads
 
-    def _curious(self, free: float | None, target: int, mean_s: float) -> int | None:
+    def _curious(self, free: float | None, mean_s: float) -> int | None:
         """A number worth a look on a machine that is free, as far as the budget goes."""
         n = self._n_settled
         n_most = self._n_most if free is None else min(self._n_most, int(free + 0.5))
@@ -244,19 +244,19 @@ class ThreadController:
             loss_s = self._n_trial * mean_s * max(n / other - 1.0, 0.1)
             if self._explored_s + loss_s > EXPLORED * self._total_s:
                 continue
-            if self._is_open(other, target):
+            if self._is_open(other):
                 return other
         return None
 
-    def _is_open(self, n_threads: int, target: int) -> bool:
+    def _is_open(self, n_threads: int) -> bool:
         wait = self._waits.get(n_threads)
-        return wait is None or wait.target != target or self._clock() >= wait.until
+        return wait is None or self._clock() >= wait.until
 
-    def _judge(self, trial: _Trial, unit_s: float, n_units: float) -> Choice | None:
+    def _judge(self, trial: _Trial, unit_s: float) -> Choice | None:
         trial.n_done += 1
         trial.spent_s += unit_s
         if not trial.is_asked:
-            self._explored_s += max(unit_s - trial.base_s, 0.0) * n_units
+            self._explored_s += max(unit_s - trial.base_s, 0.0)
         allowed_s = QUICKER * trial.base_s * self._n_trial
         if trial.spent_s > allowed_s:
             self._lose(trial)
@@ -265,12 +265,10 @@ class ThreadController:
         return None
 
     def _lose(self, trial: _Trial) -> None:
-        target = self._target(self._free())
         before = self._waits.get(trial.n_threads)
-        seconds = FIRST_WAIT_S
-        if before is not None and before.target == target:
-            seconds = min(2 * before.seconds, LONGEST_WAIT_S)
-        self._waits[trial.n_threads] = _Wait(self._clock() + seconds, seconds, target)
+        seconds = FIRST_WAIT_S if before is None else min(2 * before.seconds, LONGEST_WAIT_S)
+        self._waits[trial.n_threads] = _Wait(self._clock() + seconds, seconds)
+        self._lost_s += max(trial.spent_s - trial.n_done * trial.base_s, 0.0)
         self._trial = None
         self.n_threads = self._n_settled
 
@@ -283,9 +281,6 @@ class ThreadController:
         self._n_settled = trial.n_threads
         self._recent.clear()
         self._recent.extend([unit_s] * trial.n_done)
-        if is_free:
-            self._best_s[trial.n_threads] = unit_s
-        self._waits.clear()
         self._trial = None
         reason = _reason(trial, before, free, self._n_free)
         return Choice(trial.n_threads, reason, trial.base_s / unit_s)
@@ -360,7 +355,7 @@ class Threads:
         """Take the time of a batch of a prompt; what changed for good, if anything."""
         if not self._follows[1] or n_tokens < LONG_BATCH:
             return None
-        choice = self._prefill.add(elapsed_s / n_tokens, n_tokens)
+        choice = self._prefill.add(elapsed_s / n_tokens)
         self._apply()
         return None if choice is None else self._tell(choice, None, self._prefill.n_threads)
 

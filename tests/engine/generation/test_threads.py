@@ -131,8 +131,44 @@ def test_a_load_that_does_not_slow_steps_changes_nothing() -> None:
     threads = controller(machine, 2)
     machine.run(threads, 1.0)
     machine.n_busy = 1
-    assert machine.run(threads, 5.0) == []
+    assert machine.run(threads, 60.0) == []
     assert set(machine.threads) == {2}
+
+
+def test_a_context_that_grows_is_no_sign_of_others() -> None:
+    machine = Machine(2, lambda _, n: (0.02 + 0.00003 * len(machine.threads)) / n, is_blind=True)
+    threads = ThreadController(2, 2, machine, explores=False, clock=lambda: machine.now)
+    machine.run(threads, 30.0)
+    assert machine.step_s(0, 2) > 3 * 0.01
+    assert set(machine.threads) == {2}
+
+
+def test_a_number_that_lost_is_tried_at_once_when_the_load_has_changed() -> None:
+    machine = two_cores(n_busy=2)
+    threads = controller(machine, 2)
+    machine.run(threads, 30.0)
+    machine.n_cores = 8  # what is told speaks for two threads, and is wrong
+    machine.run(threads, 30.0)
+    machine.n_cores = 2
+    machine.run(threads, 1.0)
+    machine.n_busy = 0
+    (choice,) = machine.run(threads, 0.5)
+    assert choice.n_threads == 2, "the wait of many seconds belonged to another load"
+
+
+def test_a_load_that_comes_and_goes_wrongly_costs_a_hundredth_and_waits() -> None:
+    machine = two_cores(n_busy=4)
+    threads = controller(machine, 2)
+    machine.run(threads, 3.0)
+    machine.threads.clear()
+    began = machine.now
+    for _ in range(200):
+        machine.n_cores = 8
+        machine.run(threads, 0.3)
+        machine.n_cores = 2
+        machine.run(threads, 0.3)
+    lost_s = machine.threads.count(2) * (TWO_CORES[4][2] - TWO_CORES[4][1])
+    assert lost_s <= 0.06 * (machine.now - began)
 
 
 @pytest.mark.parametrize("n_busy", [0, 1])
@@ -195,10 +231,20 @@ def test_many_cores_yield_as_many_as_others_take() -> None:
 
 
 def test_the_knee_of_a_machine_whose_memory_is_the_limit_is_found() -> None:
-    machine = Machine(16, lambda _, n: 0.01 * (1 + max(0, n - 6) / 6) if n > 6 else 0.06 / n)
+    def step_s(n_busy: int, n: int) -> float:
+        alone = 0.01 * (1 + max(0, n - 6) / 6) if n > 6 else 0.06 / n
+        return alone if n + n_busy <= 16 else 4 * alone
+
+    machine = Machine(16, step_s)
     threads = controller(machine, 16)
     machine.run(threads, 120.0)
     assert 5 <= threads.n_threads <= 7
+    knee, machine.n_busy = threads.n_threads, 14
+    machine.run(threads, 2.0)
+    assert threads.n_threads < knee
+    machine.n_busy = 0
+    machine.run(threads, 2.0)
+    assert threads.n_threads == knee, "a free machine has the number back that was best on it"
 
 
 def test_cores_beyond_the_physical_ones_are_tried_and_left_where_they_do_not_help() -> None:
@@ -293,7 +339,36 @@ def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
     threads.begin(is_held=True)
     assert threads.n_decode == 2
     drive(threads, machine, 40)
+    machine.n_busy = 0
+    for step_s in [0.019] * 10 + [0.011] * 100:
+        machine.now += step_s
+        assert threads.stepped(step_s) is None
     assert backend.threads == (2, 2)
+
+
+def test_a_prompt_on_a_free_machine_tries_nothing() -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores()
+    threads = threads_of(backend, machine)
+    machine.threads.append(2)
+    for _ in range(1000):
+        threads.read(LONG_BATCH, LONG_BATCH * 0.001)
+        assert backend.threads == (2, 2)
+
+
+def test_the_backend_is_set_only_where_a_number_changes() -> None:
+    class Counting(FakeBackend):
+        n_set = 0
+
+        def set_threads(self, decode: int, prefill: int) -> None:
+            self.n_set += 1
+            super().set_threads(decode, prefill)
+
+    backend, machine = Counting(n_threads=2), two_cores(n_busy=1)
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    drive(threads, machine, 100)
+    assert backend.threads == (1, 2)
+    assert backend.n_set == 1
 
 
 def test_prompts_have_a_number_of_their_own() -> None:
