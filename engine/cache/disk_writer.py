@@ -1,45 +1,15 @@
 """Moves kept states to disk and off it, beside everything else."""
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from engine.cache.catalog import Catalog, KeptNode, Payload, value
+from engine.cache.books import Books
+from engine.cache.catalog import KeptNode, Payload, value
 from engine.cache.eviction import worth
 from engine.cache.radix import StoredState
-from engine.cache.report import CacheSettings, Ledger
 from engine.errors import CacheStoreError, StateError
-
-
-class Background:
-    """Calls `step` again and again; it returns the seconds until the next call is due."""
-
-    def __init__(self, step: Callable[[], float]) -> None:
-        self._step = step
-        self._event = threading.Event()
-        self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="kvchat cache", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Let the next step begin at once."""
-        self._event.set()
-
-    def stop(self, timeout_s: float) -> bool:
-        """Begin no further step, and give whether the one that ran ended in time."""
-        self._is_stopped = True
-        self._event.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while not self._is_stopped:
-            self._event.clear()
-            wait_s = self._step()
-            if wait_s > 0:
-                self._event.wait(wait_s)
 
 
 class ColdTier(Protocol):
@@ -121,8 +91,6 @@ class ColdTier(Protocol):
 RETRY_S = 60.0
 """Time for which nothing is written once the disk refused something."""
 
-Split = Callable[[Payload, int], tuple[bytes, bytes]]
-
 
 class Disk:
     """The cold tier's side of the cache.
@@ -133,22 +101,13 @@ class Disk:
     def __init__(
         self,
         cold: ColdTier,
-        catalog: Catalog,
-        ledger: Ledger,
-        lock: threading.Lock,
-        settings: CacheSettings,
-        *,
-        split_state: Split,
-        now: Callable[[], float],
+        books: Books,
         monotonic: Callable[[], float],
     ) -> None:
         self._cold = cold
-        self._catalog = catalog
-        self._ledger = ledger
-        self._lock = lock
-        self._settings = settings
-        self._split_state = split_state
-        self._now = now
+        self._catalog, self._ledger, self._lock = books.catalog, books.ledger, books.lock
+        self._settings, self._split_state = books.settings, books.split_state
+        self._now = books.now
         self._monotonic = monotonic
         self._off_until = -math.inf
         self._is_in_trouble = False

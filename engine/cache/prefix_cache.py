@@ -4,7 +4,6 @@ After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), for states 
 memory and on disk.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,11 +11,12 @@ from dataclasses import dataclass
 
 import psutil
 
+from engine.cache.books import Books, Split
 from engine.cache.catalog import Catalog, Kept, KeptNode, Payload, adopt, value
-from engine.cache.disk_writer import ColdTier, Disk, Split
+from engine.cache.disk_writer import ColdTier, Disk
 from engine.cache.radix import TOKEN_BYTES, StoredState, pack
 from engine.cache.report import CacheSettings, Ledger
-from engine.cache.upkeep import Books, Upkeep
+from engine.cache.upkeep import Upkeep
 from engine.errors import CacheStoreError, StateError
 
 MAX_PREFETCHES = 4
@@ -112,34 +112,23 @@ class PrefixCache:
             available: bytes of main memory that are available.
             in_background: False starts no thread; `upkeep.work` is then the caller's to call.
         """
-        catalog, ledger = Catalog(namespace, can_slice=can_slice), Ledger(now)
-        lock = threading.Lock()
-        disk = None
-        if cold is not None and settings.cold_bytes > 0:
-            disk = Disk(
-                cold,
-                catalog,
-                ledger,
-                lock,
-                settings,
-                split_state=split_state,
-                now=now,
-                monotonic=monotonic,
-            )
-            _take_up(cold, catalog, ledger)
-        self._books = Books(
-            catalog,
-            ledger,
-            lock,
-            disk,
+        self._books = books = Books(
+            Catalog(namespace, can_slice=can_slice),
+            Ledger(now),
             settings,
             split_state=split_state,
             now=now,
             available=available,
         )
+        self._disk = None
+        if cold is not None and settings.cold_bytes > 0:
+            self._disk = Disk(cold, books, monotonic)
+            books.can_write = self._disk.can_write
+            _take_up(cold, books.catalog, books.ledger)
         self._wishes: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
         self.upkeep = Upkeep(
-            self._books,
+            books,
+            self._disk,
             prefetch_one=self._prefetch_one,
             monotonic=monotonic,
             in_background=in_background,
@@ -318,8 +307,8 @@ class PrefixCache:
             self._use(piece, piece.payload, is_guess=is_guess)
             return piece.payload
         assert piece.file is not None
-        assert self._books.disk is not None
-        payload = self._books.disk.read(piece.file, piece.start, piece.end)
+        assert self._disk is not None
+        payload = self._disk.read(piece.file, piece.start, piece.end)
         self._use(piece, payload, is_guess=is_guess)
         return payload
 
@@ -403,7 +392,7 @@ class PrefixCache:
 
     def _wants(self, n_new: int) -> bool:
         """Whether any tier takes states at all, and one of so many new tokens is worth it."""
-        takes_any = self._books.settings.warm_bytes > 0 or self._books.disk is not None
+        takes_any = self._books.settings.warm_bytes > 0 or self._disk is not None
         return takes_any and n_new >= max(self._books.settings.min_tokens, 1)
 
     def _uncut(self, nodes: Sequence[KeptNode], n_kept: int) -> KeptNode | None:

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.cache.books import Split
 from engine.cache.catalog import Catalog, KeptNode, Payload, adopt, value
-from engine.cache.disk_writer import Split
 from engine.cache.namespace import CacheTypes, Namespace, differ_in_types_only
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.radix import pack

@@ -1,92 +1,45 @@
-"""What keeps the cache in order: the books, what a user does by hand, work in the background."""
+"""What keeps the cache in order: what a user does by hand, and work in the background."""
 
-import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from engine.cache.catalog import Catalog, Kept, KeptNode, report, value
-from engine.cache.disk_writer import Background, Disk, Split
-from engine.cache.eviction import shrink
-from engine.cache.report import CacheReport, CacheSettings, Ledger
+from engine.cache.books import Books
+from engine.cache.catalog import Kept, KeptNode, report, value
+from engine.cache.disk_writer import Disk
+from engine.cache.report import CacheReport
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
-from engine.memory.units import MIB
 
-PENDING_BYTES = 256 * MIB
-"""Most bytes beyond the budget of the warm tier that wait to be written."""
 LOOK_S = 2.0
 """Time between two looks at memory, budgets and uses in the background."""
 
 
-class Books:
-    """What all parts of the cache share. One lock guards it all."""
+class Background:
+    """Calls `step` again and again; it returns the seconds until the next call is due."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        ledger: Ledger,
-        lock: threading.Lock,
-        disk: Disk | None,
-        settings: CacheSettings,
-        *,
-        split_state: Split,
-        now: Callable[[], float],
-        available: Callable[[], int],
-    ) -> None:
-        self.catalog = catalog
-        self.ledger = ledger
-        self.lock = lock
-        self.disk = disk
-        self.settings = settings
-        self.split_state = split_state
-        self.now = now
-        self.available = available
-        self.wake: Callable[[], None] = _rest
-        """Lets the background work begin at once."""
-        self._ceiling = math.inf
+    def __init__(self, step: Callable[[], float]) -> None:
+        self._step = step
+        self._event = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="kvchat cache", daemon=True)
+        self._thread.start()
 
-    def look_at_memory(self) -> None:
-        """Find how much the warm tier may hold now, and give up what is beyond."""
-        room = self.available() - self.settings.reserve_bytes
-        with self.lock:
-            was_short, self._ceiling = self._ceiling < self.settings.warm_bytes, math.inf
-            if room < 0:
-                self._ceiling = max(self.catalog.warm_bytes + room, 0)
-                if not was_short and self.catalog.warm_bytes > self._ceiling:
-                    self.ledger.note(
-                        f"Main memory is short: the warm tier gives back {-room / MIB:,.0f} MiB."
-                    )
-            self.shrink()
+    def wake(self) -> None:
+        """Let the next step begin at once."""
+        self._event.set()
 
-    def room(self) -> int:
-        """The bytes that the warm tier may hold, or that main memory still has, if less."""
-        spare = self.available() - self.settings.reserve_bytes
-        return min(self.settings.warm_bytes, max(spare, 0))
+    def stop(self, timeout_s: float) -> bool:
+        """Begin no further step, and give whether the one that ran ended in time."""
+        self._is_stopped = True
+        self._event.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
-    def shrink(self, *, spare: KeptNode | None = None) -> None:
-        """Up copies in main memory beyond what is allowed now; the lock is held.
-
-        The copy at `spare` goes last: it came just now.
-        """
-        writes = self.disk is not None and self.disk.can_write()
-        limit = int(min(self.settings.warm_bytes, self._ceiling))
-        pending = PENDING_BYTES if writes else 0
-        if spare is not None:
-            self.catalog.tree.lock(spare)
-            shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
-            self.catalog.tree.unlock(spare)
-        shrink(self.catalog, self.ledger, limit, self.now(), pending=pending)
-
-    def mark(self, nodes: Iterable[KeptNode], owner: str) -> None:
-        """Note that these are used now, and by whom; the lock is held."""
-        for node in nodes:
-            self.catalog.touch(node, self.now())
-            if owner:
-                value(node).owners |= {owner}
-
-    def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a line to the log."""
-        with self.lock:
-            self.ledger.note(text, is_problem=is_problem)
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._event.clear()
+            wait_s = self._step()
+            if wait_s > 0:
+                self._event.wait(wait_s)
 
 
 class Upkeep:
@@ -95,6 +48,7 @@ class Upkeep:
     def __init__(
         self,
         books: Books,
+        disk: Disk | None,
         *,
         prefetch_one: Callable[[], bool],
         monotonic: Callable[[], float],
@@ -104,11 +58,13 @@ class Upkeep:
 
         Args:
             books: what the parts of the cache share.
+            disk: the cold tier, if there is one.
             prefetch_one: brings one line from disk; gives whether any was wished for.
             monotonic: seconds that never step back.
             in_background: False starts no thread.
         """
         self._books = books
+        self._disk = disk
         self._prefetch_one = prefetch_one
         self._monotonic = monotonic
         self._look_at = monotonic()
@@ -175,8 +131,8 @@ class Upkeep:
         """
         with self._books.lock:
             file = value(self._node(key)).file
-        if file is not None and self._books.disk is not None:
-            self._books.disk.read(file, file.start, file.end)
+        if file is not None and self._disk is not None:
+            self._disk.read(file, file.start, file.end)
         self._books.note(f"State {key} is sound.")
 
     def forget(self, owner: str) -> None:
@@ -200,12 +156,12 @@ class Upkeep:
         Raises:
             CacheStoreError: the folder cannot be read.
         """
-        catalog, disk = self._books.catalog, self._books.disk
+        catalog = self._books.catalog
         with self._books.lock:
             for node in reversed(list(catalog.nodes())):
                 catalog.remove(node)
-        if disk is not None:
-            disk.spare_all()
+        if self._disk is not None:
+            self._disk.spare_all()
         self._clear_spare()
 
     def has_news(self) -> bool:
@@ -225,7 +181,7 @@ class Upkeep:
         """One piece of background work; the seconds until the next is due."""
         if self._monotonic() >= self._look_at:
             self._look()
-        disk = self._books.disk
+        disk = self._disk
         if self._prefetch_one():
             return 0.0
         if disk is not None and disk.write_one():
@@ -240,7 +196,7 @@ class Upkeep:
         """Write what is not on disk yet, and work no longer; gives up after `timeout_s`."""
         until = self._monotonic() + timeout_s
         is_stopped = self._background is None or self._background.stop(timeout_s)
-        disk = self._books.disk
+        disk = self._disk
         if is_stopped and disk is not None:
             disk.retry()
             while self._monotonic() < until and disk.write_one():
@@ -252,9 +208,9 @@ class Upkeep:
         """What is due now and then: budgets, the files of others, the times of use."""
         self._look_at = self._monotonic() + LOOK_S
         self._books.look_at_memory()
-        if self._books.disk is not None:
-            self._books.disk.trim()
-            self._books.disk.save_uses()
+        if self._disk is not None:
+            self._disk.trim()
+            self._disk.save_uses()
 
     def _node(self, key: str) -> KeptNode:
         node = self._books.catalog.find(key)
@@ -272,7 +228,7 @@ class Upkeep:
             if value(node).is_pinned:
                 held.update(catalog.tree.way(node) if catalog.can_slice else [node])
         nbytes = sum(value(node).nbytes for node in held)
-        budget = settings.warm_bytes if self._books.disk is None else settings.cold_bytes
+        budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
         if nbytes > budget:
             raise CacheBudgetError(
                 f"Pinned states would take {nbytes:,} bytes but the cache may have {budget:,}: "
@@ -280,15 +236,11 @@ class Upkeep:
             )
 
     def _save_pin(self, kept: Kept) -> None:
-        if self._books.disk is not None and kept.is_exact:
-            self._books.disk.pin(kept.key, is_pinned=kept.is_pinned)
+        if self._disk is not None and kept.is_exact:
+            self._disk.pin(kept.key, is_pinned=kept.is_pinned)
 
     def _clear_spare(self) -> None:
-        if self._books.disk is not None:
+        if self._disk is not None:
             # A full disk refuses what is written, not what is deleted.
-            self._books.disk.retry()
-            self._books.disk.clear_spare()
-
-
-def _rest() -> None:
-    """Wake nobody: there is no background."""
+            self._disk.retry()
+            self._disk.clear_spare()
