@@ -1,6 +1,7 @@
 """Configuration to session or laboratory: the one module that names concrete classes."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +35,14 @@ from engine.quality.records import (
     check_same_subject,
 )
 from engine.quality.row_store import RowStore
-from engine.quality.texts import Document, Text, clean_name, digest_of, documents_of
+from engine.quality.texts import (
+    LEAST_OF_A_TEXT,
+    Document,
+    Text,
+    clean_name,
+    digest_of,
+    documents_of,
+)
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
 from engine.speculation.predictors.guard import DisabledPredictor
@@ -193,7 +201,7 @@ class LaboratoryRequest:
 
 
 def open_laboratory(request: LaboratoryRequest) -> Laboratory:
-    """A measurement that is ready to run; closing its opener frees the model.
+    """A measurement that is ready to run; closing it frees the model.
 
     Raises:
         ModelFileError: the model's file cannot be read.
@@ -239,7 +247,25 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
             return str(error)
         return None
 
-    return Laboratory(opener, plan, documents, report, refusal, store)
+    notes = tuple(_laboratory_notes(request, model, documents, n_most))
+    return Laboratory(opener, plan, documents, report, refusal, store, notes)
+
+
+def _laboratory_notes(
+    request: LaboratoryRequest, model: Model, documents: tuple[Document, ...], n_most: int
+) -> Iterator[str]:
+    n_tokens = sum(len(each.tokens) for each in documents if not each.answers)
+    if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
+        yield (
+            f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "
+            "takes all"
+        )
+    if n_most > model.architecture.n_ctx_train:
+        yield (
+            f"texts of up to {n_most:,} tokens are longer than the "
+            f"{model.architecture.n_ctx_train:,} that the model was trained on: it reads their "
+            "ends badly with any cache"
+        )
 
 
 def _subject(

@@ -120,6 +120,7 @@ class Laboratory:
     report: Report
     refusal: Callable[[CacheKind], str | None] = lambda _: None
     store: RowStore = field(default_factory=lambda: RowStore(None, ""))
+    notes: tuple[str, ...] = ()
     _refused: set[CacheKind] = field(default_factory=set)
     _costs: dict[tuple[Role, CacheKind], Cost] = field(default_factory=dict)
     _live: list[Backend] = field(default_factory=list)
@@ -134,6 +135,10 @@ class Laboratory:
         for backend in tuple(self._live):
             backend.abort()
 
+    def close(self) -> None:
+        """Free the model."""
+        self.opener.close()
+
     def run(self) -> Iterator[LaboratoryEvent]:
         """Measure; `Finished` comes last, whether it was stopped or not.
 
@@ -141,6 +146,7 @@ class Laboratory:
             QualityError: the reference cannot be measured.
             EngineError: the backend failed.
         """
+        yield from map(Note, self.notes)
         for each in self.report.measurements:
             if each.cost is not None:
                 self._costs[each.role, each.kind] = each.cost
@@ -200,8 +206,7 @@ class Laboratory:
 
     def _open_group(self, waiting: Sequence[CacheKind]) -> tuple[list[_Opened], list[Note]]:
         """The reference, the control where it is not done, and as many kinds as memory holds."""
-        free = psutil.virtual_memory().available
-        budget = self.plan.memory_bytes or round(MEMORY_SHARE * free)
+        budget = self._budget()
         reference = self.plan.reference
         opened: list[_Opened] = []
         notes: list[Note] = []
@@ -324,14 +329,31 @@ class Laboratory:
             for kind in dict.fromkeys(kinds)
             if kind not in self._refused and self._cost_of(kind) is None
         ]
+        while missing:
+            yield Progress("speeds", self._n_done, self._n_total())
+            n_timed = self._time_group(missing)
+            missing = missing[n_timed:]
+            yield ReportChanged(self._summary(n_draws=0))
+
+    def _time_group(self, kinds: Sequence[CacheKind]) -> int:
+        """Time as many kinds side by side as memory holds, at least one; how many these were."""
+        n_ctx = self.report.subject.n_ctx
         tokens = max((each.tokens for each in self.documents), key=len)
-        yield Progress("speeds", self._n_done, self._n_total())
+        budget, used = self._budget(), 0
         opened: list[tuple[CacheKind, OpenedKind]] = []
         try:
-            for kind in missing:
-                found = self.opener.open(kind, shape_of(n_ctx))
+            for kind in kinds:
+                if opened and used >= budget:
+                    break
+                try:
+                    found = self.opener.open(kind, shape_of(n_ctx))
+                except ModelLoadError:
+                    if not opened:
+                        raise
+                    break  # memory may have run out: it comes first in the next group
                 self._live.append(found.backend)
                 opened.append((kind, found))
+                used += found.backend.kv_bytes + found.compute_bytes
             for done in timed(opened, tokens, n_ctx):
                 if self._is_stopped:
                     raise DecodeAborted("stopped")
@@ -339,7 +361,12 @@ class Laboratory:
                     self._keep_cost(*done)
         finally:
             self._close([each.backend for _, each in opened])
-        yield ReportChanged(self._summary(n_draws=0))
+        return len(opened)
+
+    def _budget(self) -> int:
+        """Bytes that contexts may take."""
+        free = psutil.virtual_memory().available
+        return self.plan.memory_bytes or round(MEMORY_SHARE * free)
 
     def _cost_of(self, kind: CacheKind) -> Cost | None:
         roles: tuple[Role, ...] = ("candidate", "reference")

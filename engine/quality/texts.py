@@ -16,6 +16,8 @@ TEXT_BYTES = 1 << 26
 """Most bytes of one text: some 16 million tokens, which take days."""
 LEAST_OF_A_TEXT = 32
 """Tokens below which the end of a text, or a text, is left out."""
+LETTERS_OF_A_TOKEN = 64
+"""No tokens but blanks and rules are longer: what lies behind is not read where tokens are few."""
 BINARY_BYTES = 8192
 """Of a file's start, in which a zero byte tells that it is no text."""
 CODE_ENDINGS = frozenset(
@@ -125,7 +127,8 @@ def documents_of(
     found: list[Document] = []
     n_left = n_most
     for text in texts:
-        tokens = vocabulary.tokenize(text.text, add_special=False, parse_special=False)
+        start = text.text if n_left is None else text.text[: n_left * LETTERS_OF_A_TOKEN]
+        tokens = vocabulary.tokenize(start, add_special=False, parse_special=False)
         for document in _cut(text, tokens[:n_left], vocabulary, n_ctx):
             found.append(document)
             if n_left is not None:

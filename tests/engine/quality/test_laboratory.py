@@ -155,8 +155,12 @@ def test_rows_that_cannot_be_kept_are_told_once_and_nothing_is_lost(tmp_path: Pa
     assert last.is_complete
 
 
-def test_speeds_and_bytes_are_those_of_each_kind() -> None:
-    report = finished(laboratory(Q8, takes_times=True)).report
+@pytest.mark.parametrize("memory_bytes", [None, 1])
+def test_speeds_and_bytes_are_those_of_each_kind(memory_bytes: int | None) -> None:
+    opener = FakeOpener()
+    one = laboratory(Q8, Q4, opener=opener, takes_times=True, memory_bytes=memory_bytes)
+    report = finished(one).report
+    assert opener.n_open == 0
     costs = [row.cost for row in report.measurements]
     assert all(cost is not None and cost.kv_bytes == 64 * 600 for cost in costs)
     assert all(cost is not None and cost.compute_bytes == 1000 for cost in costs)

@@ -1,0 +1,71 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Configuration
+from engine.errors import ModelFileError, WorkerError
+from engine.load import LaboratoryRequest
+from engine.process import laboratory
+from engine.process.laboratory import LaboratoryProcess
+from engine.quality.laboratory import Finished, Plan
+from engine.quality.records import CacheKind, QualityError
+from engine.quality.texts import Text
+from tests.engine.quality.fake_opener import Q8
+
+TEXT = Text("t", "chat", "A short text about nothing in particular. " * 8)
+
+
+def request(model: Path, **more: object) -> LaboratoryRequest:
+    configuration = Configuration(model, 512, n_threads=1)
+    plan = Plan((Q8,), takes_times=False)
+    return LaboratoryRequest(configuration, plan, (TEXT,), **more)  # type: ignore[arg-type]
+
+
+def test_an_error_comes_out_as_what_it_is(tmp_path: Path) -> None:
+    process = LaboratoryProcess(request(tmp_path / "no.gguf"), tmp_path / "log")
+    with process, pytest.raises(ModelFileError, match=r"no\.gguf"):
+        next(process)
+
+
+def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dies = "import os, sys, time; os.read(int(sys.argv[1]), 1); os.abort()"
+    monkeypatch.setattr(laboratory, "LABORATORY_COMMAND", (sys.executable, "-c", dies))
+    with (
+        LaboratoryProcess(request(tmp_path / "m.gguf"), tmp_path / "log") as process,
+        pytest.raises(WorkerError, match="measurement stopped"),
+    ):
+        next(process)
+    assert list(process) == []
+
+
+def test_a_real_model_is_measured_with_the_same_events(starter_path: Path, tmp_path: Path) -> None:
+    with LaboratoryProcess(request(starter_path), tmp_path / "log") as process:
+        *_, last = process
+    assert isinstance(last, Finished)
+    assert last.is_complete
+    found = last.report.find(Q8)
+    assert found is not None
+    assert 0 < found.scores.kl_mean.value < 0.05
+    assert last.report.reference is not None
+    assert last.report.reference.scores.n_tokens == found.scores.n_tokens
+
+
+def test_a_context_that_is_too_small_is_refused(starter_path: Path, tmp_path: Path) -> None:
+    process = LaboratoryProcess(request(starter_path, n_ctx=20), tmp_path / "log")
+    with process, pytest.raises(QualityError, match="64 are the fewest"):
+        list(process)
+
+
+def test_values_without_flash_attention_are_left_out_with_the_reason(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    configuration = Configuration(starter_path, 512, n_threads=1, flash_attention="off")
+    plan = Plan((Q8, CacheKind("q8_0", "f16")), takes_times=False)
+    asked = LaboratoryRequest(configuration, plan, (TEXT,))
+    with LaboratoryProcess(asked, tmp_path / "log") as process:
+        events = list(process)
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert any("needs flash attention" in getattr(event, "text", "") for event in events)
+    assert [row.kind for row in last.report.candidates] == [CacheKind("q8_0", "f16")]
