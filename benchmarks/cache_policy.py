@@ -48,7 +48,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "settings and styles": ("presets/*.toml", "themes/*.toml", "pyproject.toml", "app/styles/*"),
 }
 """Eight texts of different sorts: two that travel with kvchat, and six of its checkout."""
-KINDS = ("q8_0", "q8_0/q5_1", "q5_1", "q4_0")
+KINDS = ("q8_0", "q5_1", "q4_0")
 BUDGETS = (1.0, 0.6, 0.5, 0.4, 0.3)
 """Shares of the f16 cache."""
 N_CTX = 2048
@@ -119,8 +119,9 @@ def broken_on(report: Report, pair: Pair, gates: Gates) -> tuple[str, ...]:
     if found is None or is_whole(pair):
         return ()
     limits = replace(gates, headroom=1.0)
-    values = _plain(found)
-    return tuple(e.gate for e in readings(values, report.reference, limits) if not e.is_kept)
+    control = None if report.control is None else _plain(report.control)
+    held = readings(_plain(found), limits, reference=report.reference, control=control)
+    return tuple(each.gate for each in held if not each.is_kept)
 
 
 def outcomes(reports: Sequence[Report], gates: Gates, *, guesses: bool = False) -> list[Outcome]:
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--tokens", type=int, default=8200, help="tokens of each text")
-    parser.add_argument("--texts", type=int, default=len(TEXTS), help="how many of the texts")
+    parser.add_argument("--texts", type=int, default=LEAST_TEXTS, help="how many of the eight")
     parser.add_argument("--keep", type=Path, help="folder for the reports")
     parser.add_argument("--from", dest="kept", type=Path, help="folder of kept reports")
     for each in fields(Gates):

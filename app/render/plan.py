@@ -88,7 +88,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL as measured · guess · ? unknown"
+QUALITY_LEGEND = "on text: mean KL · guess · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 

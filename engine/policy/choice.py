@@ -212,7 +212,7 @@ def _measured(report: Report) -> dict[Pair, Measurement]:
 def _judge(pair: Pair, found: Measurement, report: Report, gates: Gates) -> Candidate:
     if found.role == "reference":
         return Candidate(pair, measured=found)
-    read = readings(found, report.reference, gates)
+    read = readings(found, gates, reference=report.reference, control=report.control)
     objections = tuple(each.text for each in read if not each.is_kept)
     if not found.is_complete:
         objections = ("it was not measured to the end", *objections)

@@ -1,5 +1,6 @@
 """The choice of a cache kind: what holds for any figures, and the reasons in words."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from engine.errors import PresetError
 from engine.policy.choice import Basis, BudgetError, Choice, Wish, choose, is_coarser, token_seconds
 from engine.policy.gates import Gates
 from engine.policy.pairs import Pair, bits_of
-from engine.quality.records import CacheKind, Report
+from engine.quality.records import CacheKind, Figure, Measurement, Report
 from tests.engine.policy.reports import Q4, Q8, WHOLE, cost, measured, report
 
 PAIRS: tuple[Pair, ...] = (
@@ -72,13 +73,18 @@ def test_no_figure_of_a_choice_is_beyond_its_gate(
     choice = chosen(found, gates, budget)
     if choice is None or choice.pair == WHOLE:
         return
-    figures = choice.taken.measured
+    figures, noise = choice.taken.measured, found.control
     assert figures is not None
-    assert figures.scores.nll_delta.value <= gates.max_nll_delta
-    assert figures.scores.kl_mean.value <= gates.max_mean_kl
-    assert figures.scores.kl_p999.value <= gates.max_p999_kl
-    assert figures.scores.same_top.value >= gates.min_same_top
-    assert figures.by_position[-1].scores.kl_mean.value <= gates.max_long_kl
+    assert noise is not None
+
+    def loss(figure: Callable[[Measurement], Figure]) -> float:
+        return figure(figures).value - figure(noise).value
+
+    assert loss(lambda row: row.scores.nll_delta) <= gates.max_nll_delta
+    assert loss(lambda row: row.scores.kl_mean) <= gates.max_mean_kl
+    assert loss(lambda row: row.scores.kl_p999) <= gates.max_p999_kl
+    assert -loss(lambda row: row.scores.same_top) <= 1 - gates.min_same_top + 1e-12
+    assert loss(lambda row: row.by_position[-1].scores.kl_mean) <= gates.max_long_kl
 
 
 @given(reports, all_gates, all_gates, budgets)
@@ -119,7 +125,7 @@ def test_the_quickest_that_passes_is_chosen() -> None:
     assert "quickest" in choice.reason
     [failed] = choice.rejected
     assert failed.pair == Q4
-    assert any("mean KL 0.2400 nats" in each for each in failed.objections)
+    assert any("mean KL 0.2399 nats, allowed" in each for each in failed.objections)
 
 
 def test_among_equal_rates_the_smallest_is_chosen_and_rates_of_another_step_are_not_equal() -> None:

@@ -14,7 +14,7 @@ GOOD = measured(Q8, 0.001)
 
 
 def failing(found: Measurement, gates: Gates = GATES) -> set[str]:
-    return {each.gate for each in readings(found, WHOLE_ROW, gates) if not each.is_kept}
+    return {each.gate for each in readings(found, gates, reference=WHOLE_ROW) if not each.is_kept}
 
 
 def with_scores(**figures: object) -> Measurement:
@@ -23,10 +23,10 @@ def with_scores(**figures: object) -> Measurement:
 
 def test_good_figures_keep_every_gate_and_use_a_part_of_their_room() -> None:
     assert failing(GOOD) == set()
-    assert {each.gate for each in readings(GOOD, WHOLE_ROW, GATES)} == {
+    assert {each.gate for each in readings(GOOD, GATES, reference=WHOLE_ROW)} == {
         name for name in Gates.__dataclass_fields__ if name != "headroom"
     }
-    assert 0 < strain_of(readings(GOOD, WHOLE_ROW, GATES)) < 0.2
+    assert 0 < strain_of(readings(GOOD, GATES, reference=WHOLE_ROW)) < 0.2
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,37 @@ def test_a_short_text_is_held_against_the_gate_of_long_ones_with_its_farthest_ra
 def test_questions_that_the_reference_cannot_answer_say_nothing() -> None:
     blind = replace(WHOLE_ROW, needle=(Answers("50 %", 4, 10),))
     lost = replace(GOOD, needle=(Answers("50 %", 0, 10),))
-    assert not [e for e in readings(lost, blind, GATES) if e.gate == "max_needle_loss"]
+    assert not [e for e in readings(lost, GATES, reference=blind) if e.gate == "max_needle_loss"]
 
 
 def test_a_gate_without_room_allows_no_loss_at_all() -> None:
     tight = replace(GATES, max_mean_kl=0.0)
     assert failing(GOOD, tight) == {"max_mean_kl"}
-    assert strain_of(readings(GOOD, WHOLE_ROW, tight)) == float("inf")
+    assert strain_of(readings(GOOD, tight, reference=WHOLE_ROW)) == float("inf")
     assert failing(with_scores(kl_mean=Figure(0.0)), tight) == {"max_mean_kl"}  # its parts lose
+
+
+def test_what_the_control_loses_of_the_same_text_is_taken_off() -> None:
+    noisy = replace(GOOD, scores=scores(0.04), by_text=(), by_position=())
+    control = replace(WHOLE_ROW, role="control", scores=scores(0.035), by_text=(), by_position=())
+
+    def gates_failed(control: Measurement | None) -> set[str]:
+        held = readings(noisy, GATES, reference=WHOLE_ROW, control=control)
+        return {each.gate for each in held if not each.is_kept}
+
+    assert gates_failed(None) >= {"max_mean_kl", "min_same_top", "max_perplexity_ratio"}
+    assert gates_failed(control) == set()
+    lucky = replace(control, scores=replace(control.scores, nll_delta=Figure(-1.0)))
+    held = readings(GOOD, GATES, control=lucky)
+    assert next(e for e in held if e.gate == "max_nll_delta").is_kept
+
+
+def test_the_control_of_each_part_is_taken_off_that_part() -> None:
+    parts = (Part("chat", scores(0.0)), Part("tools", scores(0.03)))
+    noise = (Part("tools", scores(0.025)), Part("chat", scores(0.0)))
+    control = replace(WHOLE_ROW, role="control", by_text=noise)
+    found = replace(GOOD, by_text=parts)
+    four = {"max_mean_kl", "min_same_top", "max_perplexity_ratio", "max_p999_kl"}
+    assert failing(found) == four
+    held = readings(found, GATES, reference=WHOLE_ROW, control=control)
+    assert all(each.is_kept for each in held)
