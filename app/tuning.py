@@ -24,7 +24,7 @@ from engine.memory.units import MIB
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import list_presets, save_preset
+from engine.presets.library import list_presets, made_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
 from engine.process.watchdog import BuildMemory
 from engine.speculation.cost_profile import profile_key
@@ -85,15 +85,19 @@ class Tuning:
     """One run; `run` tells how far it is, and `result` what came of it.
 
     Raises:
-        EngineError: there is no such model or preset, it cannot be read, or does not fit.
+        EngineError: there is no such model or preset, it cannot be read, or does not fit; or the
+            name to write is none, or that of a preset that this command did not write.
     """
 
     def __init__(self, request: TuneRequest, settings: Settings) -> None:
         self._request = request
-        self._settings = settings
-        self._opened = _opened(request.model, settings)
-        self._configuration = self._opened.configuration
+        self._configuration = _opened(request.model, settings).configuration
         self._path = self._configuration.model_path
+        folders = paths.model_folders(settings.models.folders)
+        self._rules = choose_model(request.model, folders).rules
+        start = request.model.preset
+        self._name = request.preset or default_name(Path(start) if start else self._path)
+        _check_name(self._name)
         self._model = read_model(self._path)
         self._devices = usable_devices()
         self._record_path = _path_of(self._configuration, ".json")
@@ -200,41 +204,26 @@ class Tuning:
             return None, None
 
     def _preset(self, outcome: Outcome, speculation: SpeculationSettings) -> Preset:
-        """The rules of now with what was found.
-
-        Raises:
-            PresetError: there is one of that name that this command did not write.
-        """
-        start = self._request.model.preset
-        name = self._request.preset or default_name(Path(start) if start else self._path)
+        """The rules of now with what was found."""
         gain = outcome.total
         faster = "" if gain is None else f": a turn {gain.median:.2f} times as fast"
         date = datetime.now().astimezone().date().isoformat()
-        rules = choose_model(
-            self._request.model, paths.model_folders(self._settings.models.folders)
-        ).rules
-        sampling = SamplingRules(**asdict(self._configuration.sampling))
-        base = rules or Preset(name="new", sampling=sampling)
+        now, draft = self._configuration, self._configuration.draft
+        base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
         changes = dict(outcome.changes)
         if changes.get("n_gpu_layers") == -1:
             changes["n_gpu_layers"] = "all"
-        made = Preset.model_validate(
+        return made_preset(
             {
                 **base.model_dump(exclude_defaults=True),
-                "name": name,
+                **({} if draft is None else {"draft": {"model": str(draft.model_path)}}),
+                "name": self._name,
                 "model": str(self._path),
                 "description": f"{MARK} on {date}{faster}",
                 "speculation": asdict(speculation),
                 **changes,
             }
         )
-        for entry in list_presets(paths.presets_dir()):
-            if entry.name.lower() == name.lower() and not entry.description.startswith(MARK):
-                raise PresetError(
-                    f"there is a preset {name!r} already that was not made by this command: name "
-                    "another with --write"
-                )
-        return made
 
     def _keep_speed(self, outcome: Outcome, preset: str | None) -> None:
         tps = outcome.chosen_tps
@@ -251,6 +240,21 @@ class Tuning:
                 measured=datetime.now().astimezone().date().isoformat(),
             ),
         )
+
+
+def _check_name(name: str) -> None:
+    """Make sure that a preset can be written by that name, before anything is measured.
+
+    Raises:
+        PresetError: it is no name, or that of a preset that this command did not write.
+    """
+    made_preset({"name": name})
+    for entry in list_presets(paths.presets_dir()):
+        if entry.name.lower() == name.lower() and not entry.description.startswith(MARK):
+            raise PresetError(
+                f"there is a preset {name!r} already that was not made by this command: name "
+                "another with --write"
+            )
 
 
 def _path_of(configuration: Configuration, ending: str) -> Path:

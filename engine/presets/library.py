@@ -1,6 +1,7 @@
 """The presets that come with kvchat, and those of the user in a folder."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
             "type_k": draft.type_k,
             "type_v": draft.type_v,
         }
-    return _validated(data)
+    return made_preset(data)
 
 
 def _layers(n_layers: int) -> int | str:
@@ -159,10 +160,15 @@ def _layers(n_layers: int) -> int | str:
 
 
 def _named(preset: Preset, name: str) -> Preset:
-    return _validated({**preset.model_dump(exclude_defaults=True), "name": name})
+    return made_preset({**preset.model_dump(exclude_defaults=True), "name": name})
 
 
-def _validated(data: dict[str, object]) -> Preset:
+def made_preset(data: Mapping[str, object]) -> Preset:
+    """A preset of these keys.
+
+    Raises:
+        PresetError: they make none; every fault is named.
+    """
     from pydantic import ValidationError
 
     try:

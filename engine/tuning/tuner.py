@@ -136,7 +136,7 @@ class Tuner:
                 "the time did not suffice for one block of every workload: give more with "
                 "--minutes, or tune a smaller model"
             )
-        measured = self._final or self._noise
+        measured = self._final if self._taken else self._noise
         start = _speeds(measured, (0, 3))
         return Outcome(
             start=self._start,

@@ -170,12 +170,29 @@ def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     paths.presets_dir().mkdir(parents=True)
     mine = paths.presets_dir() / "tuned-tiny.toml"
     mine.write_text('name = "tuned tiny"\n# mine\n')
-    code, out, _ = tune(Bench(quick_without_flash), "tiny")
-    assert code == 0
-    assert "name another with --write" in out
+    bench = Bench(quick_without_flash)
+    code, _, err = tune(bench, "tiny")
+    assert (code, bench.n_runs) == (1, 0)  # before anything is measured
+    assert "name another with --write" in err
     assert "# mine" in mine.read_text()
-    _, out, _ = tune(Bench(quick_without_flash), "tiny", "--write", "other")
+    tune(bench, "tiny", "--write", "other")
     assert find_preset("other", paths.presets_dir()).flash_attention == "off"
+
+
+def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> None:
+    bench = Bench(quick_without_flash)
+    code, _, err = tune(bench, "tiny", "--write", "../../evil")
+    assert (code, bench.n_runs) == (1, 0)
+    assert "name" in err
+
+
+def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: Tune) -> None:
+    draft = drafting_model(model.with_name("draft.gguf"), 3)
+    code, _, _ = tune(Bench(quick_without_flash), "tiny", "--draft", "draft")
+    assert code == 0
+    preset = find_preset("tuned tiny", paths.presets_dir())
+    assert preset.draft is not None
+    assert preset.draft.model == str(draft)
 
 
 def test_no_room_to_write_loses_no_measurement(tune: Tune) -> None:

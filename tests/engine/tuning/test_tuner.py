@@ -153,12 +153,13 @@ def test_where_the_settings_of_now_fail_it_says_so() -> None:
         tuned(FakeMachine(failing={"broken": lambda now: True}))
 
 
-@pytest.mark.parametrize("minutes", [0.7, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("minutes", [0.7, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 3.0, 10.0])
 def test_the_time_is_kept(minutes: float) -> None:
     machine = FakeMachine(quick_without_flash)
     outcome = tuned(machine, minutes=minutes)
     assert machine.now_s <= 60 * minutes + LEAST_WAIT_S
     assert outcome.spent_s == machine.now_s
+    assert set(outcome.start_tps) == set(outcome.chosen_tps) == {"near", "prompt", "deep"}
 
 
 def test_no_time_at_all_is_told() -> None:
