@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,13 @@ from app.config import Settings
 from app.opening import ModelRequest, open_model
 from app.startup import Services
 from app.tuning import default_name
+from engine.configuration import Configuration
 from engine.errors import WorkerError
+from engine.memory.hardware import Device
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
+from engine.tuning.tuner import Tuner
 from tests.drafting_models import drafting_model
 from tests.engine.tuning.fake_machine import FakeMachine, as_ever
 from tests.engine.tuning.test_tuner import quick_without_flash
@@ -177,6 +181,45 @@ def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     assert "# mine" in mine.read_text()
     tune(bench, "tiny", "--write", "other")
     assert find_preset("other", paths.presets_dir()).flash_attention == "off"
+
+
+def test_all_layers_on_a_gpu_are_a_word_of_the_preset(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths.presets_dir().mkdir(parents=True)
+    (paths.presets_dir() / "cpu.toml").write_text(
+        'name = "cpu"\nmodel = "tiny"\nn_gpu_layers = 0\n'
+    )
+    devices = Device("GPU 0", "gpu", 8 << 30, 8 << 30), Device("CPU", "cpu", 8 << 30, 8 << 30)
+    monkeypatch.setattr("app.tuning.usable_devices", lambda: devices)
+
+    def offloaded(configuration: Configuration, workload: str) -> float:
+        return 1.0 if configuration.n_gpu_layers == 0 else 4.0 + (configuration.n_gpu_layers < 0)
+
+    code, out, _ = tune(Bench(offloaded), "--preset", "cpu")
+    assert code == 0
+    assert "layers on the GPU" in out
+    assert find_preset("tuned cpu", paths.presets_dir()).n_gpu_layers == "all"
+
+
+def test_drafts_have_a_quarter_of_the_time(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+
+    class Counted(Tuner):
+        def __init__(self, *arguments: Any, budget_s: float, **others: Any) -> None:
+            shares.append(budget_s)
+            super().__init__(*arguments, budget_s=budget_s, **others)
+
+    class Drafts(NoDrafts):
+        def __init__(self, *arguments: object) -> None:
+            shares.append(arguments[2])  # type: ignore[arg-type]  # seconds
+            super().__init__()
+
+    monkeypatch.setattr("app.tuning.Tuner", Counted)
+    tune(Bench(), "tiny", "--minutes", "4")
+    monkeypatch.setattr("app.tuning.ShortBenchmark", Drafts)
+    tune(Bench(), "tiny", "--minutes", "4", "--again")
+    assert shares == [180.0, 180.0, 60.0]
 
 
 def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> None:

@@ -41,6 +41,8 @@ class FakeMachine:
     seed: int = 1
     now_s: float = 0.0
     n_runs: int = 0
+    n_deep_reads: int = 0
+    """How often an engine had to read a long chat."""
     is_interrupted_at: int | None = None
     loaded: list[Variant] = field(default_factory=list)
     held: dict[Variant, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class FakeMachine:
         self.now_s += took * workload.n_tokens
         if self.held.get(variant) != workload.name:
             self.now_s += SECONDS["prompt"] * workload.n_held
+            self.n_deep_reads += workload.name == "deep"
         self.held[variant] = workload.name
         if self.now_s - began_s > within_s:
             raise OutOfTimeError("it did not finish")

@@ -1,5 +1,6 @@
 """What is taken, what is not, and what becomes of failures, interruptions and too little time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from engine.configuration import Configuration
 from engine.tuning.gain import agree
 from engine.tuning.record import TuningRecord
-from engine.tuning.trials import Scope
+from engine.tuning.timer import VariantFailedError
+from engine.tuning.trials import Scope, Variant, Workload
 from engine.tuning.tuner import LEAST_WAIT_S, TuningError
 from tests.engine.tuning.fake_machine import (
     CPU,
@@ -117,6 +119,65 @@ def test_what_gains_alone_and_not_together_is_not_taken() -> None:
     assert outcome.changes == {}
     assert "together" in told(outcome, "weights", "read into memory").reason
     assert outcome.compared[-1].verdict == "within noise"
+    assert (outcome.chosen, outcome.total) == (START, None)
+
+
+class FailingMachine(FakeMachine):
+    """A machine on which some runs fail, by engine, workload and number."""
+
+    fails: Callable[[Variant, Workload, int], bool]
+
+    def seconds(self, variant: Variant, workload: Workload, *, within_s: float) -> float:
+        if self.fails(variant, workload, self.n_runs):
+            self.n_runs += 1
+            raise VariantFailedError(variant, "out of memory")
+        return super().seconds(variant, workload, within_s=within_s)
+
+
+def test_where_the_last_comparison_fails_nothing_is_taken_and_the_speeds_are_known() -> None:
+    machine = FailingMachine(quick_without_flash)
+    machine.fails = lambda variant, work, _: (
+        variant.replica == 2
+        and variant.configuration.flash_attention == "off"
+        and work.name == "deep"
+    )
+    outcome = tuned(machine)
+    assert outcome.compared[-1].verdict == "failed"
+    assert outcome.changes == {}
+    assert set(outcome.start_tps) == {"near", "prompt", "deep"}
+
+
+def test_settings_that_fail_once_are_tried_again_and_twice_end_the_run() -> None:
+    def is_of_now(variant: Variant) -> bool:
+        now = variant.configuration
+        return (now.flash_attention, now.n_threads, now.n_threads_batch) == ("auto", 4, 4)
+
+    failed: list[int] = []
+
+    def once(variant: Variant, work: Workload, n_runs: int) -> bool:
+        if n_runs < 90 or failed or not is_of_now(variant):
+            return False
+        failed.append(n_runs)
+        return True
+
+    machine = FailingMachine(quick_without_flash)
+    machine.fails = once
+    outcome = tuned(machine)
+    assert failed
+    assert outcome.changes == {"flash_attention": "off"}
+    assert not [each for each in outcome.compared if each.verdict == "failed"]
+    broken = FailingMachine(quick_without_flash)
+    broken.fails = lambda variant, work, n_runs: n_runs >= 90 and is_of_now(variant)
+    with pytest.raises(TuningError, match="ran before fail now: out of memory"):
+        tuned(broken)
+
+
+def test_a_long_chat_is_read_once_for_two_rounds() -> None:
+    machine = FakeMachine()
+    for step in made_tuner(machine).run():
+        if step.setting != "noise":
+            break
+    assert machine.n_deep_reads == 2 * 2
 
 
 def test_a_gain_of_writing_that_reading_pays_for_is_not_taken() -> None:
@@ -175,10 +236,12 @@ def test_what_was_interrupted_goes_on_where_it_was(n_runs: int) -> None:
     first = FakeMachine(quick_without_flash, noise=0.0, is_interrupted_at=n_runs)
     with pytest.raises(KeyboardInterrupt):
         tuned(first, record=record)
-    second = FakeMachine(quick_without_flash, noise=0.0)
+    second, record_s = FakeMachine(quick_without_flash, noise=0.0), record.spent_s
+    assert record_s > 0.5 * first.now_s
     outcome = tuned(second, record=record)
     assert outcome.changes == expected.changes
     assert outcome.compared == expected.compared
+    assert outcome.spent_s >= second.now_s + record_s
     assert (n_runs - 1) + second.n_runs - whole.n_runs in range(4)  # of the block that was lost
 
 
