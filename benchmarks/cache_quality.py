@@ -134,7 +134,10 @@ def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) ->
     print(f"file of logits: {nbytes / MIB:.0f} MiB; peak of a process: the tool's ", end="")
     print(f"{theirs / MIB:.0f} MiB, kvchat's {ours / MIB:.0f} MiB")
     print(f"kvchat beyond the model's file: {beyond / MIB:.0f} MiB, {beyond / nbytes:.3f} of the ")
-    print(f"file, which grows with the rows; limit 0.05: {_kept(beyond <= nbytes / 20)}")
+    n_rows = next(iter(kvchats[0].figures.values()))["rows"]
+    print(f"file of {n_rows:,.0f} rows; limit 0.05: {_kept(beyond <= nbytes / 20)}; ", end="")
+    print("the file grows with the rows, and kvchat keeps the limit from ", end="")
+    print(f"{20 * beyond / (nbytes / n_rows):,.0f} rows on")
 
 
 def _kept(is_kept: bool) -> str:
@@ -264,6 +267,7 @@ def own(options: argparse.Namespace) -> None:
             "p99.9": scores.kl_p999.value,
             "same top": 100 * scores.same_top.value,
             "loss": scores.nll_delta.value,
+            "rows": scores.n_tokens,
         }
     print(json.dumps(figures))
 
