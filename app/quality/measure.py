@@ -151,13 +151,13 @@ def _check_is_free(files: Files) -> None:
 def _texts(options: Options, own: tuple[Text, ...]) -> Iterator[Text]:
     """The texts of the user, else those that travel with kvchat."""
     if options.takes_chats:
-        yield from _chats()
+        yield from chat_texts()
     yield from map(read_text_file, options.text_paths)
     if not options.takes_chats and not options.text_paths:
         yield from own
 
 
-def _chats() -> Iterator[Text]:
+def chat_texts() -> Iterator[Text]:
     """The branches that are shown of the user's chats, without their titles.
 
     Raises:
@@ -178,7 +178,7 @@ def _chats() -> Iterator[Text]:
             "there is no chat that is long enough: leave --chats out, or name files with --text"
         )
     _note(
-        f"{counted(len(found), 'chat')} are read here; the report holds figures and counts of "
+        f"{counted(len(found), 'chat')} read here; the report holds figures and counts of "
         "tokens, none of their words"
     )
     yield from found

@@ -11,14 +11,18 @@ import click
 import pytest
 from rich.console import Console
 
+from app import paths
 from app.cli.cache_quality import read_kinds
 from app.cli.main import run
+from app.quality import measure
 from app.quality.page import html_page
 from app.quality.table import report_lines
-from engine.quality.records import CacheKind, read_report, write_report
+from app.store.chats import ChatStore
+from engine.quality.records import CacheKind, QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
+from tests.hostile_seeds import TREE
 
 
 @pytest.fixture
@@ -48,6 +52,23 @@ def test_a_report_is_shown_with_every_row(
     assert "0.0125" in shown
     assert "q8_0 K with q4_0 V: 2.0x smaller" in shown
     assert max(map(len, shown.splitlines())) < 220
+
+
+def test_chats_are_read_without_their_titles(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(QualityError, match="no chat that is long enough"):
+        list(measure.chat_texts())
+    monkeypatch.setattr(measure, "LEAST_LETTERS", 1)
+    paths.database_path().parent.mkdir(parents=True)
+    with ChatStore(paths.database_path()) as store:
+        (chat,) = store.add_trees([TREE])
+        shown = [] if chat.head_id is None else store.path_to(chat.head_id)
+    (text,) = measure.chat_texts()
+    assert (text.name, text.kind) == ("chat 1", "chat")
+    assert shown
+    assert all(message.content in text.text for message in shown)
+    assert "1 chat read here" in capsys.readouterr().err
 
 
 def test_a_narrow_terminal_wraps_no_row(report_path: Path) -> None:

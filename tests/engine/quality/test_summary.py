@@ -96,4 +96,5 @@ def test_an_answer_is_right_where_all_of_its_tokens_are() -> None:
     )  # fmt: skip
     rows = rows_of([0.0] * 10)
     rows["is_right"][15 - 10] = False  # the row of token 14 says what token 15 is
+    rows["is_right"][13 - 10] = False  # of no answer, and right behind one
     assert answers_of([document], [rows]) == (Answers("10 %", 2, 2), Answers("50 %", 0, 1))
