@@ -83,7 +83,7 @@ class UISettings(_Section):
     """How much moves on the screen."""
 
 
-class ChatSettings(_Section):
+class ChatDefaults(_Section):
     """How replies are drawn in a new chat."""
 
     temperature: Temperature = 0.7
@@ -149,7 +149,7 @@ class ModelSettings(_Section):
     """Model that opens when none is named: a path, or a name from `kvchat models`."""
 
 
-class EngineSettings(_Section):
+class EngineDefaults(_Section):
     """How llama.cpp is run."""
 
     n_threads: int | None = Field(default=None, ge=1, le=1024)
@@ -201,10 +201,10 @@ class Settings(_Section):
     """Everything that config.toml can say."""
 
     ui: UISettings = UISettings()
-    chat: ChatSettings = ChatSettings()
+    chat: ChatDefaults = ChatDefaults()
     speculation: SpeculationDefaults = SpeculationDefaults()
     models: ModelSettings = ModelSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: EngineDefaults = EngineDefaults()
     cache: CacheDefaults = CacheDefaults()
     cache_policy: PolicySettings = PolicySettings()
     keys: dict[str, str] = Field(default_factory=dict)
