@@ -25,7 +25,6 @@ from engine.process.watchdog import describe_exit
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
 
 LABORATORY_COMMAND = (sys.executable, "-P", "-m", "engine.process.laboratory")
-END_LIMIT_S = 5.0
 
 Order = LaboratoryRequest | Literal["stop"]
 Told = LaboratoryEvent | EngineError
@@ -36,13 +35,14 @@ class LaboratoryProcess:
 
     Args:
         request: What to measure.
-        log_path: Where the process writes what it says, llama.cpp's own lines among it.
+        log_path: Where the process writes what a crash says; it begins anew.
     """
 
     def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
         ours, theirs = socket.socketpair()
         log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with theirs, log_path.open("ab") as log:
+        with theirs, log_path.open("wb") as log:
+            log_path.chmod(0o600)
             self._popen = subprocess.Popen(
                 [*LABORATORY_COMMAND, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -52,6 +52,7 @@ class LaboratoryProcess:
                 start_new_session=True,
             )
         self._connection: Connection[Order, Told] = Connection(ours.detach())
+        self._log_path = log_path
         self._is_over = False
         self._send(request)
 
@@ -85,7 +86,10 @@ class LaboratoryProcess:
             code = self._popen.wait()
             if code == 0:
                 raise StopIteration from error
-            raise WorkerError(f"the measurement stopped: {describe_exit(code)}") from error
+            raise WorkerError(
+                f"the measurement stopped: {describe_exit(code)}. What was measured is kept; leave "
+                f"a kind out, or take a smaller --ctx; the log is {self._log_path}"
+            ) from error
         if isinstance(told, EngineError):
             raise told
         return told

@@ -37,6 +37,7 @@ def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         next(process)
     assert list(process) == []
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0
 
 
 def test_a_real_model_is_measured_with_the_same_events(starter_path: Path, tmp_path: Path) -> None:
