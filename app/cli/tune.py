@@ -1,5 +1,7 @@
 """`kvchat tune`: what this machine likes, measured in pairs, and the preset that has it."""
 
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -81,6 +83,7 @@ def _measured(tuning: "Tuning", minutes: float) -> bool:
     """Whether a run came to its end; how far it is goes to standard error."""
     goes_on = f", after {tuning.spent_s:.0f} s of earlier runs" if tuning.spent_s else ""
     tell(f"{tuning.model_name}: up to {minutes:g} minutes{goes_on}")
+    _over("loading …")
     try:
         for step in tuning.run():
             _tell_step(step, minutes * 60)
@@ -109,7 +112,7 @@ def _tell_step(step: "TuneStep", budget_s: float) -> None:
 
 def _over(text: str) -> None:
     if sys.stderr.isatty():
-        tell_over(text[:79])
+        tell_over(text[: shutil.get_terminal_size().columns - 1])
 
 
 def _clear() -> None:
@@ -182,7 +185,7 @@ def _conclusions(tuned: "Tuned") -> Iterator[str]:
     )
     yield THREADS_NOTE
     if tuned.preset is not None:
-        yield f"Written: {tuned.preset_path}. Use it: kvchat --preset {_quoted(tuned.preset)}"
+        yield f"Written: {tuned.preset_path}. Use it: kvchat --preset {shlex.quote(tuned.preset)}"
     else:
         yield "No preset was written: the settings of now stay."
     if tuned.is_complete:
@@ -197,9 +200,3 @@ def _ratio(gain: "PairedGain | None") -> str:
     if gain is None:
         return "-"
     return f"{gain.median:.3f} ({gain.low:.2f} to {gain.high:.2f})"
-
-
-def _quoted(name: str) -> str:
-    import shlex
-
-    return shlex.quote(name)
