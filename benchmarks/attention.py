@@ -1,10 +1,13 @@
 """Attention on the processor, with llama.cpp's flash attention and with a table of scores.
 
     ../.venv/bin/python attention.py MODEL [MODEL ...] [--tokens 2000] [--threads 2] [--pairs 7]
+        [--ubatch 512]
 
 Two contexts of the same model hold the same tokens. Batches of unlike sizes behind them are
 computed in both, one right after the other, in an order that turns; the table gives medians, and
 the median of the ratios of pairs. `engine/planning/resolve.py` draws its rule from this.
+Below stand the most rows of a batch that come out to the bit as each comes out alone; with
+`--ubatch 1`, the reference, rows are computed alone in any batch.
 """
 
 import argparse
@@ -13,6 +16,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
@@ -28,14 +33,14 @@ ROWS = 128
 def main() -> None:
     options = parsed()
     for path in options.models:
-        compare(path, options.tokens, options.threads, options.pairs)
+        compare(path, options.tokens, options.threads, options.pairs, options.ubatch)
 
 
-def compare(path: Path, n_tokens: int, n_threads: int, n_pairs: int) -> None:
+def compare(path: Path, n_tokens: int, n_threads: int, n_pairs: int, n_ubatch: int) -> None:
     """Print the times of one model."""
     log = NativeLog()
     n_ctx = n_tokens + ROWS + -(n_tokens + ROWS) % 256
-    settings = Configuration(path.resolve(), n_ctx=n_ctx, n_threads=n_threads)
+    settings = Configuration(path.resolve(), n_ctx=n_ctx, n_threads=n_threads, n_ubatch=n_ubatch)
     backends = {way: opened(settings, way, log) for way in WAYS}
     sequences = {way: backend.open() for way, backend in backends.items()}
     tokens = [7 + 13 * index % 997 for index in range(n_tokens + ROWS)]
@@ -48,6 +53,8 @@ def compare(path: Path, n_tokens: int, n_threads: int, n_pairs: int) -> None:
                 {way: batch_time(sequences[way], rows) for way in turned(WAYS, turn)}
             )
     report(path, n_tokens, prompts, times)
+    exact = (str(exact_rows(sequences[way], tokens[n_tokens:])) for way in WAYS)
+    print(f"  {'exact rows':14}{'':>3}{next(exact):>7}{'':>3}{next(exact):>7}")
     for backend in backends.values():
         backend.close()
 
@@ -87,6 +94,20 @@ def batch_time(sequence: LlamaCppSequence, rows: Sequence[int]) -> float:
     return elapsed_s
 
 
+def exact_rows(sequence: LlamaCppSequence, tokens: Sequence[int]) -> int:
+    """The most rows of a batch that are to the bit what each of them is alone."""
+    n_held, rows = len(sequence.tokens), tokens[: max(SIZES) + 1]
+    alone = [sequence.verify([token]).logits[0].copy() for token in rows]
+    sequence.crop(n_held)
+    for size in range(2, len(rows) + 1):
+        logits = sequence.verify(rows[:size]).logits
+        is_exact = all(map(np.array_equal, logits, alone[:size]))
+        sequence.crop(n_held)
+        if not is_exact:
+            return size - 1
+    return len(rows)
+
+
 def turned(ways: tuple[str, ...], turn: int) -> tuple[str, ...]:
     return ways if turn % 2 == 0 else ways[::-1]
 
@@ -122,6 +143,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--ubatch", type=int, default=512)
     return parser.parse_args()
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from engine.configuration import MAX_DRAFT
 from engine.speculation.auto import AutoController
 from engine.speculation.controller import Controller, FixedController, RoundOutcome
-from engine.speculation.costs import Costs
+from engine.speculation.costs import SIZES, Costs
 from engine.speculation.drafter import Examiner
 from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
@@ -23,6 +23,11 @@ STEP_S = 0.01
 Curve = Sequence[tuple[int, float]]
 TWO_CORES: Curve = ((1, 1.0), (2, 1.6), (3, 2.2), (4, 2.8), (8, 4.5), (17, 8.3))
 """A 135M model in Q4_1 on two processor cores, measured."""
+Q4_K: Curve = (
+    (1, 1.0), (2, 2.0), (3, 2.8), (4, 3.2), (6, 4.7), (8, 9.0), (12, 11.5), (17, 10.5),
+)  # fmt: skip
+"""Widths of a 1.5B model in Q4_K_M on two processor cores, measured: few rows are dear, and eight
+dearer than one by one."""
 GPU: Curve = ((1, 1.0), (17, 1.24))
 KINK: Curve = ((1, 1.0), (2, 2.66), (17, 3.6))
 """Kernels that are made for one row and slow for few."""
@@ -40,6 +45,8 @@ class Source:
 
 LOOKUP = Source(step=0.0015, fixed=0.015)
 """Suffixes of a 135M model's line on two processor cores, measured: asking costs, not guessing."""
+CHEAP_LOOKUP = Source(step=0.0002, fixed=0.0015)
+"""The same beside a model of ten times the size."""
 SMALL_DRAFT = Source(step=0.08, catch_up=0.01)
 LARGE_DRAFT = Source(step=0.30, catch_up=0.05)
 
@@ -68,6 +75,8 @@ class World:
     stalls: float = 0.002
     proposes: float = 1.0
     """Share of the rounds in which the source has anything to say."""
+    goes_on: float = 1.0
+    """Share of the guesses behind which it has another one."""
     tells: bool = False
     """Whether the confidence is the share of right guesses, or says nothing."""
     slowness: Callable[[int], float] = lambda _: 1.0
@@ -186,6 +195,14 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
     return played
 
 
+def measure(world: World, costs: Costs) -> None:
+    """Time the batches in which the first prompt of a model is read."""
+    for index, size in enumerate(SIZES):
+        elapsed_s = world.clock(world.verify_steps(size), 0)
+        if index:
+            costs.add(size, elapsed_s)
+
+
 def play_auto(world: World, n_tokens: int, controller: AutoController | None = None) -> Played:
     """Let `auto` draft for a reply, with what it learned from earlier ones."""
     controller = AutoController() if controller is None else controller
@@ -243,6 +260,8 @@ def _pulled(world: World, controller: Controller, place: int) -> tuple[list[Draf
         share = world.text(world.rng, place + len(guesses)) if world.tells else 0.8
         guesses.append(DraftToken(1, share))
         if not controller.wants_another(guesses):
+            break
+        if world.goes_on < 1.0 and world.rng.random() >= world.goes_on:
             break
     return guesses, was_asked
 

@@ -75,9 +75,9 @@ class Acceptance:
         """How many guesses of a source were right, and of how many that were examined."""
         return self._tried.get(source, (0, 0))
 
-    def n_seen(self, source: str) -> float:
-        """How many guesses of a source were examined, old ones counting less."""
-        return self._counts.get((source, None, None), NONE).n_seen
+    def is_known(self, source: str) -> bool:
+        """Whether a source's own outcomes weigh as much as what it says of itself."""
+        return self.tried(source)[1] >= STRENGTH
 
     def share(self, source: str, confidence: float) -> float:
         """The share of right guesses to expect at this confidence, where the source is now."""

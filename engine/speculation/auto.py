@@ -22,8 +22,6 @@ LOSS = 0.01
 LIMIT = 6.0
 """Most plain steps that may be saved up; won time beyond it is not risked again."""
 RATE_ROUNDS = 32
-WELL_KNOWN = 16
-"""Examined guesses of a source from which its shares are trusted beyond the credit."""
 SURE = 0.9
 """Share of the expected tokens that has to pay for a draft which the credit does not cover."""
 
@@ -405,7 +403,7 @@ class AutoController:
             self._added_steps(len(shares), n_sunk),
             rate=self.credit.rate,
             credit=self.credit.steps if credit is None else credit,
-            is_known=self.acceptance.n_seen(self._name) >= WELL_KNOWN,
+            is_known=self.acceptance.is_known(self._name),
         )
 
     def _outcome(self, shares: Sequence[float], length: int) -> tuple[float, float]:

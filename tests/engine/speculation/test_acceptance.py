@@ -53,3 +53,9 @@ def test_a_passage_that_is_copied_again_is_known_at_once() -> None:
     prose, copied = [Examined("s", 0.6, False)] * 60, [Examined("s", 0.6, True)] * 60
     assert taught(copied + prose).share("s", 0.6) < 0.2
     assert taught(copied + prose + copied[:8]).share("s", 0.6) > 0.8
+
+
+def test_a_source_is_known_once_its_outcomes_weigh_as_much_as_its_own_word() -> None:
+    assert not taught([Examined("s", 0.6, True)] * 7).is_known("s")
+    assert taught([Examined("s", 0.6, True)] * 8).is_known("s")
+    assert not taught([Examined("other", 0.6, True)] * 8).is_known("s")

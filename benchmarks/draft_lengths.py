@@ -1,0 +1,192 @@
+"""`auto` beside plain decoding and every fixed draft length, in replies of 64, 128 and 512 tokens.
+
+    ../.venv/bin/python draft_lengths.py MODEL [--predictors suffix,lookup] [--prompts 4]
+        [--sets grounded,chat] [--tokens 512] [--threads 2] [--page ../docs/draft_lengths.md]
+
+For each prompt every rule answers once, one right after the other, in an order that turns with the
+prompt; shorter replies are the first tokens of the long one, since no rule knows where it ends.
+Speeds are those of the rounds behind the first token, over the plain speed of the same prompt.
+`auto` answers twice: *cold*, as the first reply of a model that was just loaded and has no kept
+costs, and *warm*, in a session that saw the prompts before. The best fixed length is the one with
+the largest median over the prompts, chosen afterwards; no drafts at all may be it.
+
+What a set says is the median of paired ratios. `draft_replay.py` plays the same on recorded lines.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from common import load
+from speed_peers.machine import describe_machine
+
+from app.bench.policies import Policy, parse_policy
+from app.bench.prompt_sets import Prompt, choose, read_set
+from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import RoundFinished
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
+
+MARKS = (64, 128, 512)
+"""Lengths of replies, in tokens."""
+FIXED = (1, 2, 3, 4, 6, 8)
+PLAIN, COLD, WARM = "plain", "cold", "warm"
+N_CTX = 4096
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+WARM_UP = Prompt("warm-up", "warm-up", "Write the numbers from one to forty, each twice.")
+
+Speeds = Mapping[str, Mapping[int, float]]
+"""Of one prompt: by rule and length of the reply, in any unit that all rules share."""
+
+
+def main() -> None:
+    options = parsed()
+    machine = describe_machine()
+    lines = [f"{machine['processor']}, {options.threads} threads, {machine['date']}.", ""]
+    for predictor in options.predictors.split(","):
+        with_sets = Timing(options, predictor).sets()
+        for line in table(f"{options.model.stem}, {predictor}", with_sets):
+            print(line, flush=True)
+            lines.append(line)
+    if options.page:
+        replace_part(options.page, options.model.stem, lines)
+
+
+class Timing:
+    """Replies of two engines: one that is loaded anew for each prompt, and one that stays."""
+
+    def __init__(self, options: argparse.Namespace, predictor: str) -> None:
+        self._options = options
+        self._configuration = Configuration(
+            options.model.resolve(), n_ctx=N_CTX, n_threads=options.threads
+        )
+        self._auto = settings(parse_policy(f"{predictor}:auto"))
+        self._rules = {
+            str(length): settings(parse_policy(f"{predictor}:fixed:{length}")) for length in FIXED
+        }
+
+    def sets(self) -> Iterator[tuple[str, list[Speeds]]]:
+        """The speeds of each prompt, set by set."""
+        options = self._options
+        fresh, kept = (
+            load(options.model, n_ctx=N_CTX, n_threads=options.threads) for _ in range(2)
+        )
+        self._ask(kept, WARM_UP, self._auto)
+        for name in options.sets.split(","):
+            prompts = choose(read_set(name), options.prompts, seed=options.seed)
+            yield (
+                Path(name).stem,
+                [self._speeds(fresh, kept, each, n) for n, each in enumerate(prompts)],
+            )
+        for engine in (fresh, kept):
+            engine.client.close()
+
+    def _speeds(
+        self, fresh: BlockingClient, kept: BlockingClient, prompt: Prompt, turn: int
+    ) -> Speeds:
+        fresh.load(self._configuration)
+        runs = [(COLD, fresh, self._auto), (WARM, kept, self._auto), (PLAIN, kept, OFF)]
+        runs += [(name, kept, rule) for name, rule in self._rules.items()]
+        start = turn * len(runs) // 2 % len(runs)
+        return {
+            name: self._ask(engine, prompt, rule)
+            for name, engine, rule in (*runs[start:], *runs[:start])
+        }
+
+    def _ask(
+        self, engine: BlockingClient, prompt: Prompt, rule: SpeculationSettings
+    ) -> Mapping[int, float]:
+        """Tokens per second behind the first token, by the length of the reply."""
+        request = GenerationRequest(
+            messages=(Message("user", prompt.text),),
+            sampling=SamplingSettings(temperature=0.0),
+            max_tokens=self._options.tokens,
+            seed=self._options.seed,
+        )
+        rounds = [each for each in engine.reply(request, rule) if isinstance(each, RoundFinished)]
+        return speeds_at((each.n_emitted, each.elapsed_s) for each in rounds[1:])
+
+
+def speeds_at(rounds: Iterator[tuple[int, float]]) -> dict[int, float]:
+    """Tokens in a unit of time when a reply had each of `MARKS` tokens, as far as it got.
+
+    A reply that ended earlier counts for the lengths that it has and for the next one.
+    """
+    n_tokens, elapsed, found, marks = 0, 0.0, {}, list(MARKS)
+    for n_emitted, taken in rounds:
+        n_tokens, elapsed = n_tokens + n_emitted, elapsed + taken
+        while marks and n_tokens >= marks[0] - 1:
+            found[marks.pop(0)] = n_tokens / elapsed
+    if marks and n_tokens > max([0, *found]):
+        found[marks[0]] = n_tokens / elapsed
+    return found
+
+
+def table(title: str, sets: Iterator[tuple[str, list[Speeds]]]) -> Iterator[str]:
+    """The lines of a table, as its sets are measured."""
+    fixed = " | ".join(map(str, FIXED))
+    yield f"| {title} | tokens | {fixed} | best | cold | warm | cold / best | warm / best |"
+    yield f"|---|--:|{'--:|' * (len(FIXED) + 5)}"
+    for name, prompts in sets:
+        for mark in MARKS:
+            having = [each for each in prompts if all(mark in speeds for speeds in each.values())]
+            if having:
+                cells = " | ".join(row(having, mark))
+                yield f"| {name}, {len(having)} prompts | {mark} | {cells} |"
+    yield ""
+
+
+def row(prompts: Sequence[Speeds], mark: int) -> Iterator[str]:
+    """Gains of the fixed lengths and of `auto` over plain, and of `auto` over the best length."""
+    gains = {
+        str(length): median(gain(each, str(length), PLAIN, mark) for each in prompts)
+        for length in FIXED
+    }
+    yield from (f"{each:.2f}" for each in gains.values())
+    best = max(gains, key=lambda name: gains[name])
+    best = best if gains[best] > 1.0 else PLAIN
+    yield best
+    yield from (
+        f"{median(gain(each, name, PLAIN, mark) for each in prompts):.2f}" for name in (COLD, WARM)
+    )
+    yield from (
+        f"{median(gain(each, name, best, mark) for each in prompts):.3f}" for name in (COLD, WARM)
+    )
+
+
+def gain(speeds: Speeds, name: str, over: str, mark: int) -> float:
+    return speeds[name][mark] / speeds[over][mark]
+
+
+def settings(policy: Policy) -> SpeculationSettings:
+    return policy.settings(replace(OFF, predictor=policy.predictor))
+
+
+def replace_part(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Write tables into a page, between the marks of their model."""
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    page.write_text(before + start + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--predictors", default="suffix,lookup")
+    parser.add_argument("--sets", default="grounded,chat", help="names or JSONL files")
+    parser.add_argument("--prompts", type=int, default=4, help="of each set")
+    parser.add_argument("--tokens", type=int, default=max(MARKS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--page", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
