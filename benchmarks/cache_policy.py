@@ -54,6 +54,8 @@ BUDGETS = (1.0, 0.6, 0.5, 0.4, 0.3)
 N_CTX = 2048
 """Longest document: a text of 8,000 tokens is then four, and the intervals say something."""
 LEAST_TEXTS = 6
+LETTERS = 8
+"""Of a token, more than any of these texts has on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Outcome:
     """The gates that the other text breaks."""
 
 
-def texts() -> Iterator[Text]:
-    """The texts, each joined to one."""
+def texts(n_letters: int) -> Iterator[Text]:
+    """The texts, each joined to one, and their first letters."""
     own = own_texts()
     for name, patterns in TEXTS.items():
         if not patterns:
@@ -77,7 +79,7 @@ def texts() -> Iterator[Text]:
             paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
             parts = [path.read_text("utf-8") for path in paths if path.is_file()]
             kind = "code" if "Python" in name or name == "tests" else "document"
-        yield Text(name, kind, "\n\n".join(parts))
+        yield Text(name, kind, "\n\n".join(parts)[:n_letters])
 
 
 def measure(model: Path, text: Text, n_tokens: int) -> Report:
@@ -194,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reports.setdefault(report.subject.model, []).append(report)
     for model in asked.models:
         watch = Stopwatch()
-        for number, text in enumerate(itertools.islice(texts(), asked.texts)):
+        for number, text in enumerate(itertools.islice(texts(LETTERS * asked.tokens), asked.texts)):
             report = measure(model.resolve(), text, asked.tokens)
             reports.setdefault(model.name, []).append(report)
             if asked.keep is not None:
