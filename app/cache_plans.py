@@ -19,6 +19,9 @@ from engine.policy.pairs import Pair
 from engine.policy.plans import PlanStore, SavedPlan
 from engine.quality.records import Report
 
+MOST_OF_A_DEVICE = 100
+"""Letters of a device's name in a report."""
+
 
 def known_quality(model: Model, policy: PolicySettings) -> Known:
     """What was measured of a model's cache kinds with the build that is installed.
@@ -87,4 +90,5 @@ def _due(plan: SavedPlan, policy: PolicySettings) -> tuple[str, ...]:
 def _devices_here() -> tuple[str, str]:
     """This machine as reports name it: without its GPUs, and with them."""
     processor = this_processor().name
-    return processor, ", ".join((processor, *(gpu.name for gpu in find_gpus())))
+    both = ", ".join((processor, *(gpu.name for gpu in find_gpus())))
+    return processor[:MOST_OF_A_DEVICE].strip(), both[:MOST_OF_A_DEVICE].strip()

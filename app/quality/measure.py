@@ -93,7 +93,7 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
 
     A report without a verdict is none. One that cannot be kept was shown all the same.
     """
-    if not has_verdict(report) or not report.candidates:
+    if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return
     model = read_model(configuration.model_path)
     try:

@@ -1,6 +1,8 @@
 """`--kv auto` from a kept measurement to what runs and what is exported; a real model, small."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -11,6 +13,9 @@ import pytest
 from app import paths
 from app.cache_plans import keep_report
 from app.cli.main import run
+from app.config import Settings
+from app.opening import ModelRequest, open_model
+from app.startup import Services, prepare
 from engine.backends import installed_build
 from engine.configuration import Configuration
 from engine.memory.hardware import this_processor
@@ -19,6 +24,7 @@ from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
 from engine.policy.pairs import Pair
 from engine.policy.plans import PlanStore, SavedPlan
+from engine.quality.laboratory import Finished
 from engine.quality.records import Report
 from tests.app.cli.conftest import kvchat
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
@@ -205,6 +211,78 @@ def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     done = kvchat("run", "Hi", "--kv", "q9")
     assert done.returncode == 2
     assert "'q9' is no cache type" in done.stderr
+
+
+class MadeLaboratory:
+    """A laboratory whose report is made up."""
+
+    found = report()
+    is_complete = True
+
+    def __init__(self, *_: object) -> None:
+        """Take what the real one takes."""
+
+    def __enter__(self) -> "MadeLaboratory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+    def __iter__(self) -> Iterator[Finished]:
+        yield Finished(self.found, self.is_complete)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_the_command_that_measures_keeps_its_verdict_and_says_how_to_run_with_it(
+    starter_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_complete: bool,
+) -> None:
+    made = of_this_machine(report({Q8: 0.001, Q4: 0.4}, {Q8: 90.0}), starter_path)
+    rows = tuple(replace(each, is_complete=is_complete) for each in made.measurements)
+    monkeypatch.setattr(MadeLaboratory, "found", replace(made, measurements=rows))
+    monkeypatch.setattr(MadeLaboratory, "is_complete", is_complete)
+    monkeypatch.setattr("app.quality.measure.LaboratoryProcess", MadeLaboratory)
+    assert run(["cache-quality", str(starter_path)]) == (0 if is_complete else 130)
+    shown = capsys.readouterr().out
+    command = f"kvchat {starter_path} --kv auto  runs with q8_0"
+    assert (command in shown.splitlines()) is is_complete
+    expected = "q8_0/q8_0" if is_complete else "f16/f16"
+    found = plan(capsys, starter_path, "--kv", "auto")
+    assert types_of(found) == expected
+    quality = found["quality"]
+    assert isinstance(quality, dict)
+    assert quality["basis"] == ("measured" if is_complete else "guessed")
+
+
+def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(
+    starter_path: Path,
+) -> None:
+    keep(starter_path)
+    settings = Settings()
+    opened = open_model(ModelRequest(str(starter_path), kv="auto"), settings)
+    assert (opened.configuration.type_k, opened.configuration.type_v) == MIXED
+    assert opened.types_note is not None
+    assert opened.types_note.startswith("cache measured: q8_0 K with q5_1 V")
+    named = open_model(ModelRequest(str(starter_path), n_ctx=1024, kv="q4_0"), settings)
+    assert (named.configuration.type_k, named.configuration.n_ctx) == ("q4_0", 1024)
+    assert named.types_note is None
+    small = open_model(ModelRequest(str(starter_path), n_ctx=512, kv_budget=8 << 20), settings)
+    assert (small.configuration.type_k, small.configuration.n_ctx) == ("q8_0", 512)
+    with prepared(ModelRequest(str(starter_path), kv="auto")) as services:
+        configuration = services.configure(starter_path)
+        assert services.types_note(configuration) == opened.types_note
+
+
+@contextmanager
+def prepared(request: ModelRequest) -> Iterator[Services]:
+    """What the screen opens with."""
+    parts = prepare(request, tuple)
+    try:
+        yield parts.services
+    finally:
+        parts.close()
 
 
 @pytest.mark.slow
