@@ -20,7 +20,7 @@ from pathlib import Path
 
 from engine.clock import Stopwatch
 from engine.configuration import Configuration
-from engine.load import LaboratoryRequest, open_laboratory
+from engine.load_laboratory import LaboratoryRequest, open_laboratory
 from engine.policy.choice import BudgetError, Wish, choose
 from engine.policy.gates import Gates, readings
 from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair

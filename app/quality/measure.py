@@ -15,7 +15,7 @@ from app.opening import ModelRequest, open_model
 from app.quality.table import MeasureProgress, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.load import LaboratoryRequest
+from engine.load_laboratory import LaboratoryRequest
 from engine.model.architecture import read_model
 from engine.policy.choice import has_verdict
 from engine.process.laboratory import LaboratoryProcess

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from engine.errors import EngineError, WorkerError
-from engine.load import LaboratoryRequest, open_laboratory
+from engine.load_laboratory import LaboratoryRequest, open_laboratory
 from engine.process.watchdog import describe_exit
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
 

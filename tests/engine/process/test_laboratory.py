@@ -5,7 +5,7 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import ModelFileError, WorkerError
-from engine.load import LaboratoryRequest
+from engine.load_laboratory import LaboratoryRequest
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, Plan

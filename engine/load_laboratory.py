@@ -1,0 +1,166 @@
+"""A model and texts to a laboratory of cache types, ready to run."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from engine.backends import installed_build
+from engine.backends.llama_cpp.contexts import LlamaCppContexts
+from engine.configuration import Configuration
+from engine.errors import EngineError, PresetError
+from engine.memory.hardware import find_gpus, this_processor, usable_cores
+from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
+from engine.model.architecture import Model, read_model
+from engine.model.identity import identity_of, model_identity
+from engine.quality.laboratory import Laboratory, Plan
+from engine.quality.questions import questions
+from engine.quality.records import (
+    CacheKind,
+    QualityError,
+    Report,
+    Subject,
+    TextFacts,
+    check_same_subject,
+)
+from engine.quality.row_store import RowStore
+from engine.quality.texts import (
+    LEAST_OF_A_TEXT,
+    Document,
+    Text,
+    clean_name,
+    digest_of,
+    documents_of,
+)
+
+LABORATORY_CTX = 8192
+"""Longest text of a measurement that says nothing else: its contexts lie in memory side by side."""
+LEAST_LABORATORY_CTX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LaboratoryRequest:
+    """What to measure of which model."""
+
+    configuration: Configuration
+    """Its cache types and context do not count."""
+    plan: Plan
+    texts: tuple[Text, ...]
+    haystack: tuple[Text, ...] = ()
+    """What needles are hidden in; without any nothing is asked."""
+    n_ctx: int | None = None
+    """Longest text without a break; None is `LABORATORY_CTX`, or what the model was trained on."""
+    n_most: int | None = None
+    """Tokens after which texts are left out; None takes all."""
+    earlier: Report | None = None
+    """A report to go on with."""
+    rows_path: Path | None = None
+    """Where rows are kept until the measurement is complete."""
+
+
+def open_laboratory(request: LaboratoryRequest) -> Laboratory:
+    """A measurement that is ready to run; closing it frees the model.
+
+    Raises:
+        ModelFileError: the model's file cannot be read.
+        ModelLoadError: llama.cpp refused it.
+        QualityError: no text is long enough, a context is too small, or the earlier report is of
+            something else.
+    """
+    configuration, plan = request.configuration, request.plan
+    model = read_model(configuration.model_path)
+    n_most = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
+    if n_most < LEAST_LABORATORY_CTX:
+        raise QualityError(
+            f"a context of {n_most} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
+            "the fewest"
+        )
+    opener = LlamaCppContexts(replace(configuration, n_ctx=n_most))
+    try:
+        documents = documents_of(request.texts, opener.vocabulary, n_most, request.n_most)
+        if request.haystack:
+            documents += questions(opener.vocabulary, request.haystack, n_most)
+        subject = _subject(model, configuration, plan, documents)
+        report = request.earlier or _empty_report(subject, documents)
+        check_same_subject(report.subject, subject)
+        store = RowStore(request.rows_path, subject.digest)
+        store.read()
+    except EngineError:
+        opener.close()
+        raise
+    shape = CacheShape(
+        n_ctx=subject.n_ctx,
+        n_ubatch=subject.n_chunk,
+        type_k="f16",
+        type_v="f16",
+        flash_attention=configuration.flash_attention != "off"
+        and model.architecture.has_flash_attention,
+    )
+
+    def refusal(kind: CacheKind) -> str | None:
+        try:
+            type_k, type_v = kv_type_name(kind.type_k), kv_type_name(kind.type_v)
+            check_cache_types(model.architecture, replace(shape, type_k=type_k, type_v=type_v))
+        except PresetError as error:
+            return str(error)
+        return None
+
+    notes = tuple(_laboratory_notes(request, model, documents, n_most))
+    return Laboratory(opener, plan, documents, report, refusal, store, notes)
+
+
+def _laboratory_notes(
+    request: LaboratoryRequest, model: Model, documents: tuple[Document, ...], n_most: int
+) -> Iterator[str]:
+    n_tokens = sum(len(each.tokens) for each in documents if not each.answers)
+    if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
+        yield (
+            f"the first {n_tokens:,} tokens of the texts are scored: --tokens says how many, and 0 "
+            "takes all"
+        )
+    if n_most > model.architecture.n_ctx_train:
+        yield (
+            f"texts of up to {n_most:,} tokens are longer than the "
+            f"{model.architecture.n_ctx_train:,} that the model was trained on: it reads their "
+            "ends badly with any cache"
+        )
+
+
+def _subject(
+    model: Model, configuration: Configuration, plan: Plan, documents: tuple[Document, ...]
+) -> Subject:
+    """What the measurement is of; a context holds the longest document."""
+    n_ctx = max(len(each.tokens) for each in documents)
+    gpus = find_gpus() if configuration.n_gpu_layers else ()
+    devices = (this_processor().name, *(gpu.name for gpu in gpus))
+    rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
+    settings = {
+        "flash attention": configuration.flash_attention,
+        "layers on the GPU": str(configuration.n_gpu_layers),
+        "cache on the GPU": str(configuration.offload_kqv),
+        "sliding window": "whole" if configuration.swa_full else "as trained",
+        "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
+        "rotation of quantised caches": "on" if rotation else "off",
+    }
+    if configuration.lora_paths:
+        settings["LoRA"] = " ".join(map(model_identity, configuration.lora_paths))
+    return Subject(
+        model=clean_name(configuration.model_path.name),
+        model_identity=identity_of(model.file),
+        texts_digest=digest_of(documents),
+        build=installed_build(),
+        device=clean_name(", ".join(devices)),
+        n_threads=configuration.n_threads or usable_cores()[0],
+        n_ctx=n_ctx,
+        n_chunk=min(plan.n_chunk, n_ctx),
+        reference=plan.reference,
+        settings=settings,
+    )
+
+
+def _empty_report(subject: Subject, documents: tuple[Document, ...]) -> Report:
+    texts = tuple(
+        TextFacts(each.name, each.kind, each.n_rows) for each in documents if not each.answers
+    )
+    return Report(subject, texts, datetime.now().astimezone().isoformat(timespec="seconds"))
