@@ -51,7 +51,8 @@ def main() -> None:
             print(line, flush=True)
             lines.append(line)
     if options.page:
-        replace_part(options.page, options.model.stem, lines)
+        what = (options.model.stem, options.predictors, options.sets, str(options.tokens))
+        replace_part(options.page, " ".join(what), lines)
 
 
 class Timing:
