@@ -42,6 +42,9 @@ LOSES = 0.8
 """A candidate whose first block is below it is dropped at once."""
 HOPELESS = 3.0
 """Times as long from which one run of a candidate says enough: its block is that pair, twice."""
+PATIENCE = 6.0
+"""Times the longest run of the settings of now, with what it loaded and read before, from which the
+first run of a candidate is given up."""
 N_FIRST, N_MOST = 2, 12
 """Blocks behind which a candidate is dropped that was slower in all of them, and behind which
 nothing is measured again."""
@@ -96,6 +99,9 @@ class Tuner:
         self._taken: list[TrialResult] = []
         self._compared: list[TrialResult] = []
         self._block_s: dict[WorkloadName, float] = {}
+        self._loaded: set[Variant] = set()
+        self._longest_s = 0.0
+        """Longest run of the settings of now in this process; 0 where none was needed."""
         self._noise: Blocks = {}
         self._final: Blocks = {}
 
@@ -313,7 +319,7 @@ class Tuner:
         for is_last_try in (False, True):
             began_s = self._clock()
             try:
-                one, two = self._seconds(a, workload), self._seconds(b, workload)
+                one, two = self._seconds(a, workload), self._seconds(b, workload, is_tried=True)
                 if two > HOPELESS * one:
                     return one, two, two, one
                 three, four = self._seconds(b, workload), self._seconds(a, workload)
@@ -331,9 +337,24 @@ class Tuner:
             return one, two, three, four
         return None
 
-    def _seconds(self, variant: Variant, workload: Workload) -> float:
-        within_s = max(self._left_s, LEAST_WAIT_S)
-        return self._machine.seconds(variant, workload, within_s=within_s)
+    def _seconds(self, variant: Variant, workload: Workload, *, is_tried: bool = False) -> float:
+        """One run; a candidate whose first run takes far longer than usual has failed."""
+        within_s, began_s = max(self._left_s, LEAST_WAIT_S), self._clock()
+        is_limited = is_tried and bool(self._noise) and variant not in self._loaded
+        usual_s = self._longest_s if is_limited else 0.0
+        if usual_s:
+            within_s = min(within_s, max(PATIENCE * usual_s, LEAST_WAIT_S))
+        try:
+            seconds = self._machine.seconds(variant, workload, within_s=within_s)
+        except OutOfTimeError as error:
+            if not usual_s or self._left_s <= 0:
+                raise
+            reason = f"its first run was given up after {within_s:.0f} s, usual are {usual_s:.0f} s"
+            raise VariantFailedError(variant, reason) from error
+        self._loaded.add(variant)
+        if not self._noise:
+            self._longest_s = max(self._longest_s, self._clock() - began_s)
+        return seconds
 
     def _save(self) -> None:
         self._record.spent_s = self._spent_s

@@ -67,6 +67,21 @@ def test_a_hopeless_candidate_costs_one_run() -> None:
     assert crawling.n_runs == slow.n_runs - 2
 
 
+def test_a_candidate_that_hardly_moves_is_given_up_before_it_takes_all_the_time() -> None:
+    def stuck(configuration: Configuration, workload: str) -> float:
+        return (
+            1e-5 if configuration.n_threads == 1 else quick_without_flash(configuration, workload)
+        )
+
+    machine = FakeMachine(stuck)
+    outcome = tuned(machine)
+    one = told(outcome, "threads while writing", "1 thread")
+    assert one.verdict == "failed"
+    assert "given up after" in one.reason
+    assert outcome.changes == {"flash_attention": "off"}
+    assert outcome.is_complete
+
+
 def test_fewer_threads_are_taken_where_they_are_quicker() -> None:
     def crowded(configuration: Configuration, workload: str) -> float:
         return 1.4 if workload != "prompt" and configuration.n_threads == 3 else 1.0
