@@ -69,12 +69,16 @@ class ChosenModel:
         return replace(configuration, n_threads=n_threads)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
-        """Why the cache has its types and what that rests on, where they were left open."""
+        """Why the cache has its types and what that rests on, where they were left open.
+
+        What is wrong with kept plans, or old, follows on lines of its own.
+        """
         from engine.planning.cache_types import open_types, types_text
 
         if open_types(_with_request(self.rules or Preset(name="default"), self.request)) is None:
             return None
-        return types_text(configuration, _known(configuration.model_path, settings))
+        known = _known(configuration.model_path, settings)
+        return "\n".join((types_text(configuration, known), *known.notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,10 @@ def test_a_broken_plan_is_told_not_used_and_left_alone(
     assert isinstance(warnings, list)
     assert quality["basis"] == "guessed"
     assert any(str(path) in each and "is not used" in each for each in warnings)
+    opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
+    guessed, told = (opened.types_note or "").splitlines()
+    assert guessed.startswith("cache guessed: f16")
+    assert told.startswith(f"{path} is not used")
     assert len(path.read_bytes()) == 100
 
 
