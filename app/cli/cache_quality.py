@@ -110,11 +110,11 @@ def command(
     reference that is not; the control row is the reference again and shows what is noise.
 
     \b
-    kvchat cache-quality                             the usual model, the usual kinds, minutes
-    kvchat cache-quality qwen2.5-7b --text book.md   on a text of your own
-    kvchat cache-quality --chats --json mine.json    on your chats; keep the report
-    kvchat cache-quality --all --json all.json       every pair of types, overnight
-    kvchat cache-quality --resume all.json --all     go on where it was stopped
+    kvchat cache-quality                           the usual model and kinds
+    kvchat cache-quality qwen2.5-7b --text a.md    on a text of your own
+    kvchat cache-quality --chats --json mine.json  on your chats; keep the report
+    kvchat cache-quality --all --json all.json     every pair, overnight
+    kvchat cache-quality --resume all.json --all   go on where it was stopped
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured.

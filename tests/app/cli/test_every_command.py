@@ -69,6 +69,10 @@ CASES: dict[str, Sequence[str]] = {
         "MODEL --set TOML", "FAILS --prompts 1",
     ),
     "tune": ("MODEL", "MODEL --json", "FAILS", "BROKEN", "PART", "MODEL --preset WRONG"),
+    "cache-quality": (
+        "BROKEN", "PART", "--show RESULTS", "--show TOML", "FAILS --text HOSTILE",
+        "FAILS --resume TOML", "MODEL --preset WRONG",
+    ),
     "export": (
         "MODEL", "MODEL --format shell", "STRANGE", "STRANGE --format compose",
         "STRANGE --format shell", "STRANGE --format ollama", "STRANGE --format llama-swap",
