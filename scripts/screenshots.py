@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 
 SIZE = (120, 36)
 CATALOGUE_MODEL, CARD = "qwen3-30b-a3b", "GeForce RTX 4070"
-QUESTION = "\n\n".join(
-    (
-        "Summarise what was decided at this meeting, one line for each item.",
-        "1. Spring fair. The fair takes place on Saturday 22 April from 10:00 to 16:00 in Mill "
-        "Park. Priya Nair has booked twelve stalls at 15 euros each. Tom Field borrows the tents "
-        "from the fire brigade.",
-        "2. Water in the lower garden. The pipe behind the greenhouse has been leaking since "
-        "January. The members agreed to accept the offer of 840 euros. David Cole pays the bill "
-        "from the reserve.",
-        "3. New members. Four people have asked to join. Anna Weber calls all four on 28 March.",
-    )
+QUESTION = (
+    "Write the steps of this recipe as a list, one step on each line.\n\n"
+    "Mix 200 grams of flour with two eggs and a pinch of salt. Add 300 millilitres of milk and "
+    "stir until the batter is smooth. Let the batter rest for twenty minutes. Melt a little butter "
+    "in a hot pan. Pour a ladle of batter into the pan and turn the pancake when its edges are brown."
 )
-
+"""Answered from the question itself: look-ups have something to draft."""
 SECOND_QUESTION = "Name three things to bring to a picnic in spring."
 
 
@@ -49,7 +43,8 @@ def main() -> None:
 
 async def paint(model: Path, folder: Path) -> None:
     """Ask the question, wait for the reply, and paint chat, comparison, kept states and planner."""
-    from app.application import KvchatApp, every_binding_id
+    from app.application import KvchatApp
+    from app.commands import every_binding_id
     from app.opening import ModelRequest
     from app.startup import prepare
 
@@ -88,7 +83,9 @@ async def paint(model: Path, folder: Path) -> None:
 
 async def ask(app: "KvchatApp", pilot: "Pilot[None]", question: str) -> None:
     """Ask in the chat that is shown, and wait for the whole reply."""
-    app.screen.query_one("#composer").load_text(question)
+    from textual.widgets import TextArea
+
+    app.screen.query_one("#composer", TextArea).load_text(question)
     await pilot.press("enter")
     await pilot.pause(1.0)
     while app.controller.client.is_busy:
@@ -115,6 +112,7 @@ async def compare(app: "KvchatApp", pilot: "Pilot[None]") -> None:
 async def show_plan(app: "KvchatApp", pilot: "Pilot[None]") -> None:
     """Plan a model of the catalogue for a card, as the screen itself would."""
     from app.screens.planner import PlannerScreen
+    from engine.planning.machine import PlannedMachine
 
     screen = app.screen
     assert isinstance(screen, PlannerScreen)
@@ -122,7 +120,8 @@ async def show_plan(app: "KvchatApp", pilot: "Pilot[None]") -> None:
     await pilot.pause(1.0)
     assert screen.setup is not None
     asked = replace(screen.setup.configuration, n_ctx=32768, n_cpu_moe=28)
-    screen.change(replace(screen.setup, configuration=asked, cards=(CARD,)))
+    machine = PlannedMachine(cards=(CARD,))
+    screen.change(replace(screen.setup, configuration=asked, machine=machine))
     await pilot.pause(2.0)
 
 
