@@ -22,7 +22,8 @@ QUESTION = (
     "Write the steps of this recipe as a list, one step on each line.\n\n"
     "Mix 200 grams of flour with two eggs and a pinch of salt. Add 300 millilitres of milk and "
     "stir until the batter is smooth. Let the batter rest for twenty minutes. Melt a little butter "
-    "in a hot pan. Pour a ladle of batter into the pan and turn the pancake when its edges are brown."
+    "in a hot pan. Pour a ladle of batter into the pan and turn the pancake when its edges "
+    "are brown."
 )
 """Answered from the question itself: look-ups have something to draft."""
 SECOND_QUESTION = "Name three things to bring to a picnic in spring."
