@@ -24,8 +24,8 @@ SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
 the coarsest one, FAT's, counts in 2 s."""
 
-K_TYPE, V_TYPE = "K type", "V type"
-"""The fields of a namespace that say how keys and values are stored."""
+K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
+"""The fields of a namespace that say how keys and values lie in a cache."""
 TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
 
 Stamp = tuple[int, int, int, int, int]
@@ -165,12 +165,21 @@ def _coarser(first: KVTypeName, second: KVTypeName) -> KVTypeName:
 
 
 def differ_in_types_only(first: Namespace, second: Namespace) -> bool:
-    """Whether two namespaces are of one model, build and settings, and other cache types."""
+    """Whether two namespaces are of one model, build and settings, and other cache types.
+
+    Flash attention that llama.cpp chose itself is like one that was asked for: a packed type asks
+    for it. Where it chose otherwise, values lie transposed, and converting them is refused.
+    """
     if first.key == second.key:
         return False
-    mine, theirs = dict(first.fields), dict(second.fields)
-    names = mine.keys() | theirs.keys()
-    return all(mine.get(name) == theirs.get(name) for name in names - {K_TYPE, V_TYPE})
+    return _common(first) == _common(second)
+
+
+def _common(namespace: Namespace) -> dict[str, str]:
+    fields = {name: value for name, value in namespace.fields if name not in (K_TYPE, V_TYPE)}
+    if fields.get(FLASH) == "auto":
+        fields[FLASH] = "on"
+    return fields
 
 
 def namespace_of(
@@ -204,7 +213,7 @@ def namespace_of(
         ("rope", _rope(configuration, model)),
         (K_TYPE, configuration.type_k),
         (V_TYPE, configuration.type_v),
-        ("flash attention", configuration.flash_attention),
+        (FLASH, configuration.flash_attention),
         ("sliding window", "whole" if configuration.swa_full else "as trained"),
         ("streams", _streams(configuration)),
         ("CPU kernels", "repacked" if configuration.use_extra_buffers else "plain"),

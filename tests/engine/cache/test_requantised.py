@@ -222,6 +222,12 @@ def test_only_namespaces_of_other_types_are_alike() -> None:
     assert differ_in_types_only(one, namespace("q8_0", "f16"))
     assert not differ_in_types_only(one, one)
     assert not differ_in_types_only(one, namespace("q8_0", "f16", "b"))
+    flash = [
+        Namespace(how, "m", (*namespace(k, k).fields, ("flash attention", how)))
+        for k, how in (("f16", "auto"), ("q8_0", "on"), ("q4_0", "off"))
+    ]
+    assert differ_in_types_only(flash[0], flash[1])
+    assert not differ_in_types_only(flash[0], flash[2])
     more = Namespace("x", "m", (*one.fields, ("offload", "none")))
     assert not differ_in_types_only(one, more)
 
