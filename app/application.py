@@ -39,6 +39,8 @@ from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.planning.space import with_pair
+from engine.policy.pairs import Pair
 from engine.validation import did_you_mean
 
 DEFAULT_THEME = "kvchat-dark"
@@ -304,6 +306,21 @@ class KvchatApp(App[None]):
         from app.screens.cache import CacheScreen
 
         self.push_screen(CacheScreen(self.controller))
+
+    def action_laboratory(self) -> None:
+        """Measure the loaded model's cache types; the one that is taken is loaded."""
+        from app.screens.laboratory import LaboratoryScreen
+
+        configuration = self.controller.configuration
+        if configuration is None:
+            self.notify("No model is loaded whose cache types could be measured.")
+            return
+
+        def take(pair: Pair | None) -> None:
+            if pair is not None:
+                self.load(with_pair(configuration, pair))
+
+        self.push_screen(LaboratoryScreen(configuration), take)
 
     # --- theme, picture, palette ---
 

@@ -42,6 +42,8 @@ CHAT_KEYS: list[BindingType] = [
          "Switch the source of drafts: off, look-up, suffixes, all at once, a draft", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
          "What is kept of computed tokens, where it lies; pin, drop, verify", show=True),
+    _key("f12", "app.laboratory", "Cache types", "cache-types",
+         "Measure what each type of the cache costs this model, and load one"),
     _key("escape", "stop", "Stop", "reply-stop",
          "Stop the reply and keep its text, or stop loading; without either, go to the composer",
          show=True),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from app import paths
 from engine.backends import installed_build
@@ -62,18 +63,26 @@ def keep_report(
         PlanError: the plan cannot be written.
         PresetError: llama.cpp refuses every kind.
     """
+    chosen = partial(usual_choice, configuration=configuration, model=model, policy=policy)
+    return PlanStore(paths.cache_plans_dir()).save(report, chosen)
+
+
+def usual_choice(
+    report: Report, configuration: Configuration, model: Model, policy: PolicySettings
+) -> Choice:
+    """The kind that is best by a report for a chat of the usual length.
+
+    Raises:
+        PresetError: llama.cpp refuses every kind.
+    """
     devices = usable_devices()
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
-
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
 
     def size(pair: Pair) -> int:
         return cache_bytes(model, with_pair(usual, pair), devices, "kvchat")
 
-    def chosen(joined: Report) -> Choice:
-        return choose(joined, Wish(n_ctx), policy, size)
-
-    return PlanStore(paths.cache_plans_dir()).save(report, chosen)
+    return choose(report, Wish(n_ctx), policy, size)
 
 
 def _due(plan: SavedPlan, policy: PolicySettings) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import contextlib
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import paths
@@ -12,6 +12,7 @@ from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
 from app.opening import ModelRequest, open_model
+from app.quality.kept import KeptReport, rows_path
 from app.quality.table import MeasureProgress, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -19,14 +20,12 @@ from engine.load_laboratory import LaboratoryRequest
 from engine.model.architecture import read_model
 from engine.policy.choice import has_verdict
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Finished, Note, Plan, Progress, ReportChanged
-from engine.quality.records import CacheKind, QualityError, Report, read_report, write_report
+from engine.quality.laboratory import LaboratoryEvent, Note, Plan, Progress
+from engine.quality.records import CacheKind, QualityError, Report, read_report
 from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-ROWS_SUFFIX = ".rows"
-"""Ends the name of the file that keeps rows beside a report until it is complete."""
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
@@ -48,6 +47,22 @@ class Options:
     takes_times: bool = True
 
 
+USUAL = Options(
+    tuple(
+        CacheKind(*pair)
+        for pair in (
+            ("q8_0", "q8_0"),
+            ("q8_0", "q5_1"),
+            ("q5_1", "q5_1"),
+            ("q8_0", "q4_0"),
+            ("q4_0", "q4_0"),
+        )
+    ),
+    n_tokens=32 * 1024,
+)
+"""What `kvchat cache-quality` measures where nothing else is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     """Where reports come from and go to; None is nowhere."""
@@ -67,18 +82,17 @@ def run_measurement(
     """
     _check_is_free(files)
     target = files.json or files.resume
-    earlier = read_report(files.resume) if files.resume is not None else None
-    own = own_texts()
-    asked = LaboratoryRequest(
-        configuration=open_model(request, settings).configuration,
-        plan=_plan(options),
-        texts=tuple(_texts(options, own)),
-        haystack=tuple(text for text in own if text.kind == "document") if options.asks else (),
-        n_ctx=options.n_ctx,
-        n_most=options.n_tokens,
-        earlier=earlier,
+    asked = replace(
+        laboratory_request(options, open_model(request, settings).configuration),
+        earlier=read_report(files.resume) if files.resume is not None else None,
         rows_path=None if target is None else rows_path(target),
     )
+    if options.takes_chats:
+        n_chats = sum(text.kind == "chat" for text in asked.texts)
+        _note(
+            f"{counted(n_chats, 'chat')} read here; the report holds figures and counts of "
+            "tokens, none of their words"
+        )
     measurement = _Measurement(target)
     exit_code = measurement.run(asked)
     if measurement.report is None or not measurement.report.measurements:
@@ -107,6 +121,23 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def laboratory_request(options: Options, configuration: Configuration) -> LaboratoryRequest:
+    """What the options ask to be measured of a model.
+
+    Raises:
+        QualityError: a text cannot be read, or there is no chat.
+    """
+    own = own_texts()
+    return LaboratoryRequest(
+        configuration=configuration,
+        plan=_plan(options),
+        texts=tuple(_texts(options, own)),
+        haystack=tuple(text for text in own if text.kind == "document") if options.asks else (),
+        n_ctx=options.n_ctx,
+        n_most=options.n_tokens,
+    )
+
+
 def show(report: Report, html_path: Path | None) -> None:
     """Print a report, and write it as a page where a path is given."""
     screen = console()
@@ -116,11 +147,6 @@ def show(report: Report, html_path: Path | None) -> None:
         from app.quality.page import html_page
 
         write_atomically(html_path, html_page(report))
-
-
-def rows_path(report: Path) -> Path:
-    """Where the rows of an unfinished report lie."""
-    return report.with_name(f"{report.name}{ROWS_SUFFIX}")
 
 
 def _plan(options: Options) -> Plan:
@@ -177,10 +203,6 @@ def chat_texts() -> Iterator[Text]:
         raise QualityError(
             "there is no chat that is long enough: leave --chats out, or name files with --text"
         )
-    _note(
-        f"{counted(len(found), 'chat')} read here; the report holds figures and counts of "
-        "tokens, none of their words"
-    )
     yield from found
 
 
@@ -188,10 +210,13 @@ class _Measurement:
     """A measurement whose report is kept behind every event."""
 
     def __init__(self, target: Path | None) -> None:
-        self._target = target
-        self.report: Report | None = None
-        self._is_complete: bool | None = None
-        """None until the last event."""
+        self._kept = KeptReport(target)
+        self._is_stopped = False
+
+    @property
+    def report(self) -> Report | None:
+        """What was measured so far."""
+        return self._kept.report
 
     def run(self, request: LaboratoryRequest) -> int:
         """The exit code; `report` holds what there is."""
@@ -204,9 +229,11 @@ class _Measurement:
                 if self.report is None or not self.report.measurements:
                     raise
                 _note(f"{error.title}: {error}", style="red")
-        if self._is_complete is None:
+        if self._is_stopped:
+            return EXIT_INTERRUPTED
+        if self._kept.is_complete is None:
             return EXIT_FAILED
-        return 0 if self._is_complete else EXIT_INTERRUPTED
+        return 0 if self._kept.is_complete else EXIT_INTERRUPTED
 
     def _follow(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
         """Take events to the last; the first Ctrl+C asks for the report, the second does not."""
@@ -217,7 +244,7 @@ class _Measurement:
             process.stop()
             with contextlib.suppress(KeyboardInterrupt):
                 self._take_all(process, progress)
-            self._is_complete = False
+            self._is_stopped = True
 
     def _take_all(self, process: LaboratoryProcess, progress: MeasureProgress) -> None:
         for event in process:
@@ -226,22 +253,13 @@ class _Measurement:
                     progress.show(event)
                 case Note(text):
                     _note(text)
-                case ReportChanged(report):
-                    self._keep(report)
-                case Finished(report, is_complete):
-                    self._keep(report)
-                    self._is_complete = is_complete
-                    if is_complete and self._target is not None:
-                        rows_path(self._target).unlink(missing_ok=True)
+                case _:
+                    self._keep(event)
 
-    def _keep(self, report: Report) -> None:
-        self.report = report
-        if self._target is None:
-            return
+    def _keep(self, event: LaboratoryEvent) -> None:
         try:
-            write_report(self._target, report)
+            self._kept.take(event)
         except QualityError as error:
-            self._target = None
             _note(str(error), style="red")
 
 

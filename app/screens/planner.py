@@ -39,7 +39,9 @@ from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.space import with_pair
 from engine.planning.what_if import arrows
+from engine.policy.pairs import Pair
 from engine.presets.library import list_presets, save_preset
 from engine.presets.preset import Preset
 
@@ -74,6 +76,8 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Go to the table, and back to the knobs"),
         Binding("g", "search", "Goal", id="planner-goal",
                 tooltip="Search: largest context, finest cache, fastest, balanced"),
+        Binding("q", "quality", "Quality", id="planner-quality",
+                tooltip="Measure what each cache type costs this model, and take one"),
         Binding("c", "compare", "Compare", id="planner-compare",
                 tooltip="Keep this plan as A and compare what the knobs say; again ends it"),
         Binding("w", "swap", "Swap", id="planner-swap", show=False,
@@ -526,6 +530,27 @@ class PlannerScreen(Screen[Configuration | None]):
         if self.setup is asked:
             self.session.searched = searched
             self.change(searched.setup)
+
+    def action_quality(self) -> None:
+        """Measure the model's cache types; the one that is taken becomes the plan's."""
+        from app.screens.laboratory import LaboratoryScreen
+
+        plan = self._shown_plan()
+        if plan is None:
+            return
+        if plan.model.file.origin is not None:
+            self.notify("This model is not on this machine: it can be planned, not measured.")
+            return
+
+        def take(pair: Pair | None) -> None:
+            self.planner.forget_known()
+            setup = self.setup
+            if setup is not None and pair is None:
+                self.change(setup)
+            elif setup is not None and pair is not None:
+                self.turn(replace(setup, configuration=with_pair(setup.configuration, pair)))
+
+        self.app.push_screen(LaboratoryScreen(plan.setup.configuration), take)
 
     # --- leaving, presets and export ---
 

@@ -113,7 +113,7 @@ class Requantiser:
         if any(len(part.tensors) != 2 * part.n_layers for part in attention):
             raise StateError(
                 "this model keeps one latent row a token in place of keys and values (MLA), and "
-                "llama.cpp takes no other type for it"
+                "llama.cpp does not say whether it rotates that"
             )
         if len(attention) != len(self.caches):
             raise StateError(

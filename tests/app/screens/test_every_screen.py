@@ -28,6 +28,7 @@ from app.screens.compare import CompareScreen, side_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.export import ExportScreen
 from app.screens.first_run import FirstRunScreen
+from app.screens.laboratory import LaboratoryScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen, PlanModelsScreen, effect_list, goal_list
@@ -134,6 +135,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None, title=s.text),
     "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
+    "LaboratoryScreen": lambda s: LaboratoryScreen(replace(s.configuration, model_path=s.file)),
     "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
     "PlanModelsScreen": plan_models,
     "PlannerScreen": planner,

@@ -1,0 +1,364 @@
+"""The cache types of a model, measured: the table while it grows, charts, and the verdict."""
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import ClassVar, Literal
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+
+from app.bench.table import time_left
+from app.cache_plans import keep_report, usual_choice
+from app.config import load_settings
+from app.quality.kept import Measurement, Start, earlier_report, report_path, set_aside, why_not
+from app.quality.measure import USUAL, laboratory_request
+from app.render.lines import Line, Run, wrapped
+from app.render.quality import (
+    QualityTable,
+    begin_lines,
+    kind_lines,
+    progress_text,
+    quality_title,
+    verdict_text,
+)
+from app.sanitize import visible
+from app.screens.dialogs import confirm
+from app.threads import call_if_open
+from app.widgets.bars import KeyBar, TitleBar
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import Row, SelectList
+from engine.configuration import Configuration
+from engine.errors import EngineError
+from engine.model.architecture import read_model
+from engine.policy.choice import Candidate, judged
+from engine.policy.gates import PolicySettings
+from engine.policy.pairs import Pair, pair_of
+from engine.policy.sentence import verdict
+from engine.process.laboratory import LaboratoryProcess
+from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
+from engine.quality.records import CacheKind, Report
+
+Texts = Literal["own", "chats"]
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
+LOADING = "loading the model, reading the first tokens"
+STOPPING = "stopping; what was measured is kept"
+STOPPED = "stopped: r goes on"
+STOPPED_EARLY = "stopped before the first text was through"
+READ_CHATS = (
+    "Measure on your own chats? kvchat reads them now. Figures and counts of tokens are kept of "
+    "them, no words, and nothing leaves this machine."
+)
+
+
+class LaboratoryScreen(Screen[Pair | None]):
+    """Measures the cache types of a model; the result is the pair to plan with, or None."""
+
+    CSS_PATH: ClassVar[list[str | PurePath]] = [
+        "../styles/planner.tcss", "../styles/laboratory.tcss"
+    ]  # fmt: skip
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    AUTO_FOCUS = "#kinds"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "take", "Take", id="laboratory-take", priority=True,
+                tooltip="Take the marked cache type into the plan"),
+        Binding("r", "run", "Measure", id="laboratory-run",
+                tooltip="Measure on kvchat's own texts, or go on where it was stopped"),
+        Binding("c", "chats", "Own chats", id="laboratory-chats",
+                tooltip="Measure on your own chats, after a question"),
+        Binding("n", "anew", "Anew", id="laboratory-anew",
+                tooltip="Measure everything again; the last report stays as a file"),
+        Binding("escape", "leave", "Stop, back", id="laboratory-back",
+                tooltip="Stop, and keep what was measured; while nothing runs, go back"),
+        Binding("pageup", "scroll_detail(-1)", "Page up", id="laboratory-page-up", show=False,
+                priority=True, tooltip="Scroll the marked kind up"),
+        Binding("pagedown", "scroll_detail(1)", "Page down", id="laboratory-page-down",
+                show=False, priority=True, tooltip="Scroll the marked kind down"),
+    ]  # fmt: skip
+
+    def __init__(self, configuration: Configuration, start: Start = LaboratoryProcess) -> None:
+        """Show what was measured of a model.
+
+        Args:
+            configuration: The model; its cache types and context do not count.
+            start: Starts a measurement in a process of its own.
+        """
+        super().__init__()
+        self._configuration = configuration
+        self._start = start
+        self._texts: Texts = "own"
+        self._report: Report | None = None
+        self._candidates: tuple[Candidate, ...] = ()
+        self._verdict = ""
+        self._notes: list[str] = []
+        self._problem = ""
+        self._status = ""
+        self._why_not: str | None = None
+        self._measurement: Measurement | None = None
+        self._began_at = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar(id="laboratory-title")
+        with Vertical(id="laboratory"):
+            yield SelectList(title="cache types", id="kinds")
+            yield LinesView(title="verdict", below=None, id="verdict")
+            yield LinesView(title="marked", id="kind")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        self._present()
+        self._look()
+
+    def on_unmount(self) -> None:
+        if self._measurement is not None:
+            self._measurement.close()
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a measurement is under way."""
+        return self._measurement is not None
+
+    # --- measuring, away from the screen ---
+
+    @work(thread=True, exclusive=True, group="measure")
+    def _look(self) -> None:
+        """Find out whether there is something to measure, and what was measured before."""
+        try:
+            why = why_not(self._configuration)
+            found = None if why else earlier_report(self._path("own"))
+            said = "" if found is None else self._choice(found)
+        except EngineError as error:
+            why, found, said = str(error), None, ""
+        call_if_open(self, self._take_look, why, found, said)
+
+    @work(thread=True, exclusive=True, group="measure")
+    def _measure(self, measurement: Measurement) -> None:
+        """Follow a measurement to its end; whatever ends it, what was measured is kept."""
+        problem = ""
+        try:
+            for event in measurement.events():
+                call_if_open(self, self._take_event, event)
+        except EngineError as error:
+            problem = f"{error.title}: {error}"
+        found, said = measurement.kept.report, ""
+        if found is not None and found.measurements:
+            try:
+                said = self._keep(found)
+            except EngineError as error:
+                problem = problem or f"{error.title}: {error}"
+        call_if_open(self, self._take_end, measurement, said, problem)
+
+    def _keep(self, found: Report) -> str:
+        """The verdict of a report, which is kept as the model's plan where it has one."""
+        if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
+            return ""
+        model = read_model(self._configuration.model_path)
+        return keep_report(found, self._configuration, model, _policy()).sentence
+
+    def _choice(self, found: Report) -> str:
+        """The verdict of a report that was kept before."""
+        if not found.allows_verdict or not any(row.is_complete for row in found.candidates):
+            return ""
+        model = read_model(self._configuration.model_path)
+        return verdict(found, usual_choice(found, self._configuration, model, _policy()))
+
+    def _path(self, texts: Texts) -> Path:
+        return report_path(self._configuration.model_path, texts)
+
+    # --- what comes ---
+
+    def _take_look(self, why: str | None, found: Report | None, said: str) -> None:
+        if self.is_measuring:
+            return
+        self._why_not, self._verdict = why, said
+        self._show(found)
+
+    def _take_event(self, event: LaboratoryEvent) -> None:
+        match event:
+            case Progress():
+                elapsed_s = time.monotonic() - self._began_at
+                left_s = time_left(elapsed_s, event.n_done, event.n_total)
+                if self._status != STOPPING:
+                    self._status = progress_text(event, left_s)
+                self._present_title()
+            case Note(text):
+                self._notes.append(text)
+                self._present_verdict()
+            case ReportChanged(found) | Finished(found):
+                self._show(found)
+
+    def _take_end(self, measurement: Measurement, said: str, problem: str) -> None:
+        self._measurement = None
+        kept = measurement.kept
+        self._verdict = said
+        has_rows = kept.report is not None and bool(kept.report.measurements)
+        self._status = STOPPED if has_rows else STOPPED_EARLY
+        if kept.is_complete:
+            self._status = ""
+        if problem:
+            self._problem = problem
+            self._status = "failed: what was measured is kept" if has_rows else "failed"
+        elif kept.is_complete:
+            self.notify("The measurement is complete, and kept as this model's plan."
+                        if said else "The measurement is complete.")  # fmt: skip
+        self._show(kept.report)
+
+    # --- showing ---
+
+    def _show(self, found: Report | None) -> None:
+        self._report = found
+        can_judge = found is not None and found.allows_verdict
+        self._candidates = judged(found, _policy()) if found is not None and can_judge else ()
+        self._present()
+
+    def _present(self) -> None:
+        self._present_title()
+        self._present_table()
+        self._present_verdict()
+        self._present_kind()
+
+    def _present_title(self) -> None:
+        name = self._configuration.model_path.stem
+        self.query_one(TitleBar).present(partial(quality_title, name, self._status))
+
+    def _present_table(self) -> None:
+        kinds, found = self.query_one("#kinds", SelectList), self._report
+        is_empty = found is None or not found.measurements
+        self.set_class(is_empty, "-empty")
+        if found is None or is_empty:
+            kinds.show_text(self._begin_lines)
+            return
+        table = QualityTable(found, self._candidates)
+        rows = [
+            Row((row.role, row.kind), partial(table.line, index))
+            for index, row in enumerate(table.rows)
+        ]
+        kinds.show_rows(rows, head=table.head)
+
+    def _begin_lines(self, width: int) -> list[Line]:
+        if self.is_measuring:
+            text = "The first row comes when the first text was read in every type."
+            return wrapped((Run(text, "muted"),), width)
+        return begin_lines(self._why_not, len(USUAL.kinds), width)
+
+    def _present_verdict(self) -> None:
+        said, problem = verdict_text(self._report, self._verdict), self._problem
+        notes = tuple(self._notes)
+
+        def lines(width: int) -> list[Line]:
+            made: list[Line] = []
+            if problem:
+                made += wrapped((Run("✗ ", "bad"), Run(visible(problem))), width)
+            if said:
+                made += wrapped((Run(said, "strong" if self._verdict else "muted"),), width)
+            for note in notes:
+                made += wrapped((Run("! ", "warn"), Run(visible(note))), width)
+            return made
+
+        self.query_one("#verdict", LinesView).present(lines)
+
+    def _present_kind(self) -> None:
+        view, found = self.query_one("#kind", LinesView), self._report
+        index = self.query_one("#kinds", SelectList).index
+        if found is None or index >= len(found.measurements):
+            view.present(lambda _: [])
+            return
+        row = found.measurements[index]
+        candidate = self._candidate(row.kind) if row.role == "candidate" else None
+        view.set_frame(title=str(row.kind))
+        view.present(lambda width: kind_lines(found, row, candidate, width, view.symbols))
+
+    def _candidate(self, kind: CacheKind) -> Candidate | None:
+        found = (e for e in self._candidates if e.measured is not None and e.measured.kind == kind)
+        return next(found, None)
+
+    def on_select_list_marked(self) -> None:
+        self._present_kind()
+
+    # --- keys ---
+
+    def action_scroll_detail(self, pages: int) -> None:
+        """Scroll what is known of the marked kind."""
+        self.query_one("#kind", LinesView).page(pages)
+
+    def action_run(self) -> None:
+        """Measure on kvchat's own texts, or go on with it."""
+        self._begin("own")
+
+    def action_chats(self) -> None:
+        """Ask, then measure on the user's chats."""
+        if self._can_begin():
+            confirm(self, READ_CHATS, lambda: self._begin("chats"))
+
+    def action_anew(self) -> None:
+        """Measure again what was measured."""
+        if not self._can_begin():
+            return
+        if self._report is None:
+            self._begin(self._texts)
+        else:
+            question = (
+                "Measure everything again? The last report stays as a file beside the new one."
+            )
+            confirm(self, question, self._begin_anew)
+
+    def action_leave(self) -> None:
+        """Stop what runs; where nothing runs, go back."""
+        if self._measurement is None:
+            self.dismiss(None)
+            return
+        self._status = STOPPING
+        self._measurement.stop()
+        self._present_title()
+
+    def action_take(self) -> None:
+        """Go back with the marked pair of types."""
+        index = self.query_one("#kinds", SelectList).index
+        found = self._report
+        if found is None or index >= len(found.measurements):
+            self.notify("Nothing was measured yet: r measures.")
+            return
+        pair = pair_of(found.measurements[index].kind)
+        if pair is None:
+            self.notify(f"{found.measurements[index].kind} is no type of llama.cpp.")
+        elif self._measurement is not None:
+            self.notify("It is still measured: esc stops it and keeps what was measured.")
+        else:
+            self.dismiss(pair)
+
+    def _begin_anew(self) -> None:
+        set_aside(self._path(self._texts))
+        self._show(None)
+        self._begin(self._texts)
+
+    def _begin(self, texts: Texts) -> None:
+        if not self._can_begin():
+            return
+        options = replace(USUAL, takes_chats=texts == "chats")
+        ask = partial(laboratory_request, options, self._configuration)
+        if texts != self._texts:
+            self._report = None
+        self._texts, self._verdict, self._status = texts, "", LOADING
+        self._notes.clear()
+        self._problem = ""
+        self._began_at = time.monotonic()
+        self._measurement = Measurement(ask, self._path(texts), self._start)
+        self._present()
+        self._measure(self._measurement)
+
+    def _can_begin(self) -> bool:
+        if self._measurement is not None:
+            self.notify("It is measured already: esc stops it.")
+            return False
+        if self._why_not is not None:
+            self.notify(f"Nothing can be measured: {self._why_not}", severity="error")
+            return False
+        return True
+
+
+def _policy() -> PolicySettings:
+    return load_settings().settings.cache_policy
