@@ -18,14 +18,11 @@ from engine.quality.records import (
     Report,
 )
 
-COLUMNS = (
-    "K/V", "", "loss, nats", "95 %", "perplexity", "KL mean", "median", "p99", "p99.9", "same top",
-    "bytes/token", "at the peak", "prefill", "tok/s", "tok/s deep", "needles", "problems",
-)  # fmt: skip
+COLUMNS = (*MAIN, *COST[1:])
 """In the order in which they stand."""
 WEIGHT = (
-    "K/V", "", "KL mean", "same top", "loss, nats", "bytes/token", "p99.9", "tok/s deep",
-    "needles", "perplexity", "problems", "p99", "tok/s", "95 %", "prefill", "at the peak", "median",
+    "K/V", "KL mean", "same top", "loss", "bytes/token", "p99.9", "deep", "needles", "perplexity",
+    "problems", "p99", "tok/s", "95 %", "prefill", "peak", "median",
 )  # fmt: skip
 """In the order in which they find room."""
 GAP = 2
@@ -88,7 +85,7 @@ class QualityTable:
         runs = []
         for name in names:
             room = self._widths[name]
-            is_left = name in ("K/V", "")
+            is_left = name == "K/V"
             text = f"{cells[name]:<{room}}" if is_left else f"{cells[name]:>{room}}"
             runs.append(Run(f"{text}{' ' * GAP}", style))
         return tuple(runs)
