@@ -9,7 +9,7 @@ from typing import Protocol
 
 from app import paths
 from engine.configuration import Configuration
-from engine.load import LaboratoryRequest
+from engine.load_laboratory import LaboratoryRequest
 from engine.model.architecture import read_model
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import Finished, LaboratoryEvent, ReportChanged

@@ -21,7 +21,7 @@ from app.widgets.lines_view import LinesView
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
-from engine.load import LaboratoryRequest
+from engine.load_laboratory import LaboratoryRequest
 from engine.quality.laboratory import Finished, LaboratoryEvent, Note, Progress, ReportChanged
 from engine.quality.records import (
     CacheKind,
