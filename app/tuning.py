@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from app import paths
 from app.bench.short import Drafting, DraftingProgress, ShortBenchmark
 from app.config import Settings
@@ -19,7 +17,7 @@ from engine.configuration import (
 )
 from engine.errors import EngineError, PresetError
 from engine.memory.estimate import estimate
-from engine.memory.hardware import usable_devices
+from engine.memory.hardware import usable_cores, usable_devices
 from engine.memory.units import MIB
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
@@ -163,10 +161,10 @@ class Tuning:
             self._note(str(error))
 
     def _scope(self) -> Scope:
-        n_cores = psutil.cpu_count(logical=False) or 1
+        n_cores, n_logical = usable_cores()
         return Scope(
             n_cores=n_cores,
-            n_logical=psutil.cpu_count() or n_cores,
+            n_logical=n_logical,
             n_layers=self._model.architecture.n_layers + 1,
             has_gpu=any(device.kind == "gpu" for device in self._devices),
             has_flash_attention=self._model.architecture.has_flash_attention,

@@ -26,7 +26,6 @@ from engine.policy.gates import Gates, readings
 from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair
 from engine.quality.laboratory import Finished, Plan
 from engine.quality.records import (
-    METRICS,
     Figure,
     Measurement,
     Report,
@@ -37,6 +36,7 @@ from engine.quality.records import (
 from engine.quality.texts import Text, own_texts
 
 ROOT = Path(__file__).resolve().parent.parent
+FIGURES = tuple(each.name for each in fields(Scores) if each.name != "n_tokens")
 TEXTS: dict[str, tuple[str, ...]] = {
     "chats of kvchat": (),
     "documents of kvchat": (),
@@ -147,7 +147,7 @@ def _plain(found: Measurement) -> Measurement:
 
 
 def _values(scores: Scores) -> Scores:
-    figures = {name: Figure(getattr(scores, name).value) for name in METRICS}
+    figures = {name: Figure(getattr(scores, name).value) for name in FIGURES}
     return replace(scores, **figures)  # type: ignore[arg-type]  # by name
 
 

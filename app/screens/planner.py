@@ -34,12 +34,17 @@ from engine.planning.comparison import cost_table
 from engine.planning.fit import FoundSetup, search_setup
 from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
-from engine.planning.knobs import with_adapter, with_draft, with_machine, with_projector
+from engine.planning.knobs import (
+    with_adapter,
+    with_cache_pair,
+    with_draft,
+    with_machine,
+    with_projector,
+)
 from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
-from engine.planning.space import with_pair
 from engine.planning.what_if import arrows
 from engine.policy.pairs import Pair
 from engine.presets.library import list_presets, save_preset
@@ -548,7 +553,7 @@ class PlannerScreen(Screen[Configuration | None]):
             if setup is not None and pair is None:
                 self.change(setup)
             elif setup is not None and pair is not None:
-                self.turn(replace(setup, configuration=with_pair(setup.configuration, pair)))
+                self.turn(with_cache_pair(setup, pair))
 
         self.app.push_screen(LaboratoryScreen(plan.setup.configuration), take)
 

@@ -31,6 +31,7 @@ from engine.planning.machine import (
     step_ram,
 )
 from engine.planning.planner import Facts, Setup
+from engine.planning.space import with_pair
 from engine.planning.values import (
     BATCHES,
     CONTEXTS,
@@ -71,7 +72,8 @@ def with_cache_pair(setup: Setup, pair: Pair) -> Setup:
 
     Flash attention goes along where packed values need it.
     """
-    return _with_v_type(setup.changed(type_k=pair[0]), pair[1])
+    typed = _with_v_type(setup, pair[1])
+    return replace(typed, configuration=with_pair(typed.configuration, pair))
 
 
 def with_matched_types(setup: Setup, facts: Facts) -> Setup:

@@ -94,9 +94,6 @@ class Scores:
     """Share of rows on which both have the same likeliest token."""
 
 
-METRICS = tuple(each.name for each in fields(Scores) if each.name != "n_tokens")
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """The scores of the rows of one kind of text, or of one range of positions."""

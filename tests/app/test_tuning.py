@@ -69,7 +69,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tune:
     monkeypatch.setattr("app.tuning.ShortBenchmark", NoDrafts)
-    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 4)
+    monkeypatch.setattr("app.tuning.usable_cores", lambda: (4, 4))
 
     def tuned(machine: Bench, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("app.tuning.Engines", lambda *_: machine)

@@ -148,7 +148,7 @@ def test_a_change_that_was_measured_to_break_a_gate_is_not_proposed(small: Model
 def test_a_verdict_is_taken_into_a_setup_with_flash_attention() -> None:
     setup = Setup(Configuration(Path("m.gguf"), 8192, flash_attention="off"))
     taken = with_cache_pair(setup, ("q8_0", "q5_1")).configuration
-    assert (taken.type_k, taken.type_v, taken.flash_attention) == ("q8_0", "q5_1", "auto")
+    assert (taken.type_k, taken.type_v, taken.flash_attention) == ("q8_0", "q5_1", "on")
 
 
 def test_a_planner_of_a_script_wants_a_type_by_name() -> None:
