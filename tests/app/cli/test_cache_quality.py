@@ -54,8 +54,15 @@ def test_a_report_is_shown_with_every_row(
     assert max(map(len, shown.splitlines())) < 220
 
 
+class NoLaboratory:
+    """A laboratory that cannot be opened."""
+
+    def __init__(self, *_: object) -> None:
+        raise QualityError("there is none")
+
+
 def test_chats_are_read_without_their_titles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, starter_path: Path
 ) -> None:
     with pytest.raises(QualityError, match="no chat that is long enough"):
         list(measure.chat_texts())
@@ -68,6 +75,8 @@ def test_chats_are_read_without_their_titles(
     assert (text.name, text.kind) == ("chat 1", "chat")
     assert shown
     assert all(message.content in text.text for message in shown)
+    monkeypatch.setattr(measure, "LaboratoryProcess", NoLaboratory)
+    assert run(["cache-quality", str(starter_path), "--chats"]) == 1
     assert "1 chat read here" in capsys.readouterr().err
 
 
