@@ -1,6 +1,7 @@
 """Where a measurement's report lies while it runs, and how the next one goes on with it."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -19,6 +20,8 @@ ROWS_SUFFIX = ".rows"
 """Ends the name of the file that keeps rows beside a report until it is complete."""
 BEFORE_SUFFIX = ".before"
 PLACE_BYTES = 4
+MOST_OF_A_NAME = 48
+"""Characters of a model's name in that of its reports: file systems allow 255 bytes."""
 
 
 def rows_path(report: Path) -> Path:
@@ -84,7 +87,11 @@ Start = Callable[[LaboratoryRequest, Path], Measuring]
 def report_path(model_path: Path, texts: str) -> Path:
     """Where the report of a model on some texts lies, such as `own` or `chats`."""
     place = blake2b(str(model_path.absolute()).encode(), digest_size=PLACE_BYTES).hexdigest()
-    return paths.state_dir() / "cache-quality" / f"{model_path.stem}-{place}-{texts}.json"
+    return (
+        paths.state_dir()
+        / "cache-quality"
+        / f"{model_path.stem[:MOST_OF_A_NAME]}-{place}-{texts}.json"
+    )
 
 
 def earlier_report(path: Path) -> Report | None:
@@ -173,7 +180,7 @@ def why_not(configuration: Configuration) -> str | None:
     Raises:
         ModelFileError: its file cannot be read.
     """
-    if not configuration.model_path.is_file():
+    if not os.path.isfile(configuration.model_path):  # noqa: PTH113  False for impossible names too
         return f"{configuration.model_path} is no longer there"
     architecture = read_model(configuration.model_path).architecture
     if not architecture.layers:
