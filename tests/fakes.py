@@ -97,8 +97,7 @@ class FakeBackend:
         self.state_format = state_format
         self.n_threads, self.n_threads_most = (n_threads, n_threads), n_threads
         self.rounds_by_threads = rounds_by_threads
-        self.threads = (n_threads, n_threads)
-        """Of decode steps and of prefills, as they were set last."""
+        self.n_threads_set = n_threads
         self.n_saved = 0
         self.n_requantised = 0
         self.n_loaded = 0
@@ -142,8 +141,8 @@ class FakeBackend:
             return self.n_ctx - len(sequence.cells)
         return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
 
-    def set_threads(self, decode: int, prefill: int) -> None:
-        self.threads = (decode, prefill)
+    def set_threads(self, n_threads: int) -> None:
+        self.n_threads_set = n_threads
 
     def abort(self) -> None:
         self.is_aborted = True

@@ -233,8 +233,8 @@ class Backend(Protocol):
         """Whether the logits of a step depend on the number of threads that computed it."""
         ...
 
-    def set_threads(self, decode: int, prefill: int) -> None:
-        """Compute with other numbers of threads from the next call on."""
+    def set_threads(self, n_threads: int) -> None:
+        """Compute with another number of threads from the next call on, whatever its batch."""
         ...
 
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:

@@ -56,6 +56,7 @@ class Prefill:
                 n_last = end - start
                 break
             watch.split()
+            self._threads.turn_to_prompt(end - start)
             self._recall.sequence.prefill(reply.tokens[start:end])
             batch_s = watch.split()
             elapsed_s += batch_s
@@ -68,6 +69,7 @@ class Prefill:
         if n_measured:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
+            self._threads.turn_to_steps()
             measure_rows(self._recall.sequence, rest, self._costs)
             yield PromptProgress(n_known, n_known, n_reused)
         self._recall.keep_prompt()
@@ -75,6 +77,7 @@ class Prefill:
         row = self._last_pass(reply, n_last)
         if n_last:
             yield PromptProgress(n_known, n_known, n_reused)
+        self._threads.turn_to_steps()
         stats = reply.stats
         yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
         return row
@@ -83,6 +86,7 @@ class Prefill:
         """Decode the pending token, and what is left of the prompt before it."""
         reply.stats.prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
+        self._threads.turn_to_prompt(1 + n_last)
         forward = self._recall.sequence.verify((pending,), unread=rest)
         elapsed_s = reply.watch.split()
         row_s = elapsed_s

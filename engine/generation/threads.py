@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import mean, median
 from typing import Protocol
 
 import psutil
@@ -19,17 +20,20 @@ from engine.events import ThreadsChanged
 
 SAMPLE_S = 0.2
 """Between two looks at what other programs take."""
-FRESH_S = 2.0
-"""Age from which such a look says nothing of now."""
 N_TRIAL = 3
 """Steps that a number of threads is tried for: a hundredth of a second to a second."""
 N_RECENT = 8
-"""Steps that the present speed is the mean of: a step that had to wait counts as it was."""
+"""Steps that tell the present speed."""
 N_ENOUGH = 3
 QUICKER = 0.95
 """Share of the present time from which a tried number stays."""
 MUCH_SLOWER = 1.5
 """Times the time expected of fewer threads from which they are tried without a sign of others."""
+STARVED = 4.0
+"""Times the best time from which a single step beside others is enough to try fewer threads."""
+SLOWED = 1.1
+"""Times the best time from which steps beside others make fewer threads worth a trial, where these
+were never measured."""
 SLOWING = 1.002
 """By which the best time of a number rises with each step: contexts grow, and steps with them."""
 FULL = 0.9
@@ -68,7 +72,11 @@ class Load(Protocol):
     """What others take of the processor."""
 
     def shares(self) -> Shares | None:
-        """Of the last moment; None while unknown."""
+        """Of the last moment of computing; None while unknown."""
+        ...
+
+    def restart(self) -> None:
+        """Forget what was before: it says nothing of now."""
         ...
 
 
@@ -91,9 +99,13 @@ class ProcessorLoad:
         at, busy_s, own_s = self._read()
         own = (own_s - self._own_s) / elapsed_s
         others = max((busy_s - self._busy_s) / elapsed_s - own, 0.0)
-        self._shares = None if elapsed_s > FRESH_S else Shares(self._n_cores, own, others)
+        self._shares = Shares(self._n_cores, own, others)
         self._at, self._busy_s, self._own_s = at, busy_s, own_s
         return self._shares
+
+    def restart(self) -> None:
+        self._at, self._busy_s, self._own_s = self._read()
+        self._shares = None
 
     def _read(self) -> tuple[float, float, float]:
         times = psutil.cpu_times()
@@ -117,7 +129,7 @@ class Choice:
 class _Trial:
     n_threads: int
     base_s: float
-    """Mean time of a step before it."""
+    """Usual time of a step before it."""
     is_asked: bool
     """Whether something spoke for it; else it is an exploration and paid from its budget."""
     spent_s: float = 0.0
@@ -181,9 +193,17 @@ class ThreadController:
             self._best_s[self._n_settled] = (
                 unit_s if known is None else min(unit_s, known * SLOWING)
             )
-        if len(self._recent) >= min(N_ENOUGH, self._n_trial):
+        n_enough = 1 if self._is_starved(unit_s, free) else min(N_ENOUGH, self._n_trial)
+        if len(self._recent) >= n_enough:
             self._begin_trial(free)
         return None
+
+    def _is_starved(self, unit_s: float, free: float | None) -> bool:
+        """Whether one unit shows by itself that threads wait for cores: it may take seconds."""
+        if self._target(free) >= self._n_settled:
+            return False
+        known = self._best_s.get(self._n_settled)
+        return known is None or unit_s > STARVED * known
 
     def _load_changed(self, target: int) -> None:
         """Compare with what was measured beside this load only, and judge all numbers anew."""
@@ -209,39 +229,47 @@ class ThreadController:
         return max(1, min(int(free + 0.5), self._n_free))
 
     def _begin_trial(self, free: float | None) -> None:
-        target, mean_s = self._target(free), sum(self._recent) / len(self._recent)
-        n_tried, is_asked = self._asked(target, mean_s), True
+        target = self._target(free)
+        # Beside others some steps take very long, and count; elsewhere one that stalls does not.
+        is_beside_others = target < self._n_settled
+        usual_s = (mean if is_beside_others else median)(self._recent)
+        n_tried, is_asked = self._asked(target, usual_s), True
         if n_tried is None and self._explores:
-            n_tried, is_asked = self._curious(free, mean_s), False
+            n_tried, is_asked = self._curious(free, usual_s), False
         if n_tried is not None:
-            self._trial = _Trial(n_tried, mean_s, is_asked)
+            self._trial = _Trial(n_tried, usual_s, is_asked)
             self.n_threads = n_tried
 
-    def _asked(self, target: int, mean_s: float) -> int | None:
+    def _asked(self, target: int, usual_s: float) -> int | None:
         """A number that load or time speak for."""
         if target > self._n_settled and self._is_open(target):
             return target
         if target < self._n_settled and self._is_open(target):
-            return target if mean_s > self._expected_s(target) else None
+            return target if usual_s > self._worth_s(target) else None
         fewer = self._n_settled - 1
-        is_slow = fewer and mean_s > MUCH_SLOWER * self._expected_s(fewer, default=mean_s)
+        is_slow = fewer and usual_s > MUCH_SLOWER * self._expected_s(fewer, default=usual_s)
         return fewer if is_slow and self._is_open(fewer) else None
 
-    def _expected_s(self, n_threads: int, default: float = 0.0) -> float:
+    def _worth_s(self, n_threads: int) -> float:
+        """The time of a unit from which a number that the load speaks for is worth a trial."""
+        here = self._best_s.get(self._n_settled, 0.0)
+        return self._best_s.get(n_threads, SLOWED * here)
+
+    def _expected_s(self, n_threads: int, default: float) -> float:
         """The time of a unit with fewer threads: as it was, or in proportion to them."""
         if n_threads in self._best_s:
             return self._best_s[n_threads]
         here = self._best_s.get(self._n_settled)
         return default if here is None else here * self._n_settled / n_threads
 
-    def _curious(self, free: float | None, mean_s: float) -> int | None:
+    def _curious(self, free: float | None, usual_s: float) -> int | None:
         """A number worth a look on a machine that is free, as far as the budget goes."""
         n = self._n_settled
         n_most = self._n_most if free is None else min(self._n_most, int(free + 0.5))
         for other in dict.fromkeys((n - 1, n + 1, (3 * n) // 4, n // 2, (3 * n) // 2)):
             if not 1 <= other <= n_most or other == n or n > n_most:
                 continue
-            loss_s = self._n_trial * mean_s * max(n / other - 1.0, 0.1)
+            loss_s = self._n_trial * usual_s * max(n / other - 1.0, 0.1)
             if self._explored_s + loss_s > EXPLORED * self._total_s:
                 continue
             if self._is_open(other):
@@ -320,10 +348,11 @@ class Threads:
             clock: Seconds.
         """
         self._backends = backends
-        self._set = self._usual = backends[0].n_threads
+        self._usual = backends[0].n_threads
+        self._n_set = 0
         self._follows = follows
         self._is_held = False
-        load = ProcessorLoad(clock) if load is None else load
+        self._load = load = ProcessorLoad(clock) if load is None else load
         most, (n_decode, n_prefill) = backends[0].n_threads_most, self._usual
         self._decode = ThreadController(n_decode, most, load, clock=clock)
         self._prefill = ThreadController(
@@ -333,22 +362,31 @@ class Threads:
 
     @property
     def n_decode(self) -> int:
-        """Threads of the next step."""
-        return self._set[0]
+        """Threads of the next step, whether it has one row or those of a draft."""
+        return self._usual[0] if self._is_held else self._decode.n_threads
 
     def begin(self, *, is_held: bool) -> None:
         """A reply begins; where `is_held` its steps keep the usual number."""
         self._is_held = is_held
+        self._load.restart()
         self._decode.restart()
         self._prefill.restart()
-        self._apply()
+        self._set(self.n_decode)
+
+    def turn_to_prompt(self, n_tokens: int) -> None:
+        """A batch of a prompt comes next; a short one is computed as steps are."""
+        self._set(self.n_decode if n_tokens < LONG_BATCH else self._prefill.n_threads)
+
+    def turn_to_steps(self) -> None:
+        """Steps come next: llama.cpp left alone would take the rows of a draft for a prompt."""
+        self._set(self.n_decode)
 
     def stepped(self, step_s: float) -> ThreadsChanged | None:
         """Take the time of a plain step; what changed for good, if anything."""
         if self._is_held or not self._follows[0]:
             return None
         choice = self._decode.add(step_s)
-        self._apply()
+        self._set(self.n_decode)
         return None if choice is None else self._tell(choice, self._decode.n_threads, None)
 
     def read(self, n_tokens: int, elapsed_s: float) -> ThreadsChanged | None:
@@ -356,7 +394,6 @@ class Threads:
         if not self._follows[1] or n_tokens < LONG_BATCH:
             return None
         choice = self._prefill.add(elapsed_s / n_tokens)
-        self._apply()
         return None if choice is None else self._tell(choice, None, self._prefill.n_threads)
 
     def _tell(self, choice: Choice, decode: int | None, prefill: int | None) -> ThreadsChanged:
@@ -369,10 +406,8 @@ class Threads:
         )
         return self._told
 
-    def _apply(self) -> None:
-        decode = self._usual[0] if self._is_held else self._decode.n_threads
-        wanted = (decode, self._prefill.n_threads)
-        if wanted != self._set:
-            self._set = wanted
+    def _set(self, n_threads: int) -> None:
+        if n_threads != self._n_set:
+            self._n_set = n_threads
             for backend in self._backends:
-                backend.set_threads(*wanted)
+                backend.set_threads(n_threads)

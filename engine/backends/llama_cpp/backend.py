@@ -223,8 +223,8 @@ class LlamaCppBackend:
         sequence.decode(token)
         sequence.close()
 
-    def set_threads(self, decode: int, prefill: int) -> None:
-        llama_cpp.llama_set_n_threads(self._native, decode, prefill)
+    def set_threads(self, n_threads: int) -> None:
+        llama_cpp.llama_set_n_threads(self._native, n_threads, n_threads)
 
     def abort(self) -> None:
         self._flag.set()

@@ -20,7 +20,6 @@ from engine.configuration import (
 from engine.generation.session import Session
 from engine.generation.threads import (
     EXPLORED,
-    FRESH_S,
     LONG_BATCH,
     N_TRIAL,
     SAMPLE_S,
@@ -63,6 +62,9 @@ class Machine:
         n_own = self.threads[-1] if self.threads else 1
         share = min(1.0, self.n_cores / (self.n_busy + n_own))
         return Shares(self.n_cores, n_own * share, self.n_busy * share)
+
+    def restart(self) -> None:
+        """Nothing is remembered."""
 
     def run(self, controller: ThreadController, seconds: float) -> list[Choice]:
         """Steps for that long; what was chosen on the way."""
@@ -132,6 +134,26 @@ def test_a_load_that_does_not_slow_steps_changes_nothing() -> None:
     machine.run(threads, 1.0)
     machine.n_busy = 1
     assert machine.run(threads, 60.0) == []
+    assert set(machine.threads) == {2}
+
+
+def test_one_step_of_a_second_beside_others_is_enough() -> None:
+    machine = Machine(2, lambda busy, n: 1.3 if busy and n == 2 else 0.01)
+    threads = controller(machine, 2)
+    machine.run(threads, 1.0)
+    machine.n_busy = 1
+    machine.threads.clear()
+    machine.run(threads, 2.0)
+    assert machine.threads.count(2) == 1
+    cold = controller(Machine(2, machine.step_s, n_busy=1), 2)
+    assert machine.run(cold, 2.0)[0].n_threads == 1
+
+
+def test_a_step_that_stalls_on_a_free_machine_is_no_reason() -> None:
+    stalls = iter([0.01] * 50 + [1.3] + [0.01] * 50)
+    machine = Machine(2, lambda *_: next(stalls))
+    threads = ThreadController(2, 2, machine, explores=False, clock=lambda: machine.now)
+    machine.run(threads, 2.0)
     assert set(machine.threads) == {2}
 
 
@@ -297,8 +319,8 @@ def test_load_is_what_others_used_since_the_last_look(monkeypatch: pytest.Monkey
     assert shares is not None
     assert (shares.own, shares.others) == (pytest.approx(0.5), pytest.approx(0.5))
     assert shares.free(2) == pytest.approx(1.5)
-    clock.now += FRESH_S + 1
-    assert load.shares() is None, "the mean of a long time says nothing of now"
+    load.restart()
+    assert load.shares() is None, "what was before a pause says nothing of now"
 
 
 def threads_of(backend: FakeBackend, machine: Machine, **fields: tuple[bool, bool]) -> Threads:
@@ -318,7 +340,7 @@ def test_the_backend_is_set_to_what_was_chosen() -> None:
     threads = threads_of(backend, machine)
     threads.begin(is_held=False)
     drive(threads, machine, 40)
-    assert backend.threads == (1, 2)
+    assert backend.n_threads_set == 1
 
 
 @pytest.mark.parametrize("follows", [(False, True), (False, False)])
@@ -327,7 +349,7 @@ def test_a_number_that_the_user_chose_stays(follows: tuple[bool, bool]) -> None:
     threads = threads_of(backend, machine, follows=follows)
     threads.begin(is_held=False)
     drive(threads, machine, 40)
-    assert backend.threads == (2, 2)
+    assert backend.n_threads_set == 2
 
 
 def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
@@ -343,7 +365,7 @@ def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
     for step_s in [0.019] * 3 + [0.011] * 100:
         machine.now += step_s
         assert threads.stepped(step_s) is None
-    assert backend.threads == (2, 2)
+    assert backend.n_threads_set == 2
 
 
 def test_a_prompt_on_a_free_machine_tries_nothing() -> None:
@@ -351,24 +373,25 @@ def test_a_prompt_on_a_free_machine_tries_nothing() -> None:
     threads = threads_of(backend, machine)
     machine.threads.append(2)
     for _ in range(1000):
+        threads.turn_to_prompt(LONG_BATCH)
         threads.read(LONG_BATCH, LONG_BATCH * 0.001)
-        assert backend.threads == (2, 2)
+        assert backend.n_threads_set == 2
 
 
 def test_the_backend_is_set_only_where_a_number_changes() -> None:
     class Counting(FakeBackend):
         n_set = 0
 
-        def set_threads(self, decode: int, prefill: int) -> None:
+        def set_threads(self, n_threads: int) -> None:
             self.n_set += 1
-            super().set_threads(decode, prefill)
+            super().set_threads(n_threads)
 
     backend, machine = Counting(n_threads=2), two_cores(n_busy=1)
     threads = threads_of(backend, machine)
     threads.begin(is_held=False)
     drive(threads, machine, 100)
-    assert backend.threads == (1, 2)
-    assert backend.n_set == 1
+    assert backend.n_threads_set == 1
+    assert backend.n_set == 2, "once at the start and once at the change"
 
 
 def test_prompts_have_a_number_of_their_own() -> None:
@@ -377,13 +400,20 @@ def test_prompts_have_a_number_of_their_own() -> None:
     threads.begin(is_held=False)
     changed = None
     for _ in range(12):
-        n_prefill = backend.threads[1]
+        threads.turn_to_prompt(LONG_BATCH)
+        n_prefill = backend.n_threads_set
         elapsed_s = LONG_BATCH * {1: 0.001, 2: 0.004}[n_prefill]
         machine.threads.append(n_prefill)
         machine.now += elapsed_s
         changed = threads.read(LONG_BATCH, elapsed_s) or changed
         threads.read(LONG_BATCH - 1, 100.0)
-    assert backend.threads == (2, 1)
+    threads.turn_to_prompt(LONG_BATCH)
+    assert backend.n_threads_set == 1
+    threads.turn_to_prompt(LONG_BATCH - 1)
+    assert backend.n_threads_set == 2, "a short batch is computed as steps are"
+    threads.turn_to_prompt(LONG_BATCH)
+    threads.turn_to_steps()
+    assert backend.n_threads_set == 2
     assert changed is not None
     assert changed.n_prefill == 1
 
@@ -407,7 +437,7 @@ def session_beside_others(
     session = Session(backend, ChatTemplate(TEMPLATE), settings, threads=threads)
     threads.begin(is_held=False)
     drive(threads, machine, 40)
-    assert backend.threads == (1, 2)
+    assert backend.n_threads_set == 1
     return session, backend
 
 
@@ -429,7 +459,7 @@ def test_strict_and_seeded_replies_keep_the_usual_threads_where_these_round_othe
     )
     request = GenerationRequest(raw_prompt="abc", max_tokens=2, seed=seed)
     for _ in session.generate(request, Cancellation()):
-        assert backend.threads[0] == n_expected
+        assert backend.n_threads_set == n_expected
 
 
 @pytest.mark.model
@@ -461,7 +491,7 @@ def test_what_is_said_to_round_by_threads_does_and_nothing_else(
     backend = LlamaCppBackend(configuration, NativeLog())
     rows = []
     for n_threads in (2, 1):
-        backend.set_threads(n_threads, 2)
+        backend.set_threads(n_threads)
         sequence = backend.open()
         tokens = [100 + 7 * n for n in range(n_behind)]
         for start in range(0, n_behind, backend.n_batch):
