@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Protocol
 
 import psutil
@@ -40,6 +40,8 @@ FULL = 0.9
 """Share of a processor's time from which it is fully taken."""
 EXPLORED = 0.0025
 """Share of the time that is spent on numbers tried without a reason: how the knee is found."""
+LEAST_LOSS = 0.1
+"""Share of a unit that trying a number out of curiosity is taken to cost at least."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Between two trials of one number that lost, doubling; anew when the others' load has changed."""
 LOST = 0.01
@@ -186,8 +188,9 @@ class ThreadController:
             return self._judge(self._trial, unit_s)
         known = self._best_s.get(self._n_settled)
         free = self._free()
-        if self._target(free) != self._last_target:
-            self._load_changed(self._target(free))
+        target = self._target(free)
+        if target != self._last_target:
+            self._load_changed(target)
         self._recent.append(unit_s)
         if free is None or free >= self._n_settled - 0.5:
             self._best_s[self._n_settled] = (
@@ -232,7 +235,7 @@ class ThreadController:
         target = self._target(free)
         # Beside others some steps take very long, and count; elsewhere one that stalls does not.
         is_beside_others = target < self._n_settled
-        usual_s = (mean if is_beside_others else median)(self._recent)
+        usual_s = (fmean if is_beside_others else median)(self._recent)
         n_tried, is_asked = self._asked(target, usual_s), True
         if n_tried is None and self._explores:
             n_tried, is_asked = self._curious(free, usual_s), False
@@ -264,13 +267,16 @@ class ThreadController:
 
     def _curious(self, free: float | None, usual_s: float) -> int | None:
         """A number worth a look on a machine that is free, as far as the budget goes."""
+        budget_s = EXPLORED * self._total_s - self._explored_s
+        if budget_s < self._n_trial * usual_s * LEAST_LOSS:
+            return None
         n = self._n_settled
         n_most = self._n_most if free is None else min(self._n_most, int(free + 0.5))
         for other in dict.fromkeys((n - 1, n + 1, (3 * n) // 4, n // 2, (3 * n) // 2)):
             if not 1 <= other <= n_most or other == n or n > n_most:
                 continue
-            loss_s = self._n_trial * usual_s * max(n / other - 1.0, 0.1)
-            if self._explored_s + loss_s > EXPLORED * self._total_s:
+            loss_s = self._n_trial * usual_s * max(n / other - 1.0, LEAST_LOSS)
+            if loss_s > budget_s:
                 continue
             if self._is_open(other):
                 return other
