@@ -196,14 +196,14 @@ class ThreadController:
             self._best_s[self._n_settled] = (
                 unit_s if known is None else min(unit_s, known * SLOWING)
             )
-        n_enough = 1 if self._is_starved(unit_s, free) else min(N_ENOUGH, self._n_trial)
+        n_enough = 1 if self._is_starved(unit_s, target) else min(N_ENOUGH, self._n_trial)
         if len(self._recent) >= n_enough:
-            self._begin_trial(free)
+            self._begin_trial(free, target)
         return None
 
-    def _is_starved(self, unit_s: float, free: float | None) -> bool:
+    def _is_starved(self, unit_s: float, target: int) -> bool:
         """Whether one unit shows by itself that threads wait for cores: it may take seconds."""
-        if self._target(free) >= self._n_settled:
+        if target >= self._n_settled:
             return False
         known = self._best_s.get(self._n_settled)
         return known is None or unit_s > STARVED * known
@@ -231,8 +231,7 @@ class ThreadController:
             return self._n_settled
         return max(1, min(int(free + 0.5), self._n_free))
 
-    def _begin_trial(self, free: float | None) -> None:
-        target = self._target(free)
+    def _begin_trial(self, free: float | None, target: int) -> None:
         # Beside others some steps take very long, and count; elsewhere one that stalls does not.
         is_beside_others = target < self._n_settled
         usual_s = (fmean if is_beside_others else median)(self._recent)
@@ -309,8 +308,7 @@ class ThreadController:
     def _win(self, trial: _Trial) -> Choice:
         before, unit_s = self._n_settled, trial.spent_s / trial.n_done
         free = self._free()
-        is_free = free is None or free >= max(trial.n_threads, before) - 0.5
-        if not trial.is_asked or (is_free and trial.n_threads > self._n_free):
+        if not trial.is_asked:
             self._n_free = trial.n_threads
         self._n_settled = trial.n_threads
         self._recent.clear()
