@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits, Sequence
+from engine.backends.base import Forward, Logits, Sequence, Step, verify_in_turn
 from engine.configuration import KVTypeName
 from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
 
@@ -102,6 +102,8 @@ class FakeBackend:
         self.n_requantised = 0
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
+        self.batches: list[tuple[int, ...]] = []
+        """Tokens of each step of the batches that several sequences shared."""
         self.n_decodes = 0
         self.n_decoded = 0
         self.is_aborted = False
@@ -143,6 +145,17 @@ class FakeBackend:
 
     def set_threads(self, n_threads: int) -> None:
         self.n_threads_set = n_threads
+
+    def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
+        if sum(len(step.tokens) for step in steps) > self.n_rows:
+            raise ContextFullError(f"more rows than {self.n_rows}")
+        if sum(step.n_tokens for step in steps) > max(self.n_batch, self.n_rows):
+            raise ContextFullError(f"more tokens than {self.n_batch}")
+        for step in steps:
+            if step.n_tokens > self.n_ctx - len(step.sequence.tokens):
+                raise ContextFullError(f"{step.n_tokens} tokens do not fit")
+        self.batches.append(tuple(step.n_tokens for step in steps))
+        return verify_in_turn(steps)
 
     def abort(self) -> None:
         self.is_aborted = True

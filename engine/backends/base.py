@@ -159,6 +159,22 @@ class Sequence(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one sequence decodes in a batch that others share."""
+
+    sequence: Sequence
+    tokens: Tokens[int] = ()
+    """Those that get a row of logits each."""
+    unread: Tokens[int] = ()
+    """Those that go before them without logits; a step of these alone is a part of a prefill."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that it decodes."""
+        return len(self.unread) + len(self.tokens)
+
+
 class Backend(Protocol):
     """One model and one context; used from one thread at a time, `abort` from any."""
 
@@ -172,12 +188,15 @@ class Backend(Protocol):
 
     @property
     def n_batch(self) -> int:
-        """Most tokens of one `prefill`."""
+        """Most tokens of one batch, whosever they are."""
         ...
 
     @property
     def n_rows(self) -> int:
-        """Most tokens of one `verify`: one more than the longest draft."""
+        """Most rows of logits of one batch, whosever they are.
+
+        At least one more than the longest draft has, and one for each sequence.
+        """
         ...
 
     @property
@@ -266,6 +285,23 @@ class Backend(Protocol):
         """
         ...
 
+    def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
+        """Decode steps of several sequences at once; each has its rows in the order of `steps`.
+
+        A step alone is the same as `verify` of its sequence. Whoever computes one sequence at a
+        time gives `verify_in_turn`.
+
+        Args:
+            steps: Each of another sequence; together at most `n_rows` rows and, unless they are
+                rows alone, `n_batch` tokens.
+
+        Raises:
+            ContextFullError: they are more, or there are no cells for them; nothing was decoded.
+            DecodeAborted: stopped by `abort`; each sequence's `tokens` say what is held.
+            DecodeError: the backend failed; each sequence's `tokens` say what is held.
+        """
+        ...
+
     def abort(self) -> None:
         """Stop the decode that runs now, from another thread; it raises `DecodeAborted`."""
         ...
@@ -277,6 +313,22 @@ class Backend(Protocol):
     def close(self) -> None:
         """Free model and context; closing twice is harmless."""
         ...
+
+
+def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
+    """The forwards of steps that are decoded one after the other, as `Backend.verify_batch` says.
+
+    Their logits are copies: the backend is called again before the first of them is read.
+    """
+    forwards: list[Forward] = []
+    for step in steps:
+        if step.tokens:
+            logits = step.sequence.verify(step.tokens, unread=step.unread).logits
+        else:
+            step.sequence.prefill(step.unread)
+            logits = np.empty((0, 0), np.float32)
+        forwards.append(Forward(logits.copy()))
+    return forwards
 
 
 def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.backends.base import Backend, Sequence, common_prefix, rewind
+from engine.backends.base import Backend, Sequence, Step, common_prefix, rewind
 from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
 
 
@@ -44,6 +44,27 @@ class BackendContract:
         self.prefill_all(backend, sequence, line[:10])
         single = np.stack([sequence.decode(t).logits[0].copy() for t in line[10 : 10 + n]])
         assert np.abs(together - single).max() <= self.tolerance
+
+    def test_a_step_alone_in_a_batch_is_a_verify(self, backend: Backend, line: list[int]) -> None:
+        sequence = backend.open()
+        [read] = backend.verify_batch([Step(sequence, unread=line[:4])])
+        [rows] = backend.verify_batch([Step(sequence, line[6:9], unread=line[4:6])])
+        assert len(read.logits) == 0
+        assert list(sequence.tokens) == line[:9]
+        together = rows.logits.copy()
+        sequence = backend.open()
+        self.prefill_all(backend, sequence, line[:4])
+        alone = sequence.verify(line[6:9], unread=line[4:6]).logits
+        assert np.abs(together - alone).max() <= self.tolerance
+
+    def test_a_batch_of_too_many_rows_is_refused_and_nothing_is_decoded(
+        self, backend: Backend, line: list[int]
+    ) -> None:
+        sequence = backend.open()
+        rows = (line * backend.n_rows)[: backend.n_rows + 1]
+        with pytest.raises(ContextFullError):
+            backend.verify_batch([Step(sequence, rows)])
+        assert list(sequence.tokens) == []
 
     def test_unread_tokens_go_before_the_rows_in_one_batch(
         self, backend: Backend, line: list[int]
@@ -132,6 +153,76 @@ class BackendContract:
         tokens = vocabulary.tokenize(text, add_special=False, parse_special=False)
         spelled = b"".join(vocabulary.piece(token) for token in tokens).decode()
         assert spelled.strip() == text.strip()
+
+
+class BatchContract:
+    """Subclasses give fixtures `backend` (three sequences) and `line` (at least 40 tokens)."""
+
+    tolerance = 0.0
+
+    @pytest.fixture
+    def sequences(self, backend: Backend) -> Iterator[list[Sequence]]:
+        opened = [backend.open() for _ in range(3)]
+        yield opened
+        for sequence in opened:
+            sequence.close()
+
+    def test_sequences_in_one_batch_have_the_rows_that_each_has_alone(
+        self, backend: Backend, line: list[int], sequences: list[Sequence]
+    ) -> None:
+        starts = (line[:5], line[3:9], line[20:24])
+        drafts = (line[8:9], line[12:15], line[30:32])
+        alone = []
+        for start, draft in zip(starts, drafts, strict=True):
+            sequences[0].crop(0)
+            sequences[0].prefill(start)
+            alone.append(sequences[0].verify(draft).logits.copy())
+        sequences[0].crop(0)
+        backend.verify_batch(
+            [Step(each, unread=start) for each, start in zip(sequences, starts, strict=True)]
+        )
+        steps = [Step(each, draft) for each, draft in zip(sequences, drafts, strict=True)]
+        forwards = backend.verify_batch(steps)
+        for sequence, start, draft in zip(sequences, starts, drafts, strict=True):
+            assert list(sequence.tokens) == [*start, *draft]
+        for forward, expected in zip(forwards, alone, strict=True):
+            assert forward.logits.shape == expected.shape
+            assert np.abs(forward.logits - expected).max() <= self.tolerance
+
+    def test_a_prompt_is_read_beside_others_that_decode(
+        self, backend: Backend, line: list[int], sequences: list[Sequence]
+    ) -> None:
+        reading, decoding, _ = sequences
+        decoding.prefill(line[:5])
+        expected = decoding.decode(line[5]).logits.copy()
+        decoding.crop(5)
+        read, row = backend.verify_batch(
+            [Step(reading, unread=line[:12]), Step(decoding, line[5:6])]
+        )
+        assert len(read.logits) == 0
+        assert np.abs(row.logits - expected).max() <= self.tolerance
+        assert list(reading.tokens) == line[:12]
+
+    def test_a_batch_without_room_for_one_of_its_steps_decodes_none(
+        self, backend: Backend, line: list[int], sequences: list[Sequence]
+    ) -> None:
+        full, other, _ = sequences
+        for start in range(0, backend.n_ctx - 1, backend.n_batch):
+            n = min(backend.n_batch, backend.n_ctx - 1 - start)
+            full.prefill((line * n)[:n])
+        with pytest.raises(ContextFullError):
+            backend.verify_batch([Step(other, line[:1]), Step(full, line[:2])])
+        assert list(other.tokens) == []
+        assert len(full.tokens) == backend.n_ctx - 1
+
+    def test_an_aborted_batch_is_decoded_by_no_sequence(
+        self, backend: Backend, line: list[int], sequences: list[Sequence]
+    ) -> None:
+        backend.abort()
+        with pytest.raises(DecodeAborted):
+            backend.verify_batch([Step(each, line[:2]) for each in sequences])
+        backend.clear_abort()
+        assert [list(each.tokens) for each in sequences] == [[], [], []]
 
 
 class StateContract:

@@ -2,11 +2,14 @@
 
 import ctypes
 import ctypes.util
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import llama_cpp
 
+from engine.backends.base import Forward, Step
+from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
 from engine.backends.llama_cpp.parameters import (
@@ -15,7 +18,7 @@ from engine.backends.llama_cpp.parameters import (
     context_parameters,
 )
 from engine.backends.llama_cpp.requantisation import is_rotation_off
-from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence
+from engine.backends.llama_cpp.sequence import Context, LlamaCppSequence, decode_steps
 from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
@@ -226,6 +229,9 @@ class LlamaCppBackend:
     def set_threads(self, n_threads: int) -> None:
         llama_cpp.llama_set_n_threads(self._native, n_threads, n_threads)
 
+    def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
+        return decode_steps(self._context, steps)
+
     def abort(self) -> None:
         self._flag.set()
 
@@ -259,10 +265,11 @@ class LlamaCppBackend:
                 shares_cells=self.shares_cells,
                 heads=heads,
             ),
+            batch=Batch(max(self.n_batch, self.n_rows), self.n_sequences),
+            logits=LogitsRows(self._native, self.n_rows, self.vocabulary.n_tokens),
             n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             n_rows=self.n_rows,
-            n_vocab=self.vocabulary.n_tokens,
             n_swa=n_swa,
             is_recurrent=is_recurrent,
             shares_cells=self.shares_cells,

@@ -1,15 +1,12 @@
 """One of the lines of tokens in a llama.cpp context."""
 
-import ctypes
-from array import array
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import llama_cpp
-import numpy as np
 
-from engine.backends.base import Forward, Logits, Sequence
+from engine.backends.base import Forward, Sequence, Step
+from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.errors import (
@@ -20,40 +17,6 @@ from engine.errors import (
     EngineError,
     StateError,
 )
-
-INT32: Literal["i"] = "i"
-INT8: Literal["b"] = "b"
-
-
-class Batch:
-    """At most `capacity` tokens of one sequence."""
-
-    def __init__(self, capacity: int, sequence_id: int) -> None:
-        self.native = llama_cpp.llama_batch_init(capacity, 0, 1)
-        self._tokens = _memory(self.native.token, capacity, INT32)
-        self._positions = _memory(self.native.pos, capacity, INT32)
-        self._wants_logits = _memory(self.native.logits, capacity, INT8)
-        for index in range(capacity):
-            self.native.n_seq_id[index] = 1
-            self.native.seq_id[index][0] = sequence_id
-
-    def fill(self, tokens: Tokens[int], position: int, *, n_rows: int) -> None:
-        """Put tokens at consecutive positions; the last `n_rows` are flagged for logits."""
-        n = len(tokens)
-        self.native.n_tokens = n
-        self._tokens[:n] = array(INT32, tokens)
-        self._positions[:n] = array(INT32, range(position, position + n))
-        self._wants_logits[:n] = array(INT8, (n - n_rows) * b"\0" + n_rows * b"\1")
-
-    def close(self) -> None:
-        """Free the native arrays."""
-        llama_cpp.llama_batch_free(self.native)
-
-
-def _memory(pointer: Any, capacity: int, kind: Literal["i", "b"]) -> "memoryview[int]":
-    values = np.ctypeslib.as_array(pointer, (capacity,))
-    return values.view(np.uint8).data.cast(kind)
-
 
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
 
@@ -66,11 +29,12 @@ class Context:
     """llama.cpp's own handle."""
     memory: object
     states: States
+    batch: Batch
+    logits: LogitsRows
     n_ctx: int
     """Cells of one sequence, or of all where they share."""
     n_batch: int
     n_rows: int
-    n_vocab: int
     n_swa: int
     is_recurrent: bool
     shares_cells: bool
@@ -88,7 +52,6 @@ class LlamaCppSequence:
     def __init__(self, context: Context, sequence_id: int) -> None:
         self._context = context
         self._id = sequence_id
-        self._batch = Batch(max(context.n_batch, context.n_rows), sequence_id)
         self._tokens: list[int] = []
         self._n_shared = 0
         """Longest prefix whose cells another sequence may hold too."""
@@ -97,8 +60,6 @@ class LlamaCppSequence:
         self._is_ring_broken = False
         """Whether the window's cells lie in another order than plain decoding's."""
         self._is_shifted = False
-        self._logits_address = 0
-        self._logits: Logits = np.empty((0, context.n_vocab), dtype=np.float32)
         context.open[sequence_id] = self
 
     @property
@@ -106,29 +67,13 @@ class LlamaCppSequence:
         return self._tokens
 
     def prefill(self, tokens: Tokens[int]) -> None:
-        if len(tokens) > self._context.n_batch:
-            raise ContextFullError(
-                f"a prefill of {len(tokens)} tokens was asked but a batch holds "
-                f"{self._context.n_batch}: split it"
-            )
-        self._decode(tokens, n_rows=0)
+        decode_steps(self._context, (Step(self, unread=tokens),))
 
     def decode(self, token: int) -> Forward:
         return self.verify((token,))
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
-        if len(tokens) > self._context.n_rows:
-            raise ContextFullError(
-                f"logits of {len(tokens)} rows were asked but the context reserves "
-                f"{self._context.n_rows}: draft at most {self._context.n_rows - 1} tokens"
-            )
-        if unread and len(unread) + len(tokens) > self._context.n_batch:
-            raise ContextFullError(
-                f"{len(tokens)} tokens behind {len(unread)} unread ones were asked but a batch "
-                f"holds {self._context.n_batch}: prefill some of these"
-            )
-        self._decode((*unread, *tokens), n_rows=len(tokens))
-        return Forward(self._read_logits(len(tokens)))
+        return decode_steps(self._context, (Step(self, tokens, unread),))[0]
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)
@@ -241,11 +186,10 @@ class LlamaCppSequence:
         self._is_shifted = True
 
     def close(self) -> None:
-        """Free the cells and the batch."""
+        """Free the cells."""
         if self._context.open.get(self._id) is not self:
             return
         self._forget()
-        self._batch.close()
         del self._context.open[self._id]
 
     def _forget(self) -> None:
@@ -272,20 +216,35 @@ class LlamaCppSequence:
         """Move to cells of its own: moved positions would move in every sequence that shares."""
         self._hold(self._tokens, [self._context.states.read(self._id)])
 
-    def _decode(self, tokens: Tokens[int], *, n_rows: int) -> None:
-        n_free = self._context.n_ctx - len(self._tokens)
-        if len(tokens) > n_free:
+    def is_of(self, context: Context) -> bool:
+        """Whether it is one of a context's."""
+        return self._context is context
+
+    def enter(self, step: Step, batch: Batch) -> None:
+        """Put what a step of this sequence decodes into a batch.
+
+        Raises:
+            ContextFullError: it is more than there are free cells.
+        """
+        n_held = len(self._tokens)
+        if step.n_tokens > self._context.n_ctx - n_held:
             raise ContextFullError(
-                f"{len(tokens)} more tokens were asked but {n_free} of {self._context.n_ctx} cells "
-                "are free: raise the context, or shorten the chat"
+                f"{step.n_tokens} more tokens were asked but {self._context.n_ctx - n_held} of "
+                f"{self._context.n_ctx} cells are free: raise the context, or shorten the chat"
             )
-        self._batch.fill(tokens, len(self._tokens), n_rows=n_rows)
-        status = llama_cpp.llama_decode(self._context.native, self._batch.native)
-        if status == DECODED:
-            self._tokens.extend(tokens)
+        n_rows = len(step.tokens)
+        if not n_rows or not step.unread:
+            batch.add(self._id, step.tokens or step.unread, n_held, n_rows=n_rows)
+        else:
+            batch.add(self._id, (*step.unread, *step.tokens), n_held, n_rows=n_rows)
+
+    def settle(self, step: Step, *, is_decoded: bool) -> None:
+        """Take that a step is over; where it failed, agree with what the memory holds."""
+        if not is_decoded:
+            self._read_what_is_held((*step.unread, *step.tokens))
             return
-        self._read_what_is_held(tokens)
-        raise self._failure(status, len(tokens))
+        self._tokens.extend(step.unread)
+        self._tokens.extend(step.tokens)
 
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
         """Agree with the memory after a decode that stopped half-way."""
@@ -313,40 +272,79 @@ class LlamaCppSequence:
             return "a recurrent state has no past"
         return f"the sliding window of {self._context.n_swa} tokens has moved on"
 
-    def _read_logits(self, n_rows: int) -> Logits:
-        """A view of llama.cpp's rows; it is made anew when they moved."""
-        pointer = llama_cpp.llama_get_logits(self._context.native)
-        address = ctypes.c_void_p.from_buffer(pointer).value
-        if address is None:
-            raise DecodeError("llama.cpp gave no logits behind a decode: reload the model")
-        if address != self._logits_address:
-            self._logits_address = address
-            values = (ctypes.c_float * (self._context.n_rows * self._context.n_vocab)).from_address(
-                address
-            )
-            self._logits = np.ctypeslib.as_array(values).reshape(
-                self._context.n_rows, self._context.n_vocab
-            )
-        return self._logits[:n_rows]
-
-    def _failure(self, status: int, n_asked: int) -> DecodeAborted | ContextFullError | DecodeError:
-        n_held = len(self._tokens)
-        if status == ABORTED:
-            return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
-        if status == NO_CELLS:
-            return ContextFullError(
-                f"llama.cpp found no cells for {n_asked} tokens behind {n_held}{self._others()}: "
-                "raise the context, or shorten the chat"
-            )
-        return DecodeError(
-            f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: the log has the "
-            "reason; reload the model"
-        )
-
-    def _others(self) -> str:
+    def others(self) -> str:
         """Tokens that other sequences hold; a prefix that they share counts for each."""
         others = [len(one.tokens) for one in self._context.open.values() if one is not self]
         if not self._context.shares_cells or not sum(others):
             return ""
         n_cells = self._context.n_ctx
         return f" (the sequences share {n_cells} cells, and others hold {sum(others)} tokens)"
+
+
+def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
+    """Decode steps of several sequences of a context in one batch, as `Backend.verify_batch` says.
+
+    Raises:
+        ContextFullError: they are more than fit; nothing was decoded.
+        DecodeAborted: stopped; the sequences know what they hold.
+        DecodeError: llama.cpp failed; the sequences know what they hold.
+    """
+    pairs = [(step, _of(context, step)) for step in steps]
+    n_rows = _checked_rows(context, steps)
+    context.batch.clear()
+    for step, sequence in pairs:
+        sequence.enter(step, context.batch)
+    status = llama_cpp.llama_decode(context.native, context.batch.native)
+    for step, sequence in pairs:
+        sequence.settle(step, is_decoded=status == DECODED)
+    if status != DECODED:
+        raise _failure(status, pairs)
+    rows = context.logits.read() if n_rows else context.logits.none
+    forwards, start = [], 0
+    for step in steps:
+        end = start + len(step.tokens)
+        forwards.append(Forward(rows[start:end]))
+        start = end
+    return forwards
+
+
+def _of(context: Context, step: Step) -> LlamaCppSequence:
+    sequence = step.sequence
+    assert isinstance(sequence, LlamaCppSequence)
+    assert sequence.is_of(context), "a sequence belongs to the context that opened it"
+    return sequence
+
+
+def _checked_rows(context: Context, steps: Tokens[Step]) -> int:
+    """The rows of logits that steps ask for, where these and their tokens fit into a batch."""
+    n_rows = sum(len(step.tokens) for step in steps)
+    n_tokens = sum(step.n_tokens for step in steps)
+    if n_rows > context.n_rows:
+        raise ContextFullError(
+            f"logits of {n_rows} rows were asked but the context reserves {context.n_rows}: "
+            f"draft at most {context.n_rows - len(steps)} tokens"
+        )
+    if n_tokens > context.n_batch and n_tokens > n_rows:
+        raise ContextFullError(
+            f"{n_rows} tokens and {n_tokens - n_rows} unread ones were asked but a batch holds "
+            f"{context.n_batch}: prefill some of these in batches of their own"
+        )
+    return n_rows
+
+
+def _failure(
+    status: int, pairs: Tokens[tuple[Step, LlamaCppSequence]]
+) -> DecodeAborted | ContextFullError | DecodeError:
+    n_asked = sum(step.n_tokens for step, _ in pairs)
+    n_held = sum(len(sequence.tokens) for _, sequence in pairs)
+    if status == ABORTED:
+        return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
+    if status == NO_CELLS:
+        return ContextFullError(
+            f"llama.cpp found no cells for {n_asked} tokens behind {n_held}{pairs[0][1].others()}: "
+            "raise the context, or shorten the chat"
+        )
+    return DecodeError(
+        f"llama_decode gave {status} for {n_asked} tokens behind {n_held}: the log has the "
+        "reason; reload the model"
+    )

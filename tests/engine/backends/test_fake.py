@@ -1,7 +1,12 @@
 import pytest
 
 from engine.backends.base import Backend
-from tests.contracts.backend import BackendContract, SeveralSequencesContract, StateContract
+from tests.contracts.backend import (
+    BackendContract,
+    BatchContract,
+    SeveralSequencesContract,
+    StateContract,
+)
 from tests.fakes import FakeBackend
 
 
@@ -25,7 +30,7 @@ class TestFakeStates(StateContract):
         return [(7 * n) % 251 for n in range(64)]
 
 
-class TestFakeSequences(SeveralSequencesContract):
+class TestFakeSequences(SeveralSequencesContract, BatchContract):
     @pytest.fixture(params=[False, True], ids=["separate", "shared"])
     def backend(self, request: pytest.FixtureRequest) -> Backend:
         return FakeBackend(n_ctx=96, n_sequences=3, shares_cells=request.param)

@@ -13,7 +13,7 @@ from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog, read_buffers
 from engine.configuration import Configuration
 from engine.errors import CropUnsupportedError, ModelLoadError
-from tests.contracts.backend import BackendContract
+from tests.contracts.backend import BackendContract, BatchContract
 from tests.filled_models import filled_model
 
 TEXT = (
@@ -71,6 +71,33 @@ class TestDenseModel(BackendContract):
         assert vocabulary.is_end(parsed[0])
         assert vocabulary.piece(parsed[0]) == b""
         assert vocabulary.piece(parsed[0], special=True) == b"<|im_end|>"
+
+
+class TestSeparateStreams(BatchContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, starter_path: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        backend = LlamaCppBackend(settings(starter_path, n_slots=3, n_ctx=768), log)
+        yield backend
+        backend.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def line(cls, backend: LlamaCppBackend) -> list[int]:
+        return backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
+
+
+class TestSharedCells(TestSeparateStreams):
+    tolerance = 0.6
+    """Cells of other sequences change the order in which attention adds up."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, starter_path: Path, log: NativeLog) -> Iterator[LlamaCppBackend]:
+        unified = settings(starter_path, n_slots=3, n_ctx=256, kv_unified=True)
+        backend = LlamaCppBackend(unified, log)
+        yield backend
+        backend.close()
 
 
 class TestSlidingWindowModel(BackendContract):
