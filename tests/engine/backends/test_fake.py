@@ -1,13 +1,13 @@
 import pytest
 
 from engine.backends.base import Backend
+from engine.testing import FakeBackend
 from tests.contracts.backend import (
     BackendContract,
     BatchContract,
     SeveralSequencesContract,
     StateContract,
 )
-from tests.fakes import FakeBackend
 
 
 class TestFakeBackend(BackendContract):

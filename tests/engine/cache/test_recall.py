@@ -14,7 +14,7 @@ from engine.events import CacheChanged, Event, Finished, TiersChanged
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
-from tests.fakes import TEMPLATE, FakeBackend, FakeVocabulary
+from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)

@@ -17,7 +17,7 @@ from engine.cache.snapshot_store import ColdStore
 from engine.configuration import KVTypeName
 from engine.errors import StateError
 from tests.engine.cache.making import state_of
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
 LINE = [(5 * n + n * n // 3) % 250 for n in range(120)]

@@ -1,5 +1,5 @@
 from engine.cache.slots import HotTier, Slot
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 
 LINE = list(range(10, 90))
 OTHER = [*LINE[:40], *range(150, 190)]

@@ -4,7 +4,7 @@ from engine.errors import ContextFullError
 from engine.generation.prompt import asked_prompt, chat_prompt, raw_prompt, spelled
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
-from tests.fakes import TEMPLATE, FakeVocabulary
+from engine.testing import TEMPLATE, FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
 

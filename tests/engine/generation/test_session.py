@@ -34,7 +34,7 @@ from engine.generation.session import COSTS_EVERY, Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import N_MEASURED, SIZES, CostProfile
-from tests.fakes import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
+from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 OFF = SpeculationSettings(predictor=PredictorName.OFF)

@@ -16,7 +16,7 @@ from tests.engine.generation.test_session import (
     run,
 )
 from tests.engine.speculation.test_predictors_in_session import reading, repetitive
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 
 DRAFTED = (TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.BONUS)
 

@@ -45,7 +45,7 @@ from tests.engine.generation.test_session import (
     rounds,
     run,
 )
-from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 MODES: tuple[Verification, ...] = get_args(Verification)
 OWN_LAW: tuple[Verification, ...] = ("rejection", "block")

@@ -15,7 +15,7 @@ from engine.process.cache_service import CACHE_OFF, CacheKeeper
 from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
 from tests.engine.generation.test_session import make_session
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 from tests.fakes_client import CONFIGURATION, loaded
 from tests.waiting import PATIENCE_S
 

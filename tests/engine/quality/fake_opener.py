@@ -11,7 +11,7 @@ from engine.quality.metrics import Rows
 from engine.quality.records import CacheKind, Report, Subject, TextFacts
 from engine.quality.scoring import BatchShape, Contestant, OpenedKind, score
 from engine.quality.texts import Document
-from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 NOISES: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.3}
 F16 = CacheKind("f16", "f16")

@@ -13,7 +13,7 @@ from engine.quality.texts import (
     own_texts,
     read_text_file,
 )
-from tests.fakes import FakeVocabulary
+from engine.testing import FakeVocabulary
 
 VOCABULARY = FakeVocabulary()
 

@@ -9,7 +9,7 @@ from engine.configuration import ControllerName, PredictorName, SpeculationSetti
 from engine.events import Event, RoundFinished, SpeculationChanged
 from engine.generation.session import Session
 from tests.engine.generation.test_session import OFF, finished, make_session, request, run
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 from tests.plugins import install_predictor
 
 CUSTOM = SpeculationSettings(

@@ -35,7 +35,7 @@ from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
 from tests.chances import Chances, EnumeratedSampler, law_of
 from tests.contracts.predictor import PredictorContract
-from tests.fakes import FakeBackend, FakeVocabulary
+from engine.testing import FakeBackend, FakeVocabulary
 
 Rows = NDArray[np.float32]
 N_VOCAB = 12

@@ -21,7 +21,7 @@ from engine.speculation.costs import (
     RowCosts,
     measure_rows,
 )
-from tests.fakes import FakeBackend, FakeSequence
+from engine.testing import FakeBackend, FakeSequence
 
 
 def measured(points: dict[int, float], n_samples: int = 5) -> RowCosts:

@@ -10,7 +10,7 @@ from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.plugins import GROUP, PredictorSetup, make_plugin
 from tests.contracts.predictor import PredictorContract
 from tests.engine.generation.test_session import OFF, finished, make_session, request, rounds, run
-from tests.fakes import FakeBackend, FakeVocabulary
+from engine.testing import FakeBackend, FakeVocabulary
 from tests.plugins import install_predictor
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"

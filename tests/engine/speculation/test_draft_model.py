@@ -11,7 +11,7 @@ from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability
 from tests.contracts.predictor import PredictorContract
-from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 
 def make(

@@ -10,7 +10,7 @@ from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import PredictorError
 from engine.speculation.predictors.plugins import PredictorSetup, make_plugin, plugin_names
 from engine.speculation.registry import CustomPredictors
-from tests.fakes import FakeVocabulary
+from engine.testing import FakeVocabulary
 from tests.plugins import install_predictor
 
 VOCABULARY = FakeVocabulary()

@@ -15,7 +15,7 @@ from tests.engine.generation.test_session import (
     request,
     run,
 )
-from tests.fakes import FakeBackend, FakeVocabulary
+from engine.testing import FakeBackend, FakeVocabulary
 
 FEW_LETTERS = FakeVocabulary(4, ord("a"))
 READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]

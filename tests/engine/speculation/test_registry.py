@@ -12,7 +12,7 @@ from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.guard import DisabledPredictor
 from engine.speculation.registry import Engaged, Registry
 from tests.engine.generation.test_session import request
-from tests.fakes import FakeBackend
+from engine.testing import FakeBackend
 
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP)
 READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]

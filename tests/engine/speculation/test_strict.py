@@ -8,7 +8,7 @@ from tests.engine.generation.test_session_verification import (
     RoughBehind,
     RoughFromFour,
 )
-from tests.fakes import FakeBackend, FakeSequence, FakeVocabulary
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 TOKENS = tuple(range(17))

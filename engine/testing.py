@@ -1,4 +1,7 @@
-"""A language model small enough to enumerate, with the whole of the backend's promise."""
+"""Doubles for tests: a language model small enough to enumerate, with the backend's whole promise.
+
+Nothing of kvchat imports this module; packages that bring predictors or backends test with it.
+"""
 
 import struct
 from collections.abc import Sequence as Tokens
@@ -138,7 +141,7 @@ class FakeBackend:
         return bytes(state)
 
     def n_free(self, sequence: "FakeSequence") -> int:
-        """Give the cells that a sequence can still take."""
+        """The cells that a sequence can still take."""
         if not self.shares_cells:
             return self.n_ctx - len(sequence.cells)
         return self.n_ctx - len({id(cell) for one in self.opened for cell in one.cells})
@@ -167,6 +170,7 @@ class FakeBackend:
         self.is_closed = True
 
     def logits_behind(self, tokens: Tokens[int]) -> Logits:
+        """What the model says behind a line: `[n_vocab]` float32."""
         return self._row(tuple(tokens[-self._order :]))
 
     def _make_row(self, context: tuple[int, ...]) -> Logits:
@@ -188,12 +192,16 @@ class FakeCell:
 
 
 def fake_state(start: int, tokens: Tokens[int]) -> bytes:
-    """Give a state of the tokens that begin at `start`."""
+    """A state of the tokens that begin at `start`, as a `FakeSequence` saves it."""
     return STATE.pack(STATE_MAGIC, start, len(tokens)) + struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
-    """Give where a state begins, and its tokens."""
+    """Where a state begins, and its tokens.
+
+    Raises:
+        StateError: it is cut off or damaged.
+    """
     if len(state) < STATE.size:
         raise StateError("the state is cut off")
     magic, start, n = STATE.unpack_from(state)
@@ -203,6 +211,8 @@ def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
 
 
 class FakeSequence:
+    """A line of tokens in a `FakeBackend`; its cells tell what was really decoded."""
+
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
         self._tokens: list[int] = []
