@@ -135,6 +135,7 @@ class FakeBackend:
     def requantise(
         self, state: bytes | memoryview, type_k: KVTypeName, type_v: KVTypeName
     ) -> bytes:
+        del type_k, type_v  # a fake state has none
         if self.state_format == "fake state without types":
             raise StateError("this model keeps no keys and values that have types")
         self.n_requantised += 1

@@ -41,6 +41,7 @@ from engine.speculation.auto import AutoController
 from engine.speculation.costs import CostProfile, Costs, PlainStep
 from engine.speculation.drafter import Draft, Drafter, make_controller
 from engine.speculation.pairs import check_pair
+from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.guard import Busy, DisabledPredictor
 from engine.speculation.registry import Registry
 from engine.speculation.stats import ReplyStats
@@ -72,6 +73,7 @@ class Session:
         costs: CostProfile | None = None,
         n_ctx_train: int | None = None,
         threads: Threads | None = None,
+        custom_predictor: Predictor | None = None,
     ) -> None:
         """A session over loaded models.
 
@@ -84,6 +86,8 @@ class Session:
             costs: Of an earlier run.
             n_ctx_train: Tokens that the target was trained on.
             threads: Of the backends; None leaves them as they were opened.
+            custom_predictor: What the predictor `custom` is, in place of an installed plugin;
+                whoever made it closes it.
         """
         self._backend = backend
         self._n_ctx_train = n_ctx_train
@@ -98,7 +102,7 @@ class Session:
             check_pair(backend.vocabulary, draft_backend.vocabulary)
         self._recall = Recall(backend)
         self._sequence: Sequence = self._recall.sequence
-        self._registry = Registry(backend, draft_backend, disabled_predictor)
+        self._registry = Registry(backend, draft_backend, disabled_predictor, custom_predictor)
         self._costs = Costs(costs)
         self._auto = AutoController(self._costs)
         self._threads = Threads((backend,), follows=(False, False)) if threads is None else threads

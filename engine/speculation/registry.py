@@ -114,9 +114,15 @@ def make_reader(settings: SpeculationSettings) -> Predictor:
 
 
 class CustomPredictors:
-    """The plugin's predictor that settings name, the same one while they stay the same."""
+    """The plugin's predictor that settings name, the same one while they stay the same.
 
-    def __init__(self, vocabulary: Vocabulary, *, n_ctx: int) -> None:
+    One that was `given` is used in its place, whatever the settings name; its maker closes it.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, n_ctx: int, given: Predictor | None = None
+    ) -> None:
+        self._given = given
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
         self._kept: tuple[SpeculationSettings, Predictor] | None = None
@@ -127,6 +133,8 @@ class CustomPredictors:
         Raises:
             PredictorError: none is named, it is not installed, or it cannot be made.
         """
+        if self._given is not None:
+            return self._given
         if self._kept is not None and self._kept[0] == settings:
             return self._kept[1]
         self.close()
@@ -175,12 +183,13 @@ class Registry:
         target: Backend,
         draft: Backend | None = None,
         disabled_predictor: DisabledPredictor | None = None,
+        custom: Predictor | None = None,
     ) -> None:
         self._target = target
         self._draft = draft
         self._draft_sequence = None if draft is None else draft.open()
         self._readers = Readers()
-        self._custom = CustomPredictors(target.vocabulary, n_ctx=target.n_ctx)
+        self._custom = CustomPredictors(target.vocabulary, n_ctx=target.n_ctx, given=custom)
         self._disabled_predictor = disabled_predictor
         self._failed: tuple[SpeculationSettings, str] | None = None
         self._engaged: Engaged | None = None

@@ -16,8 +16,8 @@ from engine.cache.snapshot_folder import ColdFolder
 from engine.cache.snapshot_store import ColdStore
 from engine.configuration import KVTypeName
 from engine.errors import StateError
-from tests.engine.cache.making import state_of
 from engine.testing import FakeBackend
+from tests.engine.cache.making import state_of
 
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
 LINE = [(5 * n + n * n // 3) % 250 for n in range(120)]

@@ -5,6 +5,7 @@ from itertools import chain
 
 from engine.configuration import ControllerName, PredictorName
 from engine.events import CommittedToken, Event, RoundFinished, TokenKind, TokensCommitted
+from engine.testing import FakeBackend
 from tests.engine.generation.test_session import (
     DRAFT,
     LETTERS,
@@ -16,7 +17,6 @@ from tests.engine.generation.test_session import (
     run,
 )
 from tests.engine.speculation.test_predictors_in_session import reading, repetitive
-from engine.testing import FakeBackend
 
 DRAFTED = (TokenKind.DRAFT, TokenKind.CORRECTION, TokenKind.BONUS)
 

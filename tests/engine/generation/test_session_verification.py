@@ -32,6 +32,7 @@ from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import FixedController
 from engine.speculation.predictors.base import DraftToken
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 from tests.engine.generation.test_session import (
     DRAFT,
     GREEDY,
@@ -45,7 +46,6 @@ from tests.engine.generation.test_session import (
     rounds,
     run,
 )
-from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 MODES: tuple[Verification, ...] = get_args(Verification)
 OWN_LAW: tuple[Verification, ...] = ("rejection", "block")

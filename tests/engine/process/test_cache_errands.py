@@ -14,8 +14,8 @@ from engine.load import LoadedSession
 from engine.process.cache_service import CACHE_OFF, CacheKeeper
 from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
-from tests.engine.generation.test_session import make_session
 from engine.testing import FakeBackend
+from tests.engine.generation.test_session import make_session
 from tests.fakes_client import CONFIGURATION, loaded
 from tests.waiting import PATIENCE_S
 

@@ -8,8 +8,8 @@ import pytest
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import Event, RoundFinished, SpeculationChanged
 from engine.generation.session import Session
-from tests.engine.generation.test_session import OFF, finished, make_session, request, run
 from engine.testing import FakeBackend
+from tests.engine.generation.test_session import OFF, finished, make_session, request, run
 from tests.plugins import install_predictor
 
 CUSTOM = SpeculationSettings(

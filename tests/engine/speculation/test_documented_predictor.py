@@ -8,9 +8,9 @@ import pytest
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.plugins import GROUP, PredictorSetup, make_plugin
+from engine.testing import FakeBackend, FakeVocabulary
 from tests.contracts.predictor import PredictorContract
 from tests.engine.generation.test_session import OFF, finished, make_session, request, rounds, run
-from engine.testing import FakeBackend, FakeVocabulary
 from tests.plugins import install_predictor
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "predictors.md"

@@ -10,8 +10,8 @@ from engine.sampling import Sampler
 from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability
-from tests.contracts.predictor import PredictorContract
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
+from tests.contracts.predictor import PredictorContract
 
 
 def make(

@@ -6,6 +6,7 @@ import pytest
 
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import RoundFinished, TokenKind, TokensCommitted
+from engine.testing import FakeBackend, FakeVocabulary
 from tests.engine.generation.test_session import (
     LETTERS,
     OFF,
@@ -15,7 +16,6 @@ from tests.engine.generation.test_session import (
     request,
     run,
 )
-from engine.testing import FakeBackend, FakeVocabulary
 
 FEW_LETTERS = FakeVocabulary(4, ord("a"))
 READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]

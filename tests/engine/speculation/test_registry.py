@@ -11,8 +11,8 @@ from engine.speculation.controller import FixedController
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.guard import DisabledPredictor
 from engine.speculation.registry import Engaged, Registry
-from tests.engine.generation.test_session import request
 from engine.testing import FakeBackend
+from tests.engine.generation.test_session import request
 
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP)
 READERS = [PredictorName.LOOKUP, PredictorName.SUFFIX, PredictorName.COMBINED]

@@ -3,12 +3,12 @@
 import pytest
 
 from engine.speculation.verify import CELLS, Exactness, exact_rows
+from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 from tests.engine.generation.test_session_verification import (
     RoughBackend,
     RoughBehind,
     RoughFromFour,
 )
-from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 TOKENS = tuple(range(17))

@@ -1,0 +1,302 @@
+"""Speculative decoding around two functions of the caller: a `Session` whose models are callbacks.
+
+The functions are plain or asynchronous. `CallbackDecoder.events` runs plain ones in the caller's
+thread; `stream` and `generate` run either kind, the asynchronous ones on the caller's event loop.
+"""
+
+import asyncio
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from collections.abc import Sequence as Tokens
+from contextlib import aclosing
+from dataclasses import dataclass, fields, replace
+
+from engine.backends.callback import CallbackBackend, EventLoop, TargetCallback, spelled
+from engine.configuration import (
+    MAX_DRAFT,
+    MOST_COUNT,
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import PresetError
+from engine.events import Event, Finished, TokensCommitted
+from engine.generation.session import Session
+from engine.metrics import Metrics
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Cancellation, GenerationRequest
+from engine.speculation.predictors.base import DraftToken
+
+Guess = int | DraftToken
+Guesses = Iterable[Guess] | AsyncIterable[Guess]
+DraftCallback = Callable[[Tokens[int], int], Guesses | Awaitable[Guesses]]
+"""Called with the line and the most tokens that are wanted; gives guesses, best as a generator:
+it is left as soon as enough is drafted. A plain number is a guess of no known confidence."""
+
+OnToken = Callable[[int], Awaitable[None] | None]
+"""Called with each token as it becomes text; what it raises ends the reply."""
+
+NAME = "callback"
+UNKNOWN_CONFIDENCE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """What subscribers of a decoder get."""
+
+    before: SpeculationSettings
+    after: SpeculationSettings
+    changed: tuple[str, ...]
+    """Names of the fields that differ."""
+
+
+Subscriber = Callable[[SettingsChanged], None]
+
+
+class CallbackDecoder:
+    """Draws tokens from a target function, faster by the guesses of a draft function.
+
+    The tokens follow the law of the target and the sampler alone: at temperature 0, and with
+    `coupled` or `match` verification, they are those of the target without a draft. One call of the
+    target gives each round's tokens; `strict` takes further ones, to compare. A draft function that
+    raises, proposes garbage or answers late is left out, and `SpeculationChanged` says why.
+
+    What the controller learns, and the metrics, stay from call to call until `reset`.
+    """
+
+    def __init__(
+        self,
+        draft: DraftCallback,
+        target: TargetCallback,
+        *,
+        n_vocab: int,
+        is_end: Callable[[int], bool],
+        settings: SpeculationSettings | None = None,
+        sampling: SamplingSettings | None = None,
+        n_ctx: int = MOST_COUNT,
+    ) -> None:
+        """A decoder that has called nobody yet.
+
+        Args:
+            draft: Guesses.
+            target: Judges.
+            n_vocab: Tokens of the target: 0 to `n_vocab - 1`.
+            is_end: Tells the tokens that end a text.
+            settings: Of drafts; with the predictor `off` nothing is drafted, any other is `draft`.
+            sampling: How tokens are drawn; None is greedy.
+            n_ctx: Most tokens of a line.
+        """
+        self._loop = EventLoop()
+        self._backend = CallbackBackend(target, self._loop, n_vocab, is_end, n_ctx)
+        self._predictor = CallbackPredictor(draft, self._loop)
+        self._settings = settings or SpeculationSettings()
+        self._sampling = sampling or SamplingSettings()
+        self._subscribers: list[Subscriber] = []
+        self.metrics = Metrics()
+        """Counts and times of all replies since the last reset."""
+        self._session = self._new_session()
+
+    @property
+    def settings(self) -> SpeculationSettings:
+        """How drafts are made."""
+        return self._settings
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call a function at each change of the settings, until what is returned is called."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def update_settings(self, **changes: object) -> SpeculationSettings:
+        """Change settings by their names; they count from the next round on.
+
+        Raises:
+            PresetError: there is no setting of that name.
+        """
+        names = tuple(each.name for each in fields(SpeculationSettings))
+        if unknown := [name for name in changes if name not in names]:
+            known = ", ".join(names)
+            raise PresetError(f"no setting is called {unknown[0]}: there are {known}")
+        before = self._settings
+        # mypy cannot know which names are given.
+        self._settings = replace(before, **changes)  # type: ignore[arg-type]
+        self._session.set_speculation(self._own_settings())
+        changed = tuple(n for n in names if getattr(before, n) != getattr(self._settings, n))
+        if changed:
+            for subscriber in tuple(self._subscribers):
+                subscriber(SettingsChanged(before, self._settings, changed))
+        return self._settings
+
+    def reset(self) -> None:
+        """Forget the metrics and all that was learnt; a draft function that failed may try again.
+
+        Raises:
+            EngineError: a reply is not over.
+        """
+        self._session.close()
+        self._session = self._new_session()
+        self.metrics.reset()
+
+    def events(
+        self,
+        prompt: Tokens[int],
+        *,
+        max_tokens: int,
+        seed: int | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Generator[Event, None, None]:
+        """The events of one reply as they happen; the last one is `Finished`.
+
+        Args:
+            prompt: At least one token.
+            max_tokens: Most tokens to make.
+            seed: Of the noise above temperature 0; None draws one.
+            cancellation: Stops the reply from another thread.
+
+        Raises:
+            PresetError: the prompt is empty, has a token that is none, or `max_tokens` is negative.
+            DecodeError: the target function gave no logits.
+            EngineError: another reply is not over.
+        """
+        self._check(prompt, max_tokens)
+        self._predictor.n_end = len(prompt) + max_tokens - 1
+        request = GenerationRequest(
+            raw_prompt=spelled(prompt), sampling=self._sampling, max_tokens=max_tokens, seed=seed
+        )
+        for event in self._session.generate(request, cancellation or Cancellation()):
+            self.metrics.observe(event)
+            yield event
+
+    def decode(
+        self, prompt: Tokens[int], *, max_tokens: int, seed: int | None = None
+    ) -> tuple[int, ...]:
+        """The tokens behind a prompt, without one that ended the text; raises as `events`."""
+        tokens: tuple[int, ...] = ()
+        for event in self.events(prompt, max_tokens=max_tokens, seed=seed):
+            if isinstance(event, Finished):
+                tokens = event.token_ids
+        return tokens
+
+    async def stream(
+        self, prompt: Tokens[int], *, max_tokens: int, seed: int | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """As `events`, from an event loop; the functions may be asynchronous, and run on it.
+
+        Plain functions run in a thread beside the loop. A task that is cancelled, and an iterator
+        that is closed, stop the reply.
+        """
+        cancellation = Cancellation()
+        events = self.events(prompt, max_tokens=max_tokens, seed=seed, cancellation=cancellation)
+        self._loop.begin(asyncio.get_running_loop())
+        step: asyncio.Task[Event | None] | None = None
+        try:
+            while True:
+                step = asyncio.create_task(asyncio.to_thread(next, events, None))
+                event = await asyncio.shield(step)
+                if event is None:
+                    return
+                yield event
+        finally:
+            cancellation.cancel()
+            self._loop.end()
+            if step is not None:
+                await asyncio.wait((step,))
+            await asyncio.to_thread(events.close)
+
+    async def generate(
+        self,
+        prompt: Tokens[int],
+        *,
+        max_tokens: int,
+        seed: int | None = None,
+        on_token: OnToken | None = None,
+    ) -> Finished:
+        """One reply, told token by token; raises as `events`, and what `on_token` raises."""
+        finished: Finished | None = None
+        async with aclosing(self.stream(prompt, max_tokens=max_tokens, seed=seed)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    finished = event
+                elif on_token is not None and isinstance(event, TokensCommitted):
+                    for committed in event.tokens:
+                        told = on_token(committed.token)
+                        if told is not None:
+                            await told
+        assert finished is not None, "a reply ends with `Finished`"
+        return finished
+
+    def _new_session(self) -> Session:
+        return Session(
+            self._backend,
+            ChatTemplate(""),
+            self._own_settings(),
+            custom_predictor=self._predictor,
+        )
+
+    def _own_settings(self) -> SpeculationSettings:
+        """The settings as the session takes them: whoever drafts is the draft function."""
+        self._predictor.longest = self._longest()
+        if self._settings.predictor is PredictorName.OFF:
+            return self._settings
+        return replace(self._settings, predictor=PredictorName.CUSTOM, custom_predictor=NAME)
+
+    def _longest(self) -> int:
+        """The longest draft that the controller may want."""
+        match self._settings.controller:
+            case ControllerName.FIXED:
+                return self._settings.n_draft
+            case ControllerName.BAND:
+                return max(self._settings.n_draft, self._settings.n_draft_max)
+            case ControllerName.AUTO:
+                return MAX_DRAFT
+
+    def _check(self, prompt: Tokens[int], max_tokens: int) -> None:
+        if not prompt or max_tokens < 0:
+            raise PresetError(
+                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: give at "
+                "least one token, and 0 or more to make"
+            )
+        n_vocab = self._backend.vocabulary.n_tokens
+        if wrong := [token for token in prompt if not 0 <= token < n_vocab]:
+            raise PresetError(f"the prompt has token {wrong[0]}: there are 0 to {n_vocab - 1}")
+
+
+class CallbackPredictor:
+    """Makes a predictor of a draft function."""
+
+    name = NAME
+
+    def __init__(self, draft: DraftCallback, loop: EventLoop | None = None) -> None:
+        self._draft = draft
+        self._loop = loop or EventLoop()
+        self._line: list[int] = []
+        self.n_end = MOST_COUNT
+        """Tokens that the line may have with a draft: no guess is asked for behind them."""
+        self.longest = MAX_DRAFT
+        """Most guesses that are asked for at once."""
+
+    def reset(self, history: Tokens[int]) -> None:
+        self._line = list(history)
+
+    def commit(self, tokens: Tokens[int]) -> None:
+        self._line.extend(tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        n_wanted = min(self.longest, self.n_end - len(self._line))
+        if not self._line or n_wanted <= 0:
+            return
+        given = self._draft(tuple(self._line), n_wanted)
+        guesses: Guesses = self._loop.outcome(given) if inspect.isawaitable(given) else given
+        for guess in self._loop.each(guesses):
+            yield guess if isinstance(guess, DraftToken) else DraftToken(guess, UNKNOWN_CONFIDENCE)
+
+    def close(self) -> None:
+        self._line = []

@@ -1,0 +1,635 @@
+"""A decoder around two functions: the target's text, in fewer calls, whatever the draft does."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import engine.generation.session
+from engine.backends.base import Backend, rewind
+from engine.backends.callback import CallbackBackend, EventLoop
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+    Verification,
+)
+from engine.errors import DecodeError, EngineError, PresetError, StateError
+from engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    RoundFinished,
+    SpeculationChanged,
+    TokensCommitted,
+)
+from engine.generation.callbacks import (
+    UNKNOWN_CONFIDENCE,
+    CallbackDecoder,
+    CallbackPredictor,
+    DraftCallback,
+    SettingsChanged,
+)
+from engine.metrics import ACCEPTED, DRAFTED, ROUNDS, TOKENS, VERIFIED
+from engine.sampling import Sampler
+from engine.speculation.predictors.base import DraftToken
+from engine.speculation.verify import draw_draft
+from engine.testing import FakeBackend, FakeVocabulary
+from tests.chances import Chances, EnumeratedSampler, law_of
+from tests.contracts.backend import BackendContract
+from tests.contracts.predictor import PredictorContract
+
+Rows = NDArray[np.float32]
+N_VOCAB = 12
+END = 11
+PROMPT = (1, 2, 3)
+GREEDY = SamplingSettings()
+WARM = SamplingSettings(temperature=0.9, top_k=6)
+FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
+
+
+def row(which: int, line: Sequence[int], n_vocab: int = N_VOCAB) -> Rows:
+    """Target (0) and draft (1) agree in part, behind the last two tokens."""
+    common = np.random.default_rng([5, *line[-2:]]).normal(size=n_vocab)
+    own = np.random.default_rng([6 + which, *line[-2:]]).normal(size=n_vocab)
+    logits: Rows = (2.0 * common + 0.7 * own).astype(np.float32)
+    if n_vocab > END:
+        logits[END] -= 3.0
+    return logits
+
+
+class Target:
+    """The target function, which counts its calls."""
+
+    def __init__(self) -> None:
+        self.drafts: list[tuple[int, ...]] = []
+
+    def __call__(self, line: Sequence[int], draft: Sequence[int]) -> Rows:
+        self.drafts.append(tuple(draft))
+        return np.stack([row(0, (*line, *draft[:n])) for n in range(len(draft) + 1)])
+
+
+def drafting(which: int) -> DraftCallback:
+    def draft(line: Sequence[int], n_max: int) -> Iterator[int]:
+        tokens = list(line)
+        for _ in range(n_max):
+            tokens.append(int(row(which, tokens).argmax()))
+            yield tokens[-1]
+
+    return draft
+
+
+def decoder(
+    draft: DraftCallback,
+    target: Callable[..., Any] | None = None,
+    sampling: SamplingSettings = GREEDY,
+    settings: SpeculationSettings = FIXED,
+) -> CallbackDecoder:
+    return CallbackDecoder(
+        draft,
+        target or Target(),
+        n_vocab=N_VOCAB,
+        is_end=lambda token: token == END,
+        settings=settings,
+        sampling=sampling,
+    )
+
+
+def finished(events: Sequence[Event]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+def own_text(sampling: SamplingSettings, max_tokens: int) -> tuple[int, ...]:
+    sampler, line = Sampler(sampling, seed=3), list(PROMPT)
+    while len(line) - len(PROMPT) < max_tokens and (line[-1] != END or len(line) == len(PROMPT)):
+        line.append(sampler.sample(row(0, line), line, len(line)))
+    made = tuple(line[len(PROMPT) :])
+    return made[:-1] if made and made[-1] == END else made
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2, 7, 60])
+@pytest.mark.parametrize("controller", ControllerName)
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+def test_the_text_is_the_targets_own(
+    sampling: SamplingSettings, which: int, controller: ControllerName, max_tokens: int
+) -> None:
+    wanted = own_text(sampling, max_tokens)
+    for n_draft, bonus, strict in product((1, 4, 16), (True, False), (True, False)):
+        settings = replace(
+            FIXED, controller=controller, n_draft=n_draft, bonus_token=bonus, strict=strict
+        )
+        made = decoder(drafting(which), sampling=sampling, settings=settings)
+        assert made.decode(PROMPT, max_tokens=max_tokens, seed=3) == wanted
+
+
+@pytest.mark.parametrize("mode", get_args(Verification))
+@pytest.mark.parametrize("bonus", [True, False])
+def test_what_is_drawn_follows_the_law_of_the_target_exactly(
+    mode: Verification, bonus: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_vocab, n_tokens = 3, 3
+    sampling = SamplingSettings(temperature=0.8, repetition_penalty=1.4)
+    settings = replace(FIXED, n_draft=2, verification=mode, bonus_token=bonus)
+
+    def program(chances: Chances) -> tuple[int, ...]:
+        sampler = EnumeratedSampler(sampling, chances)
+
+        def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
+            seen = list(line)
+            for _ in range(n_max):
+                made = draw_draft(
+                    row(1, seen, n_vocab),
+                    sampler,
+                    seen,
+                    round_start=len(line),
+                    position=len(seen),
+                    verification=mode,
+                )
+                seen.append(made.token)
+                yield DraftToken(made.token, 0.5, made.law)
+
+        def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+            lines = ((*line, *draft[:n]) for n in range(len(draft) + 1))
+            return np.stack([row(0, each, n_vocab) for each in lines])
+
+        monkeypatch.setattr(engine.generation.session, "Sampler", lambda *_, **__: sampler)
+        made = CallbackDecoder(
+            draft,
+            target,
+            n_vocab=n_vocab,
+            is_end=lambda token: False,
+            settings=settings,
+            sampling=sampling,
+        )
+        return made.decode((0, 1), max_tokens=n_tokens)
+
+    sampler = Sampler(sampling, seed=0)
+
+    @cache
+    def own(text: tuple[int, ...]) -> float:
+        chance, line = 1.0, [0, 1]
+        for token in text:
+            law = sampler.distribution(row(0, line, n_vocab), line)
+            chance *= law.probability(token)
+            line.append(token)
+        return chance
+
+    found = law_of(program)
+    for text in product(range(n_vocab), repeat=n_tokens):
+        assert found.get(text, 0.0) == pytest.approx(own(text), abs=1e-12)
+
+
+def test_a_perfect_draft_takes_a_call_for_each_full_round_and_none_more() -> None:
+    target = Target()
+    settings = replace(FIXED, n_draft=3)
+    made = decoder(drafting(0), target, settings=settings)
+    text = made.decode(PROMPT, max_tokens=13)
+    assert len(text) == 13
+    assert [len(draft) for draft in target.drafts] == [0, 3, 3, 3]
+    assert made.metrics.total(ROUNDS) == len(target.drafts)
+
+
+def test_no_token_is_drafted_that_could_not_be_used() -> None:
+    asked: list[int] = []
+
+    def draft(line: Sequence[int], n_max: int) -> list[int]:
+        asked.append(n_max)
+        return [0] * 50
+
+    target = Target()
+    decoder(draft, target, settings=replace(FIXED, n_draft=8)).decode(PROMPT, max_tokens=6)
+    assert max(asked) <= 5
+    assert all(len(given) <= 5 for given in target.drafts)
+    assert target.drafts[-1] == () or len(target.drafts[-1]) < 6
+
+
+def test_a_lazy_draft_is_not_asked_for_more_than_is_wanted() -> None:
+    pulled: list[int] = []
+
+    def endless(line: Sequence[int], n_max: int) -> Iterator[int]:
+        while True:
+            pulled.append(1)
+            yield 0
+
+    made = decoder(endless, settings=replace(FIXED, n_draft=4))
+    made.decode(PROMPT, max_tokens=20)
+    assert len(pulled) <= 4 * made.metrics.total(ROUNDS)
+
+
+def test_it_tells_each_round_with_its_draft_and_verdict_and_the_end() -> None:
+    events = list(decoder(drafting(1)).events(PROMPT, max_tokens=20))
+    told = [each for each in events if isinstance(each, RoundFinished)]
+    tokens = [t.token for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
+    end = finished(events)
+    assert tuple(tokens)[: len(end.token_ids)] == end.token_ids == own_text(GREEDY, 20)
+    assert sum(each.n_emitted for each in told) == len(tokens)
+    assert {each.source for each in told if each.n_verified} == {"custom:callback"}
+    assert end.reason is (FinishReason.END if tokens[-1] == END else FinishReason.LENGTH)
+
+
+def test_an_end_token_inside_a_draft_ends_the_text() -> None:
+    def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+        rows = np.zeros((len(draft) + 1, N_VOCAB), dtype=np.float32)
+        for index in range(len(draft) + 1):
+            rows[index, END if len(line) + index == 5 else 1] = 9.0
+        return rows
+
+    draft_of_ends = [1, 1, END, 1, 1]
+    made = decoder(lambda line, n_max: draft_of_ends, target, settings=replace(FIXED, n_draft=5))
+    events = list(made.events(PROMPT, max_tokens=40))
+    end = finished(events)
+    assert end.token_ids == (1, 1)
+    assert end.reason is FinishReason.END
+    assert end.stats.n_rounds == 2
+
+
+def test_metrics_add_up_over_calls_can_be_shown_and_start_again() -> None:
+    made = decoder(drafting(1))
+    made.decode(PROMPT, max_tokens=20)
+    once = made.metrics.total(TOKENS)
+    made.decode(PROMPT, max_tokens=20)
+    assert made.metrics.total(TOKENS) == 2 * once > 0
+    n_accepted = int(made.metrics.total(ACCEPTED))
+    n_refuted = int(made.metrics.total(VERIFIED)) - n_accepted
+    shown = made.metrics.summary()
+    assert f"{2 * once:.0f} in {made.metrics.total(ROUNDS):.0f} rounds" in shown
+    assert f"{n_accepted} accepted, {n_refuted} refuted" in shown
+    made.reset()
+    assert made.metrics.total(TOKENS) == 0
+    assert "unknown" in made.metrics.summary()
+
+
+def test_a_reset_forgets_what_the_controller_learnt() -> None:
+    def row_of_two(line: Sequence[int], draft: Sequence[int]) -> Rows:
+        return np.stack([np.eye(N_VOCAB)[1] for _ in range(len(draft) + 1)])
+
+    always = replace(FIXED, controller=ControllerName.BAND, n_draft=2, n_draft_max=9)
+    made = decoder(lambda line, n_max: [1] * n_max, row_of_two, settings=always)
+
+    def first_length() -> int:
+        events = made.events(PROMPT, max_tokens=60)
+        return next(e.length for e in events if isinstance(e, RoundFinished) and e.length)
+
+    assert first_length() == 2
+    made.reset()
+    assert first_length() == 2
+
+
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        (lambda line, n_max: 1 / 0, "ZeroDivisionError"),
+        (lambda line, n_max: [N_VOCAB], "token 12"),
+        (lambda line, n_max: [-1], "token -1"),
+        (lambda line, n_max: ["a"], "'a' as a token"),
+        (lambda line, n_max: None, "not iterable"),
+    ],
+)
+def test_a_draft_function_that_fails_is_left_out_and_told_once(
+    draft: DraftCallback, said: str
+) -> None:
+    events = list(decoder(draft).events(PROMPT, max_tokens=12))
+    notes = [e.note for e in events if isinstance(e, SpeculationChanged) and e.note]
+    assert len(notes) == 1
+    assert said in notes[0]
+    assert finished(events).token_ids == own_text(GREEDY, 12)
+
+
+def test_a_draft_function_that_failed_may_try_again_behind_a_reset() -> None:
+    fails = [True]
+
+    def draft(line: Sequence[int], n_max: int) -> Iterator[int]:
+        if fails[0]:
+            raise OSError("the server is gone")
+        return drafting(0)(line, n_max)  # type: ignore[return-value]  # a generator
+
+    made = decoder(draft)
+    made.decode(PROMPT, max_tokens=12)
+    fails[0] = False
+    made.decode(PROMPT, max_tokens=12)
+    assert made.metrics.total(DRAFTED) == 0
+    made.reset()
+    made.decode(PROMPT, max_tokens=12)
+    assert made.metrics.total(DRAFTED) > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (lambda line, draft: np.zeros((len(draft), N_VOCAB)), r"\[1, 12\] logits are wanted"),
+        (lambda line, draft: np.zeros(N_VOCAB), "are wanted"),
+        (lambda line, draft: "text", "are wanted"),
+        (lambda line, draft: np.full((len(draft) + 1, N_VOCAB), np.nan), "NaN"),
+        (lambda line, draft: np.full((len(draft) + 1, N_VOCAB), -np.inf), "without a largest"),
+    ],
+)
+def test_a_target_function_without_logits_is_told(target: Callable[..., Any], said: str) -> None:
+    with pytest.raises(DecodeError, match=said):
+        decoder(drafting(0), target).decode(PROMPT, max_tokens=9)
+
+
+@pytest.mark.parametrize(("prompt", "max_tokens"), [((), 4), (PROMPT, -1)])
+def test_nothing_to_begin_with_is_refused(prompt: tuple[int, ...], max_tokens: int) -> None:
+    with pytest.raises(PresetError, match="at least one token"):
+        decoder(drafting(0)).decode(prompt, max_tokens=max_tokens)
+
+
+def test_a_caller_with_a_cache_finds_what_was_accepted_in_the_line() -> None:
+    letters = FakeVocabulary(6, ord("a"))
+
+    def cached(backend: FakeBackend) -> Callable[[Sequence[int], Sequence[int]], Rows]:
+        sequence = backend.open()
+
+        def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+            for start in range(rewind(sequence, line[:-1]), len(line) - 1, backend.n_batch):
+                sequence.prefill(line[:-1][start : start + backend.n_batch])
+            return sequence.verify((line[-1], *draft)).logits
+
+        return target
+
+    def text(n_draft: int) -> tuple[int, ...]:
+        backend = FakeBackend(letters, seed=2, end_bias=-30.0)
+        small = FakeBackend(letters, seed=2, noise=0.2, end_bias=-30.0)
+
+        def draft(line: Sequence[int], n_max: int) -> Iterator[int]:
+            tokens = list(line)
+            for _ in range(n_max):
+                tokens.append(int(small.logits_behind(tokens).argmax()))
+                yield tokens[-1]
+
+        made = CallbackDecoder(
+            draft,
+            cached(backend),
+            n_vocab=letters.n_tokens,
+            is_end=letters.is_end,
+            settings=replace(FIXED, n_draft=n_draft),
+        )
+        tokens = made.decode(PROMPT, max_tokens=60)
+        n_refuted = made.metrics.total(VERIFIED) - made.metrics.total(ACCEPTED)
+        assert made.metrics.total(ACCEPTED) > 0
+        assert backend.n_decoded <= 60 + n_refuted + len(PROMPT)
+        return tokens
+
+    assert text(1) == text(3) == text(8)
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+def test_a_draft_with_the_laws_of_the_target_is_accepted_whole(mode: Verification) -> None:
+    sampler = Sampler(WARM, seed=3)
+
+    def draft(line: Sequence[int], n_max: int) -> Iterator[DraftToken]:
+        seen = list(line)
+        for _ in range(n_max):
+            made = draw_draft(
+                row(0, seen),
+                sampler,
+                seen,
+                round_start=len(line),
+                position=len(seen),
+                verification=mode,
+            )
+            seen.append(made.token)
+            yield DraftToken(made.token, 0.5, made.law)
+
+    made = decoder(draft, sampling=WARM, settings=replace(FIXED, verification=mode))
+    made.decode(PROMPT, max_tokens=60, seed=3)
+    assert made.metrics.total(VERIFIED) > 10
+    assert made.metrics.total(ACCEPTED) == made.metrics.total(VERIFIED)
+
+
+def test_without_the_bonus_a_round_emits_its_draft_alone() -> None:
+    made = decoder(drafting(0), settings=replace(FIXED, bonus_token=False))
+    events = list(made.events(PROMPT, max_tokens=13))
+    emitted = [event.n_emitted for event in events if isinstance(event, RoundFinished)]
+    assert emitted[:4] == [1, 3, 3, 3]
+
+
+# --- settings ---
+
+
+def test_a_change_of_settings_is_told_and_counts_from_the_next_round_on() -> None:
+    told: list[SettingsChanged] = []
+    made = decoder(drafting(0), settings=replace(FIXED, n_draft=2))
+    stop = made.subscribe(told.append)
+    lengths: list[int] = []
+    for event in made.events(PROMPT, max_tokens=40):
+        if isinstance(event, RoundFinished):
+            lengths.append(event.n_verified)
+            if len(lengths) == 3:
+                made.update_settings(n_draft=5)
+    assert lengths[:3] == [0, 2, 2]
+    assert max(lengths) == 5
+    assert [each.changed for each in told] == [("n_draft",)]
+    assert (told[0].before.n_draft, told[0].after.n_draft) == (2, 5)
+    made.update_settings(n_draft=5)
+    stop()
+    made.update_settings(n_draft=1)
+    assert len(told) == 1
+    assert made.settings.n_draft == 1
+
+
+def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
+    with pytest.raises(PresetError, match=r"is called n_drafts: there are .*n_draft"):
+        decoder(drafting(0)).update_settings(n_drafts=3)
+
+
+def test_switched_off_nothing_is_drafted() -> None:
+    made = decoder(drafting(0))
+    made.update_settings(predictor=PredictorName.OFF)
+    assert made.decode(PROMPT, max_tokens=20) == own_text(GREEDY, 20)
+    assert made.metrics.total(DRAFTED) == 0
+
+
+# --- from an event loop ---
+
+
+class Slow:
+    """Asynchronous functions around plain ones, which count what runs at once."""
+
+    def __init__(self) -> None:
+        self.n_running = self.n_closed = 0
+        self.threads: set[int] = set()
+        self.hangs = False
+
+    async def target(self, line: Sequence[int], draft: Sequence[int]) -> Rows:
+        self.n_running += 1
+        self.threads.add(threading.get_ident())
+        try:
+            await asyncio.sleep(3600 if self.hangs else 0)
+            return Target()(line, draft)
+        finally:
+            self.n_running -= 1
+
+    async def draft(self, line: Sequence[int], n_max: int) -> AsyncIterator[int]:
+        try:
+            tokens = list(line)
+            while True:
+                await asyncio.sleep(0)
+                tokens.append(int(row(1, tokens).argmax()))
+                yield tokens[-1]
+        finally:
+            self.n_closed += 1
+
+
+async def test_asynchronous_functions_run_on_the_callers_loop_and_give_the_same_text() -> None:
+    slow = Slow()
+    made = decoder(slow.draft, slow.target)
+    told: list[int] = []
+    end = await made.generate(PROMPT, max_tokens=30, on_token=told.append)
+    assert end.token_ids == own_text(GREEDY, 30)
+    assert tuple(told)[: len(end.token_ids)] == end.token_ids
+    assert slow.threads == {threading.get_ident()}
+    assert slow.n_closed > 0
+    assert made.metrics.total(ACCEPTED) > 0
+
+
+async def test_a_coroutine_gives_a_whole_draft_and_on_token_is_awaited() -> None:
+    async def draft(line: Sequence[int], n_max: int) -> list[int]:
+        return list(drafting(0)(line, n_max))  # type: ignore[arg-type]  # a generator
+
+    async def note(token: int) -> None:
+        await asyncio.sleep(0)
+        told.append(token)
+
+    told: list[int] = []
+    made = decoder(draft)
+    end = await made.generate(PROMPT, max_tokens=9, on_token=note)
+    assert end.token_ids == own_text(GREEDY, 9)
+    assert tuple(told)[: len(end.token_ids)] == end.token_ids
+    assert made.metrics.total(ACCEPTED) > 0
+
+
+async def test_plain_functions_do_not_hold_up_the_loop() -> None:
+    ticks = [0]
+
+    async def tick() -> None:
+        while True:
+            ticks[0] += 1
+            await asyncio.sleep(0)
+
+    def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+        seen = ticks[0]
+        while ticks[0] == seen:  # only a loop that goes on lets this end
+            threading.Event().wait(0.001)
+        return Target()(line, draft)
+
+    ticking = asyncio.create_task(tick())
+    end = await decoder(drafting(0), target).generate(PROMPT, max_tokens=6)
+    ticking.cancel()
+    assert end.token_ids == own_text(GREEDY, 6)
+
+
+async def test_what_on_token_raises_ends_the_reply_and_the_next_one_works() -> None:
+    def refuse(token: int) -> None:
+        raise LookupError(f"enough at {token}")
+
+    slow = Slow()
+    made = decoder(slow.draft, slow.target)
+    with pytest.raises(LookupError, match="enough"):
+        await made.generate(PROMPT, max_tokens=30, on_token=refuse)
+    assert slow.n_running == 0
+    assert (await made.generate(PROMPT, max_tokens=30)).token_ids == own_text(GREEDY, 30)
+
+
+async def test_a_cancelled_task_cancels_what_it_awaits() -> None:
+    slow = Slow()
+    slow.hangs = True
+    made = decoder(slow.draft, slow.target)
+    reply = asyncio.create_task(made.generate(PROMPT, max_tokens=30))
+    while not slow.n_running:
+        await asyncio.sleep(0.001)
+    reply.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reply
+    assert slow.n_running == 0
+    slow.hangs = False
+    assert (await made.generate(PROMPT, max_tokens=5)).token_ids == own_text(GREEDY, 5)
+
+
+async def test_two_replies_at_once_are_refused() -> None:
+    slow = Slow()
+    made = decoder(slow.draft, slow.target)
+    replies = (made.generate(PROMPT, max_tokens=30) for _ in range(2))
+    first, second = await asyncio.gather(*replies, return_exceptions=True)
+    assert isinstance(second, EngineError)
+    assert isinstance(first, Finished)
+    assert first.token_ids == own_text(GREEDY, 30)
+
+
+async def test_what_a_function_raises_reaches_the_caller() -> None:
+    async def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+        raise ConnectionError("no server")
+
+    with pytest.raises(ConnectionError, match="no server"):
+        await decoder(drafting(0), target).generate(PROMPT, max_tokens=5)
+
+
+def test_asynchronous_functions_without_a_loop_are_refused() -> None:
+    with pytest.raises(DecodeError, match="use `generate` or `stream`"):
+        decoder(drafting(0), Slow().target).decode(PROMPT, max_tokens=5)
+
+
+# --- what it is made of ---
+
+
+class TestCallbackBackend(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Backend:
+        fake = FakeBackend(n_ctx=64)
+
+        def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
+            return np.stack(
+                [fake.logits_behind((*line, *draft[:n])) for n in range(len(draft) + 1)]
+            )
+
+        n_vocab = fake.vocabulary.n_tokens
+        return CallbackBackend(target, EventLoop(), n_vocab, fake.vocabulary.is_end, 64)
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [(7 * n) % 251 for n in range(64)]
+
+    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
+        assert backend.vocabulary.piece(3) == b""  # numbers are all that a function knows
+
+
+def test_a_target_function_has_no_states_to_save() -> None:
+    backend = CallbackBackend(Target(), EventLoop(), N_VOCAB, lambda token: False, 64)
+    sequence = backend.open()
+    sequence.prefill([1, 2])
+    with pytest.raises(StateError, match="keeps its states itself"):
+        sequence.save()
+    with pytest.raises(StateError):
+        sequence.load([1], [b""])
+
+
+def successors(line: Sequence[int], n_max: int) -> Iterator[int]:
+    return (line[-1] + step for step in range(1, n_max + 1))
+
+
+class TestCallbackPredictor(PredictorContract):
+    @pytest.fixture
+    def predictor(self) -> CallbackPredictor:
+        predictor = CallbackPredictor(successors)
+        predictor.longest = 4
+        return predictor
+
+    @pytest.fixture
+    def line(self) -> list[int]:
+        return [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_number_is_a_guess_of_no_known_confidence() -> None:
+    predictor = CallbackPredictor(lambda line, n_max: [7, DraftToken(8, 0.25)])
+    predictor.reset([1])
+    assert list(predictor.propose()) == [DraftToken(7, UNKNOWN_CONFIDENCE), DraftToken(8, 0.25)]
