@@ -245,34 +245,39 @@ def _usual_rules(settings: Settings) -> Preset:
     )
 
 
-def new_client(cache: "CacheSettings | None" = None) -> "WorkerClient":
-    """An engine's client that keeps its log and what it learns in kvchat's folders."""
+def new_client(cache: "CacheSettings | None" = None, *, keeps_costs: bool = True) -> "WorkerClient":
+    """An engine's client that keeps its log and what it learns in kvchat's folders.
+
+    Without `keeps_costs` the engine begins and ends without knowing what batches cost here: what is
+    known decides how a prompt is cut into batches, and so how it is rounded.
+    """
     from engine.process.client import WorkerClient
 
     return WorkerClient(
         log_path=paths.worker_log_path(),
         memory_path=paths.build_memory_path(),
-        costs_path=paths.costs_path(),
+        costs_path=paths.costs_path() if keeps_costs else None,
         cache=cache,
     )
 
 
 @contextmanager
 def loaded_engine(
-    configuration: Configuration, note: Callable[[str], None]
+    configuration: Configuration, note: Callable[[str], None], *, keeps_costs: bool = True
 ) -> "Iterator[BlockingClient]":
     """An engine that has loaded a model; it ends with the block.
 
     Args:
         configuration: What to load.
         note: Called with what the user should know, such as a fallback that was taken.
+        keeps_costs: As of `new_client`.
 
     Raises:
         WorkerError: the model cannot be loaded.
     """
     from engine.process.blocking_client import BlockingClient
 
-    client = new_client()
+    client = new_client(keeps_costs=keeps_costs)
     engine = BlockingClient(
         client, on_restart=lambda stopped: note(f"{stopped.title}: {stopped.message}")
     )

@@ -69,6 +69,13 @@ def snapshots_dir() -> Path:
     return cache_dir() / "states"
 
 
+def hashes_path() -> Path:
+    """The file that remembers the hashes of model files."""
+    from engine.cache.namespace import HASHES  # most commands need no hash
+
+    return cache_dir() / HASHES
+
+
 def worker_log_path() -> Path:
     """The log of the engine's process, llama.cpp's own lines in it."""
     return state_dir() / "worker.log"

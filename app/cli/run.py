@@ -1,10 +1,15 @@
 """`kvchat run`: one reply on standard output, streamed as text or summed up as JSON."""
 
+import secrets
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
@@ -13,11 +18,16 @@ from engine.configuration import MAX_DRAFT
 if TYPE_CHECKING:
     from engine.configuration import Configuration
     from engine.events import Event, Finished
+    from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest, Message
 
 EXIT_CANCELLED = 130
 
+SEED_BITS = 63
+FILE = click.Path(dir_okay=False, path_type=Path)
+BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as_json")
+"""What may be typed beside a manifest, which says all the rest."""
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
@@ -82,6 +92,19 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 @click.option("--stop", multiple=True, help="End the reply at this text; may be repeated.")
 @click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k.")
 @click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]")
+@click.option(
+    "--manifest",
+    "manifest_path",
+    type=FILE,
+    help="Make a written run again, token for token; its model is checked by its hash.",
+)
+@click.option(
+    "--write-manifest",
+    "written_path",
+    type=FILE,
+    help="Write all that this run is made of, and its tokens; drafts are then --strict.",
+)
+@click.option("--metrics", "metrics_path", type=FILE, help="Write counts and times for Prometheus.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
     prompt: str | None,
@@ -97,6 +120,9 @@ def command(
     stop: tuple[str, ...],
     max_tokens: int | None,
     seed: int | None,
+    manifest_path: Path | None,
+    written_path: Path | None,
+    metrics_path: Path | None,
     as_json: bool,
     **typed: object,
 ) -> int:
@@ -108,11 +134,21 @@ def command(
     \b
     kvchat run "Name three colours."
     kvchat run --max-tokens 200 --json < letter.txt
+    kvchat run --write-manifest hello.toml "Hello"
+    kvchat run --manifest hello.toml
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest, loaded_engine, open_model
     from engine.requests import GenerationRequest
 
+    if manifest_path is not None:
+        return _repeat(
+            manifest_path,
+            model,
+            written_path=written_path,
+            metrics_path=metrics_path,
+            as_json=as_json,
+        )
     text = prompt_text(prompt, 'kvchat run "..."')
     if raw and system:
         raise click.UsageError("--raw hands the prompt over as it is: leave out --system")
@@ -120,6 +156,10 @@ def command(
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
+    if written_path is not None:
+        # What chance and the moment decide would be other the next time.
+        seed = secrets.randbits(SEED_BITS) if seed is None else seed
+        typed["strict"] = typed["strict"] is not False
     configuration = _overridden(opened.configuration, typed)
     instruction = opened.system_prompt if system is None else system
     request = GenerationRequest(
@@ -130,8 +170,15 @@ def command(
         stop=stop,
         seed=seed,
     )
-    with loaded_engine(configuration, note) as engine:
-        finished = _answer(engine, request, shows_text=not as_json)
+    since = time.time()
+    with (
+        loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
+        _metrics(engine, metrics_path) as metrics,
+    ):
+        finished = _answer(engine, request, metrics, shows_text=not as_json)
+        if written_path is not None:
+            prompts = (text,)
+            _write(written_path, engine, prompts, instruction, request, [finished], since)
     if as_json:
         print_json(summary(finished))
     return _exit_code(finished)
@@ -180,22 +227,124 @@ def _of(values: object, given: dict[str, object]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if hasattr(values, name)}
 
 
+def _repeat(
+    path: Path,
+    model: str | None,
+    *,
+    written_path: Path | None,
+    metrics_path: Path | None,
+    as_json: bool,
+) -> int:
+    """Make the run of a manifest; 1 where a reply is another than the recorded one."""
+    from app.config import load_settings
+    from app.manifests import difference, open_manifest
+    from app.opening import loaded_engine
+    from engine.events import FinishReason
+
+    _refuse_beside_manifest()
+    since = time.time()
+    manifest, configuration = open_manifest(path, model, load_settings().settings)
+    replies: list[Finished] = []
+    told: list[str] = []
+    with (
+        loaded_engine(configuration, note, keeps_costs=False) as engine,
+        _metrics(engine, metrics_path) as metrics,
+    ):
+        for index, request in enumerate(manifest.requests):
+            replies.append(_answer(engine, request, metrics, shows_text=not as_json))
+            if replies[-1].reason is FinishReason.CANCELLED:
+                break
+            other = difference(manifest, index, replies[-1])
+            told += [] if other is None else [other]
+        if written_path is not None:
+            prompts, request = manifest.prompts, manifest.requests[0]
+            _write(written_path, engine, prompts, manifest.system, request, replies, since)
+    if as_json:
+        summaries = [summary(reply) for reply in replies]
+        print_json(summaries if len(manifest.prompts) > 1 else summaries[0])
+    for text in told:
+        note(text)
+    return max(int(bool(told)), *map(_exit_code, replies))
+
+
+def _refuse_beside_manifest() -> None:
+    """Make sure that nothing was typed that the manifest says.
+
+    Raises:
+        UsageError: something was.
+    """
+    context = click.get_current_context()
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is ParameterSource.COMMANDLINE and param.name not in BESIDE_MANIFEST:
+            typed = param.opts[0] if isinstance(param, click.Option) else "a prompt"
+            raise click.UsageError(f"--manifest says all of the run: leave out {typed}")
+
+
+@contextmanager
+def _metrics(engine: "BlockingClient", path: Path | None) -> "Iterator[Metrics]":
+    """What is counted of the replies in the block; it is in the file however the block ends."""
+    from engine.files import replace_file
+    from engine.metrics import Metrics
+
+    metrics = Metrics()
+    metrics.observe(engine.loaded)
+    try:
+        yield metrics
+    finally:
+        if path is not None:
+            replace_file(path, [metrics.prometheus().encode()], is_durable=False)
+
+
+def _write(
+    path: Path,
+    engine: "BlockingClient",
+    prompts: tuple[str, ...],
+    system: str,
+    request: "GenerationRequest",
+    replies: "list[Finished]",
+    since: float,
+) -> None:
+    """Write the manifest of a run; one that was stopped has none."""
+    from app.manifests import recorded
+    from engine.events import FinishReason
+    from engine.manifest import write_manifest
+
+    if any(reply.reason is FinishReason.CANCELLED for reply in replies):
+        note(f"the run was stopped, so {path} is not written")
+        return
+    manifest = recorded(
+        engine.loaded,
+        prompts=prompts,
+        system=system,
+        request=request,
+        replies=replies,
+        since=since,
+    )
+    write_manifest(manifest, path)
+
+
 def _answer(
-    engine: "BlockingClient", request: "GenerationRequest", *, shows_text: bool
+    engine: "BlockingClient",
+    request: "GenerationRequest",
+    metrics: "Metrics",
+    *,
+    shows_text: bool,
 ) -> "Finished":
     """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
     try:
-        return _follow(engine.reply(request), shows_text=shows_text)
+        return _follow(engine.reply(request), metrics, shows_text=shows_text)
     except KeyboardInterrupt:
         engine.client.stop()
-        return _follow(engine.rest_of_reply(), shows_text=shows_text)
+        return _follow(engine.rest_of_reply(), metrics, shows_text=shows_text)
 
 
-def _follow(events: "Iterator[Event]", *, shows_text: bool) -> "Finished":
+def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) -> "Finished":
     from engine.events import Finished, SpeculationChanged, TokensCommitted
 
     shown = ""
     for event in events:
+        metrics.observe(event)
         match event:
             case TokensCommitted(text=text) if shows_text and text:
                 print_text([text], nl=False)

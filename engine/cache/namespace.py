@@ -16,6 +16,8 @@ from engine.files import NewestEntries, open_file
 from engine.model.ggml_types import TYPES_BY_NAME
 from engine.model.gguf import GgufFile, read_gguf
 
+HASHES = "model-hashes.json"
+"""File that remembers them, beside the folder of kept states."""
 VERSION = 1
 BLOCK_BYTES = 4 << 20
 DIGEST_BYTES = 32

@@ -183,6 +183,33 @@ def _first_that_fits(
     return longest
 
 
+def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configuration:
+    """The configuration of a preset that leaves nothing to the machine, such as `preset_of` gives.
+
+    Args:
+        rules: The preset.
+        path: The model.
+        draft: The draft model.
+
+    Raises:
+        PresetError: a value is left open, each is named, or they contradict each other.
+    """
+    is_open = {
+        "goal": rules.goal is not None,
+        "n_ctx": not isinstance(rules.n_ctx, int),
+        "type_k": rules.type_k == "auto",
+        "type_v": rules.type_v == "auto",
+        "kv_budget_gib": rules.kv_budget_gib is not None,
+        "n_gpu_layers": rules.n_gpu_layers == "auto",
+        "n_threads": rules.n_threads is None,
+    }
+    if found := [name for name, is_left in is_open.items() if is_left]:
+        raise PresetError(f"{', '.join(found)}: left to the machine; say each as it was used")
+    start = _starting_point(rules, path, draft)
+    layers = -1 if rules.n_gpu_layers == "all" else int(rules.n_gpu_layers)
+    return with_n_ctx(replace(start, n_gpu_layers=layers), int(rules.n_ctx))
+
+
 def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configuration:
     if rules.n_ubatch > rules.n_batch:
         raise PresetError(

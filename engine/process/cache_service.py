@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from engine.cache.namespace import FileHashes, Namespace, namespace_of
+from engine.cache.namespace import HASHES, FileHashes, Namespace, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheSettings
 from engine.cache.requantised import OtherTypes
@@ -19,7 +19,6 @@ from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefe
 
 Errand = Prefetch | ManageCache | ForgetOwner
 
-HASHES = "model-hashes.json"
 READY_S = 1.0
 """How long the first reply waits for the tiers. Those of a model that was opened before are there
 sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
