@@ -152,8 +152,8 @@ class ModelSettings(_Section):
 class EngineDefaults(_Section):
     """How llama.cpp is run."""
 
-    n_threads: int | None = Field(default=None, ge=1, le=1024)
-    """Threads while decoding; left out, one per physical core."""
+    n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """Threads while decoding, 1 to 1024; `auto` is as many as are quickest at the moment."""
     use_extra_buffers: bool = True
     """Whether weights may move to repacked or AMX buffers; kvchat turns it off by itself when
     llama.cpp was built in a way that crashes there."""

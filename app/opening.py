@@ -20,6 +20,7 @@ from engine.presets.preset import Preset
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
+    from engine.planning.values import AskedThreads
     from engine.policy.known import Known
     from engine.process.blocking_client import BlockingClient
     from engine.process.client import WorkerClient
@@ -33,7 +34,7 @@ class ModelRequest:
     draft: str | None = None
     preset: str | None = None
     n_ctx: int | None = None
-    n_threads: int | None = None
+    n_threads: "AskedThreads" = None
     kv: str | None = None
     """Types of the cache: `auto`, one of both, or two as in `q8_0/q4_0`."""
     kv_budget: int | None = None
@@ -65,8 +66,7 @@ class ChosenModel:
         configuration = configure(path, self.draft, self.rules, settings, self.request)
         if self.request.n_ctx is not None:
             configuration = with_n_ctx(configuration, self.request.n_ctx)
-        n_threads = self.request.n_threads or configuration.n_threads
-        return replace(configuration, n_threads=n_threads)
+        return configuration
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
@@ -180,7 +180,7 @@ def configure(
         draft: A draft model that was named; it drafts unless a preset says otherwise.
         rules: A preset; without one the settings say who drafts and how tokens are drawn.
         settings: The user's settings.
-        request: What it says of the cache comes before the rules.
+        request: What it says of the cache and of threads comes before the rules.
 
     Raises:
         EngineError: If the model or the preset cannot be read, or they do not go together.
@@ -190,6 +190,7 @@ def configure(
     from engine.model.architecture import read_model
     from engine.planning.cache_types import open_types
     from engine.planning.resolve import Machine, resolve
+    from engine.planning.values import thread_rules
     from engine.speculation.pairs import check_is_no_head
 
     if draft is not None:
@@ -199,6 +200,8 @@ def configure(
     if rules is not None and rules.vram_gib and any(device.kind == "gpu" for device in found):
         found = devices(vram_bytes=(round(rules.vram_gib * GIB),))
     chosen = _with_request(rules or _usual_rules(settings), request or ModelRequest())
+    if "n_threads" not in chosen.model_fields_set:
+        chosen = chosen.model_copy(update=thread_rules(settings.engine.n_threads))
     known = _known(path, settings) if open_types(chosen) or chosen.goal else None
     configuration = resolve(
         chosen, read_model(path), Machine(found), draft=draft_model, known=known
@@ -212,16 +215,17 @@ def configure(
         )
     return replace(
         configuration,
-        n_threads=configuration.n_threads or settings.engine.n_threads,
         use_extra_buffers=configuration.use_extra_buffers and settings.engine.use_extra_buffers,
     )
 
 
 def _with_request(rules: Preset, request: ModelRequest) -> Preset:
-    """The rules with what was asked of the cache; types are chosen for the context asked for."""
+    """The rules with what was asked; types are chosen for the context asked for."""
     from engine.planning.cache_types import open_types, type_rules
+    from engine.planning.values import thread_rules
 
-    typed = rules.model_copy(update=type_rules(request.kv, request.kv_budget))
+    asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
+    typed = rules.model_copy(update=asked)
     if request.n_ctx is None or open_types(typed) is None:
         return typed
     return typed.model_copy(update={"n_ctx": request.n_ctx})

@@ -7,6 +7,7 @@ import click
 
 from app.cli.options import Count, opening_options, sampling
 from engine.configuration import MAX_DRAFT, ControllerName
+from engine.planning.values import AskedThreads
 
 LENGTHS = "2,4,8"
 CONTROLLERS = [name.value for name in ControllerName]
@@ -124,7 +125,7 @@ def command(
     draft: str | None,
     preset: str | None,
     n_ctx: int | None,
-    n_threads: int | None,
+    n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
     sets: tuple[str, ...],

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import KV_TYPE, Count
+from app.cli.options import KV_TYPE, Count, threads_option
 from engine.configuration import KVTypeName
+from engine.planning.values import AskedThreads
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
@@ -69,7 +70,7 @@ def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
     help="What the others are compared with.",
 )
 @click.option("--ctx", "n_ctx", type=Count(), help="Longest text without a break. [8k]")
-@click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding.")
+@threads_option
 @click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens of a batch. [64]")
 @click.option(
     "--tokens",
@@ -94,7 +95,7 @@ def command(
     takes_all: bool,
     reference: str,
     n_ctx: int | None,
-    n_threads: int | None,
+    n_threads: AskedThreads,
     n_chunk: int | None,
     n_tokens: int,
     no_questions: bool,

@@ -6,6 +6,7 @@ import click
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.options import SEED, Count, opening_options, sampling
+from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
@@ -49,7 +50,7 @@ def command(
     draft: str | None,
     preset: str | None,
     n_ctx: int | None,
-    n_threads: int | None,
+    n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
     system: str | None,

@@ -11,7 +11,7 @@ import click
 from engine.configuration import KVTypeName, sampling_bounds
 from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
-from engine.planning.values import parse_count, parse_layers, parse_shares
+from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
 MOST = 2**31 - 1
 AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
@@ -89,6 +89,21 @@ class Layers(click.ParamType[int | str]):
             return text
         try:
             return parse_layers(text)
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Threads(click.ParamType[int | str]):
+    """A number of threads, or `auto`: as many as are quickest at the moment."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """The number or the word."""
+        try:
+            return parse_threads(str(value))
         except EngineError as error:
             self.fail(str(error), param, ctx)
 
@@ -213,6 +228,13 @@ kv_options = joined(
 )
 """What a command says of the cache's types."""
 
+threads_option = click.option(
+    "--threads",
+    "n_threads",
+    type=Threads(),
+    help="Threads while decoding; auto is as many as are quickest at the moment.",
+)
+
 opening_options = joined(
     kv_options,
     click.option(
@@ -222,11 +244,6 @@ opening_options = joined(
     ),
     click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file."),
     click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
-    click.option(
-        "--threads",
-        "n_threads",
-        type=Count(1, 1024),
-        help="Threads while decoding; without it, as many as are quickest at the moment.",
-    ),
+    threads_option,
 )
 """How a model is opened, where its path or name is an argument or option of its own."""

@@ -2,13 +2,23 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import click
 
 from app.cli.console import print_json
-from app.cli.options import OPEN_KV_TYPE, Count, Layers, Shares, Size, joined, kv_options
+from app.cli.options import (
+    OPEN_KV_TYPE,
+    Count,
+    Layers,
+    Shares,
+    Size,
+    joined,
+    kv_options,
+    threads_option,
+)
 from engine.memory.hardware import Instructions
+from engine.planning.values import AskedThreads, thread_rules
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
@@ -84,7 +94,7 @@ knob_options = joined(
                  type=bool, help="The projector stays in main memory."),
     click.option("--lora", type=GGUF, multiple=True,
                  help="An adapter beside it; may be repeated."),
-    click.option("--threads", "n_threads", type=Count(1, 1024), help="Threads while decoding."),
+    threads_option,
 )  # fmt: skip
 """Every knob of the planner, by the preset's own keys."""
 
@@ -106,9 +116,10 @@ def setup_of_options(
 
     if model is None and options["preset"] is None:
         raise click.UsageError("name a MODEL, or a --preset that names one")
-    named = {"preset", "draft", "kv", "kv_budget", *MACHINE}
-    types = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
-    rules = types | {
+    named = {"preset", "draft", "kv", "kv_budget", "n_threads", *MACHINE}
+    asked_rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
+    asked_rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
+    rules = asked_rules | {
         name: _plain(value)
         for name, value in options.items()
         if name not in named and value is not None and value != ()

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
 from engine.configuration import MAX_DRAFT
+from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
     from engine.configuration import Configuration
@@ -112,7 +113,7 @@ def command(
     draft: str | None,
     preset: str | None,
     n_ctx: int | None,
-    n_threads: int | None,
+    n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
     system: str | None,

@@ -243,6 +243,7 @@ class Session:
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         sampler = Sampler(request.sampling, seed)
         self._threads.begin(is_held=self._backend.rounds_by_threads and self._rounds_again(request))
+        self._costs.use_threads(self._threads.n_decode)
         prompt = asked_prompt(
             request,
             self._template,
@@ -347,7 +348,12 @@ class Session:
     ) -> Verdict:
         """Decode the pending token and the draft in one batch, and compare."""
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
-        forward = self._sequence.verify((reply.tokens[-1], *draft.tokens)[:n_rows])
+        rows, n_held = (reply.tokens[-1], *draft.tokens)[:n_rows], len(self._sequence.tokens)
+        forward = self._threads.step(
+            lambda: self._sequence.verify(rows),
+            lambda: self._sequence.crop(n_held),
+            self._costs.rows.steps(n_rows),
+        )
         verdict = verify_draft(
             draft.tokens,
             forward.logits,
@@ -369,7 +375,7 @@ class Session:
         if outcome.verify_s is not None:
             n_rows = 1 + outcome.n_verified
             self._costs.add(n_rows, outcome.verify_s)
-            changed = self._threads.stepped(outcome.verify_s / self._costs.rows.steps(n_rows))
+            changed = self._threads.stepped(outcome.verify_s, self._costs.rows.steps(n_rows))
         drafter.observe(outcome, [token.token for token in done.committed.tokens])
         self._costs.use_threads(self._threads.n_decode)
         return changed

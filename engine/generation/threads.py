@@ -9,17 +9,17 @@ take says when another number may be quicker; the time of a few steps with it de
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Protocol
-
-import psutil
+from typing import TypeVar
 
 from engine.backends.base import Backend
 from engine.events import ThreadsChanged
+from engine.generation.processor_load import SAMPLE_S, Load, ProcessorLoad, Shares
+from engine.generation.step_watch import StepStoppedError, StepWatch
 
-SAMPLE_S = 0.2
-"""Between two looks at what other programs take."""
+T = TypeVar("T")
+
 N_TRIAL = 3
 """Steps that a number of threads is tried for: a hundredth of a second to a second."""
 N_RECENT = 8
@@ -36,85 +36,19 @@ SLOWED = 1.1
 were never measured."""
 SLOWING = 1.002
 """By which the best time of a number rises with each step: contexts grow, and steps with them."""
-FULL = 0.9
-"""Share of a processor's time from which it is fully taken."""
 EXPLORED = 0.0025
 """Share of the time that is spent on numbers tried without a reason: how the knee is found."""
 LEAST_LOSS = 0.1
 """Share of a unit that trying a number out of curiosity is taken to cost at least."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Between two trials of one number that lost, doubling; anew when the others' load has changed."""
+LEAST_LIMIT_S = 0.02
+"""From which a tried step is stopped at all."""
 LOST = 0.01
 """Share of the time that lost trials took from which a changed load shortens no wait."""
 LONG_BATCH = 64
 """Tokens of a prefill from which its time tells a speed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Cores' worth of time that the processor has, and that this program and all others took."""
-
-    n_cores: int
-    own: float
-    others: float
-
-    def free(self, n_threads: int) -> float:
-        """Cores that others would leave if nobody had to wait for one.
-
-        On a processor that is fully taken, others got a share beside `n_threads` of this program,
-        and would take more.
-        """
-        wanted = self.others
-        if self.own and self.own + self.others > FULL * self.n_cores:
-            wanted *= max(1.0, n_threads / self.own)
-        return self.n_cores - wanted
-
-
-class Load(Protocol):
-    """What others take of the processor."""
-
-    def shares(self) -> Shares | None:
-        """Of the last moment of computing; None while unknown."""
-        ...
-
-    def restart(self) -> None:
-        """Forget what was before: it says nothing of now."""
-        ...
-
-
-class ProcessorLoad:
-    """The load as the operating system counts it: all busy time but this process's own.
-
-    Time that a virtual machine's host takes (steal) counts as others'.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._n_cores = psutil.cpu_count() or 1
-        self._at, self._busy_s, self._own_s = self._read()
-        self._shares: Shares | None = None
-
-    def shares(self) -> Shares | None:
-        elapsed_s = self._clock() - self._at
-        if elapsed_s < SAMPLE_S:
-            return self._shares
-        at, busy_s, own_s = self._read()
-        own = (own_s - self._own_s) / elapsed_s
-        others = max((busy_s - self._busy_s) / elapsed_s - own, 0.0)
-        self._shares = Shares(self._n_cores, own, others)
-        self._at, self._busy_s, self._own_s = at, busy_s, own_s
-        return self._shares
-
-    def restart(self) -> None:
-        self._at, self._busy_s, self._own_s = self._read()
-        self._shares = None
-
-    def _read(self) -> tuple[float, float, float]:
-        times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
-        # What guests and their hosts use is a part of `user` and `nice` already.
-        counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        return self._clock(), counted - idle_s, time.process_time()
+OTHERS = "others take cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +85,7 @@ class ThreadController:
     the number of a free machine when they end), a step that takes longer than fewer threads are
     expected to, and from time to time curiosity. A number is tried for `N_TRIAL` units; the first
     that shows that it is slower ends the trial. A number that lost is left alone for a while.
+    Usual steps are weighed together, `SAMPLE_S` of them at a time.
     """
 
     def __init__(
@@ -167,7 +102,7 @@ class ThreadController:
         self.n_threads = n_threads
         """For the next unit of work; during a trial the number tried."""
         self._n_most = n_most
-        self._n_settled = self._n_free = n_threads
+        self._n_settled = self._n_free = self._n_usual = n_threads
         self._load, self._clock = load, clock
         self._n_trial, self._explores = n_trial, explores
         self._recent: deque[float] = deque(maxlen=N_RECENT)
@@ -175,7 +110,24 @@ class ThreadController:
         self._best_s: dict[int, float] = {}
         self._trial: _Trial | None = None
         self._waits: dict[int, _Wait] = {}
+        self._unproven: int | None = None
+        """The number that a reply would have begun with, had others not been seen."""
         self._total_s = self._explored_s = self._lost_s = 0.0
+        self._shares: Shares | None = None
+        self._usual_s = self._weighed_until_s = 0.0
+
+    @property
+    def limit_s(self) -> float | None:
+        """The time of a unit from which waiting for its end only costs; None where it is unknown.
+
+        In a trial that is where it has lost.
+        """
+        if self.n_threads == 1:
+            return None
+        if self._trial is not None:
+            return max(self._allowed_s(self._trial) - self._trial.spent_s, LEAST_LIMIT_S)
+        known = self._best_s.get(self._n_settled)
+        return None if known is None else max(STARVED * known, SAMPLE_S)
 
     def add(self, unit_s: float) -> Choice | None:
         """Take the time of a unit of work with `n_threads`; a choice where that changed it.
@@ -186,20 +138,34 @@ class ThreadController:
         self._total_s += unit_s
         if self._trial is not None:
             return self._judge(self._trial, unit_s)
-        known = self._best_s.get(self._n_settled)
+        shares = self._load.shares()
+        self._recent.append(unit_s)
+        is_usual = unit_s < self._usual_s and self._total_s < self._weighed_until_s
+        if is_usual and shares == self._shares:
+            best_s = self._best_s[self._n_settled] * SLOWING
+            self._best_s[self._n_settled] = unit_s if unit_s < best_s else best_s
+        else:
+            self._shares = shares
+            self._weigh(unit_s)
+        return None
+
+    def _weigh(self, unit_s: float) -> None:
+        """Look at all that could speak for another number."""
+        n, known = self._n_settled, self._best_s.get(self._n_settled)
         free = self._free()
         target = self._target(free)
         if target != self._last_target:
             self._load_changed(target)
-        self._recent.append(unit_s)
-        if free is None or free >= self._n_settled - 0.5:
-            self._best_s[self._n_settled] = (
-                unit_s if known is None else min(unit_s, known * SLOWING)
-            )
+            self._recent.append(unit_s)
+        is_free = free is None or free >= n - 0.5
+        if is_free:
+            self._best_s[n] = unit_s if known is None else min(unit_s, known * SLOWING)
         n_enough = 1 if self._is_starved(unit_s, target) else min(N_ENOUGH, self._n_trial)
         if len(self._recent) >= n_enough:
             self._begin_trial(free, target)
-        return None
+        is_settled = is_free and target == n and len(self._recent) >= n_enough
+        self._usual_s = SLOWED * self._best_s[n] if is_settled else 0.0
+        self._weighed_until_s = self._total_s + SAMPLE_S
 
     def _is_starved(self, unit_s: float, target: int) -> bool:
         """Whether one unit shows by itself that threads wait for cores: it may take seconds."""
@@ -215,15 +181,32 @@ class ThreadController:
         if self._lost_s <= LOST * self._total_s:
             self._waits.clear()
 
-    def restart(self) -> None:
-        """Forget the recent times: what comes next is not to be compared with them."""
+    def restart(self, seen: Shares | None) -> bool:
+        """Forget the recent times: what comes next is not to be compared with them.
+
+        Where others are seen to compute, work begins with what they leave, though with no less
+        than half of the usual number; whether that is right is for measured time to say.
+
+        Args:
+            seen: The load of this instant, if it can be seen.
+
+        Returns:
+            Whether the number is smaller for that.
+        """
         self._recent.clear()
-        self._trial = None
+        self._trial = self._shares = None
+        self._usual_s = 0.0
+        before = self._n_settled
+        if seen is not None:
+            least = (self._n_usual + 1) // 2
+            self._n_settled = min(before, max(least, self._target(seen.free(before))))
+        is_smaller = self._n_settled < before
+        self._unproven = before if is_smaller and self._explores else None
         self.n_threads = self._n_settled
+        return is_smaller
 
     def _free(self) -> float | None:
-        shares = self._load.shares()
-        return None if shares is None else shares.free(self.n_threads)
+        return None if self._shares is None else self._shares.free(self.n_threads)
 
     def _target(self, free: float | None) -> int:
         """The number that the load speaks for."""
@@ -244,6 +227,10 @@ class ThreadController:
 
     def _asked(self, target: int, usual_s: float) -> int | None:
         """A number that load or time speak for."""
+        unproven = self._unproven
+        if unproven is not None and self._shares is not None:
+            self._unproven = None
+            return max(target, unproven)
         if target > self._n_settled and self._is_open(target):
             return target
         if target < self._n_settled and self._is_open(target):
@@ -290,12 +277,14 @@ class ThreadController:
         trial.spent_s += unit_s
         if not trial.is_asked:
             self._explored_s += max(unit_s - trial.base_s, 0.0)
-        allowed_s = QUICKER * trial.base_s * self._n_trial
-        if trial.spent_s > allowed_s:
+        if trial.spent_s > self._allowed_s(trial):
             self._lose(trial)
         elif trial.n_done == self._n_trial:
             return self._win(trial)
         return None
+
+    def _allowed_s(self, trial: _Trial) -> float:
+        return QUICKER * trial.base_s * self._n_trial
 
     def _lose(self, trial: _Trial) -> None:
         before = self._waits.get(trial.n_threads)
@@ -307,13 +296,14 @@ class ThreadController:
 
     def _win(self, trial: _Trial) -> Choice:
         before, unit_s = self._n_settled, trial.spent_s / trial.n_done
+        self._shares = self._load.shares()
         free = self._free()
         if not trial.is_asked:
             self._n_free = trial.n_threads
         self._n_settled = trial.n_threads
         self._recent.clear()
         self._recent.extend([unit_s] * trial.n_done)
-        self._trial = None
+        self._trial, self._unproven, self._usual_s = None, None, 0.0
         reason = _reason(trial, before, free, self._n_free)
         return Choice(trial.n_threads, reason, trial.base_s / unit_s)
 
@@ -325,7 +315,7 @@ def _reason(trial: _Trial, before: int, free: float | None, n_free: int) -> str:
         return "all cores free again" if trial.n_threads == n_free else "cores became free"
     if free is None or free >= before - 0.5:
         return "steps had slowed"
-    return "others take cores"
+    return OTHERS
 
 
 class Threads:
@@ -357,12 +347,20 @@ class Threads:
         self._follows = follows
         self._is_held = False
         self._load = load = ProcessorLoad(clock) if load is None else load
+        self._clock = clock
         most, (n_decode, n_prefill) = backends[0].n_threads_most, self._usual
         self._decode = ThreadController(n_decode, most, load, clock=clock)
         self._prefill = ThreadController(
             n_prefill, most, load, n_trial=1, explores=False, clock=clock
         )
+        self._watch = StepWatch(backends[0].abort, backends[0].clear_abort)
+        self._is_watched = False
+        self._stopped_s = 0.0
+        """Of the step that comes next in `stepped`."""
+        self._patience = 1
+        """Limits that a step is given: twice as many after one that was stopped for nothing."""
         self._told = ThreadsChanged(n_decode, n_prefill)
+        self._untold: ThreadsChanged | None = None
 
     @property
     def n_decode(self) -> int:
@@ -372,9 +370,16 @@ class Threads:
     def begin(self, *, is_held: bool) -> None:
         """A reply begins; where `is_held` its steps keep the usual number."""
         self._is_held = is_held
-        self._load.restart()
-        self._decode.restart()
-        self._prefill.restart()
+        self._stopped_s, self._patience = 0.0, 1
+        follows_steps = self._follows[0] and not is_held
+        self._is_watched = follows_steps and self._backends[0].can_slice
+        seen = self._load.restart() if any(self._follows) else None
+        has_fewer = self._decode.restart(seen if follows_steps else None)
+        self._prefill.restart(seen if self._follows[1] else None)
+        if has_fewer:
+            self._untold = self._told = replace(
+                self._told, n_decode=self._decode.n_threads, reason=OTHERS, speedup=1.0
+            )
         self._set(self.n_decode)
 
     def turn_to_prompt(self, n_tokens: int) -> None:
@@ -385,13 +390,45 @@ class Threads:
         """Steps come next: llama.cpp left alone would take the rows of a draft for a prompt."""
         self._set(self.n_decode)
 
-    def stepped(self, step_s: float) -> ThreadsChanged | None:
-        """Take the time of a plain step; what changed for good, if anything."""
+    def step(self, decode: Callable[[], T], undo: Callable[[], None], n_steps: float) -> T:
+        """What `decode` gives; where that takes far too long, it is stopped and begun again.
+
+        Llama.cpp asks between two operations whether to stop, and forgets the tokens then.
+
+        Args:
+            decode: The next step, or a batch that verifies a draft.
+            undo: Puts the sequence back to where it was.
+            n_steps: What it is expected to take, in plain steps.
+        """
+        while self._is_watched and (limit_s := self._decode.limit_s) is not None:
+            began, n_threads = self._clock(), self.n_decode
+            try:
+                return self._watch.run(decode, limit_s * self._patience * n_steps)
+            except StepStoppedError:
+                undo()
+            elapsed_s = self._clock() - began
+            self._stopped_s += elapsed_s
+            self._decode.add(elapsed_s / n_steps)
+            self._patience = 2 * self._patience if self.n_decode == n_threads else 1
+            self._set(self.n_decode)
+        return decode()
+
+    def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
+        """Take the time of a step; what changed for good, if anything.
+
+        Args:
+            elapsed_s: Seconds since the step before it.
+            n_steps: What it was expected to take, in plain steps.
+        """
         if self._is_held or not self._follows[0]:
             return None
-        choice = self._decode.add(step_s)
+        choice = self._decode.add((elapsed_s - self._stopped_s) / n_steps)
+        self._stopped_s = 0.0
         self._set(self.n_decode)
-        return None if choice is None else self._tell(choice, self._decode.n_threads, None)
+        if choice is not None:
+            self._untold = self._tell(choice, self._decode.n_threads, None)
+        changed, self._untold = self._untold, None
+        return changed
 
     def read(self, n_tokens: int, elapsed_s: float) -> ThreadsChanged | None:
         """Take the time of a batch of a prompt; what changed for good, if anything."""

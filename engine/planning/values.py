@@ -3,13 +3,17 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from engine.errors import EngineError, HardwareError, shown
 from engine.files import open_file
 from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
+AUTO: Literal["auto"] = "auto"
+AskedThreads = int | Literal["auto"] | None
+"""Threads as they were asked for: a number, as many as are quickest, or nothing was said."""
+MOST_THREADS = 1024
 CONTEXTS = (
     256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304,
     131072, 196608, 262144, 393216, 524288, 786432, 1048576,
@@ -43,6 +47,25 @@ def step_among(stops: Iterable[int], value: int, step: int) -> int:
 def step_round(values: Sequence[T], value: T, step: int) -> T:
     """The next of a closed set, the first after the last."""
     return values[(values.index(value) + step) % len(values)]
+
+
+def parse_threads(text: str) -> int | Literal["auto"]:
+    """A number of threads, or `auto`.
+
+    Raises:
+        KnobError: it is neither.
+    """
+    if text.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return parse_count(text, low=1, high=MOST_THREADS)
+    except KnobError as error:
+        raise KnobError(f"{error}, or auto") from error
+
+
+def thread_rules(asked: AskedThreads) -> dict[str, int | None]:
+    """What `--threads` says, by the key of a preset."""
+    return {} if asked is None else {"n_threads": None if asked == AUTO else asked}
 
 
 def parse_count(text: str, *, low: int, high: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from engine.configuration import (
     MOST_COUNT,
@@ -93,6 +93,12 @@ class Preset(_Strict, EngineSettings, frozen=True):
     system_prompt: str = ""
     draft: DraftRules | None = None
     sampling: SamplingRules = SamplingRules()
+
+    @field_validator("n_threads", "n_threads_batch", mode="before")
+    @classmethod
+    def _left_open(cls, value: object) -> object:
+        """`auto` is what is left out, and comes before a number in the settings."""
+        return None if value == "auto" else value
 
 
 def read_preset(path: Path) -> Preset:

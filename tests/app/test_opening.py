@@ -12,6 +12,7 @@ from app.store.chats import ChatStore
 from app.store.records import NewChat
 from engine.configuration import ControllerName, PredictorName, SamplingSettings
 from engine.model.library import ModelNotFoundError
+from engine.planning.values import AskedThreads
 from engine.presets.preset import parse_preset
 from tests.drafting_models import drafting_model
 
@@ -102,6 +103,25 @@ def test_context_and_threads_that_were_asked_for_stand_over_the_rules(home: Path
     request = ModelRequest(str(model), n_ctx=512, n_threads=3)
     configuration = open_model(request, Settings()).configuration
     assert (configuration.n_ctx, configuration.n_threads) == (512, 3)
+
+
+def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_say(home: Path) -> None:
+    model = str(drafting_model(home / "models" / "m.gguf", 1))
+    paths.presets_dir().mkdir(parents=True)
+    for name, value in (("four", "4"), ("open", '"auto"')):
+        text = f'name = "{name}"\nn_threads = {value}\n'
+        (paths.presets_dir() / f"{name}.toml").write_text(text)
+    two = Settings.model_validate({"engine": {"n_threads": 2}})
+
+    def threads(preset: str | None, asked: AskedThreads = None) -> int | None:
+        request = ModelRequest(model, preset=preset, n_threads=asked)
+        return open_model(request, two).configuration.n_threads
+
+    assert (threads(None), threads("four"), threads("open")) == (2, 4, None)
+    assert (threads("four", "auto"), threads("open", 3), threads(None, "auto")) == (None, 3, None)
+    is_open = Settings.model_validate({"engine": {"n_threads": "auto"}})
+    opened = open_model(ModelRequest(model), is_open)
+    assert opened.configuration.n_threads is None
 
 
 def test_where_there_is_no_model_it_says_how_to_get_one(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -129,3 +130,27 @@ def test_main_memory_and_cards_are_planned_for_together(
     assert isinstance(devices, list)
     assert "RTX 3060" in devices[0]["name"]
     assert devices[-1]["free_memory_bytes"] == 64 * GIB
+
+
+@pytest.mark.parametrize(("asked", "n_threads"), [("auto", None), ("6", 6), ("Auto", None)])
+def test_threads_are_a_number_or_left_to_the_moment(
+    asked: str, n_threads: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "four.toml"
+    preset.write_text('name = "four"\nn_threads = 4\n')
+    found = shown(
+        capsys, "export", MODEL, "--vram", "48", "--preset", str(preset), "--threads", asked
+    )
+    arguments = found.get("args")
+    assert isinstance(arguments, list)
+    flag = ["--threads", str(n_threads)]
+    assert (flag in map(list, pairwise(arguments))) is (n_threads is not None)
+    assert ("--threads" in arguments) is (n_threads is not None)
+
+
+@pytest.mark.parametrize("asked", ["0", "1025", "all", "2.5"])
+def test_threads_that_are_neither_are_refused_with_what_there_is(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["plan", MODEL, "--threads", asked]) == 2
+    assert "1 to 1,024, or auto" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """The number of threads follows what measured time says, on a machine made of a table."""
 
+import threading
+import time
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.backends.base import Forward
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import (
@@ -17,15 +20,16 @@ from engine.configuration import (
     PredictorName,
     SpeculationSettings,
 )
+from engine.errors import DecodeAborted
+from engine.events import ThreadsChanged
+from engine.generation.processor_load import SAMPLE_S, ProcessorLoad, Shares
 from engine.generation.session import Session
 from engine.generation.threads import (
     EXPLORED,
     LONG_BATCH,
     N_TRIAL,
-    SAMPLE_S,
+    STARVED,
     Choice,
-    ProcessorLoad,
-    Shares,
     ThreadController,
     Threads,
 )
@@ -52,6 +56,8 @@ class Machine:
     """Of busy processes and threads."""
     n_busy: int = 0
     is_blind: bool = False
+    seen: Shares | None = None
+    """What an instant shows."""
     now: float = 0.0
     threads: list[int] = field(default_factory=list)
     """Of each step that was made."""
@@ -63,8 +69,8 @@ class Machine:
         share = min(1.0, self.n_cores / (self.n_busy + n_own))
         return Shares(self.n_cores, n_own * share, self.n_busy * share)
 
-    def restart(self) -> None:
-        """Nothing is remembered."""
+    def restart(self) -> Shares | None:
+        return self.seen
 
     def run(self, controller: ThreadController, seconds: float) -> list[Choice]:
         """Steps for that long; what was chosen on the way."""
@@ -305,7 +311,7 @@ def test_load_is_what_others_used_since_the_last_look(monkeypatch: pytest.Monkey
     Times = namedtuple("Times", "user nice system idle iowait steal guest")
     clock, own = Clock(), [0.0]
     now = [Times(10.0, 0.0, 1.0, 50.0, 2.0, 0.0, 4.0)]
-    module = "engine.generation.threads"
+    module = "engine.generation.processor_load"
     monkeypatch.setattr(f"{module}.psutil.cpu_times", lambda: now[0])
     monkeypatch.setattr(f"{module}.psutil.cpu_count", lambda: 2)
     monkeypatch.setattr(f"{module}.time.process_time", lambda: own[0])
@@ -323,6 +329,34 @@ def test_load_is_what_others_used_since_the_last_look(monkeypatch: pytest.Monkey
     assert load.shares() is None, "what was before a pause says nothing of now"
 
 
+@pytest.mark.parametrize(
+    ("looks", "n_others"),
+    [(["3/90"], 2), (["1/90"], 0), (["4/90", "2/90", "3/90"], 1), (["4/90", "1/90"], 0)],
+)
+def test_an_instant_shows_who_waits_for_a_core_in_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: list[str], n_others: int
+) -> None:
+    running, rest = tmp_path / "loadavg", looks[1:]
+
+    def write(look: str) -> None:
+        running.write_text(f"0.52 0.58 0.59 {look} 11\n")
+
+    write(looks[0])
+    module = "engine.generation.processor_load"
+    monkeypatch.setattr(f"{module}.time.sleep", lambda _: write(rest.pop(0)) if rest else None)
+    seen = ProcessorLoad(running=running).restart()
+    assert seen is not None
+    assert (seen.own, seen.others) == (0.0, n_others)
+
+
+@pytest.mark.parametrize("text", ["", "0.1 0.2 0.3", "a b c d/e 9", "\xff"])
+def test_where_an_instant_cannot_be_seen_nothing_is_said(tmp_path: Path, text: str) -> None:
+    running = tmp_path / "loadavg"
+    assert ProcessorLoad(running=running).restart() is None
+    running.write_bytes(text.encode("latin-1"))
+    assert ProcessorLoad(running=running).restart() is None
+
+
 def threads_of(backend: FakeBackend, machine: Machine, **fields: tuple[bool, bool]) -> Threads:
     return Threads((backend,), load=machine, clock=lambda: machine.now, **fields)
 
@@ -332,7 +366,7 @@ def drive(threads: Threads, machine: Machine, n_steps: int) -> None:
         elapsed_s = machine.step_s(machine.n_busy, threads.n_decode)
         machine.threads.append(threads.n_decode)
         machine.now += elapsed_s
-        threads.stepped(elapsed_s)
+        threads.stepped(elapsed_s, 1.0)
 
 
 def test_the_backend_is_set_to_what_was_chosen() -> None:
@@ -364,8 +398,165 @@ def test_a_reply_that_has_to_round_as_before_keeps_the_usual_number() -> None:
     machine.n_busy = 0
     for step_s in [0.019] * 3 + [0.011] * 100:
         machine.now += step_s
-        assert threads.stepped(step_s) is None
+        assert threads.stepped(step_s, 1.0) is None
     assert backend.n_threads_set == 2
+
+
+def test_a_reply_begins_with_the_threads_that_others_leave_and_says_so() -> None:
+    backend, machine = FakeBackend(n_threads=2), two_cores(n_busy=1, seen=Shares(2, 0.0, 1.0))
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    assert backend.n_threads_set == 1
+    machine.threads.append(1)
+    told = threads.stepped(TWO_CORES[1][1], 1.0)
+    assert told == ThreadsChanged(1, 2, "others take cores")
+    assert threads.stepped(TWO_CORES[1][1], 1.0) is None
+    threads.turn_to_prompt(LONG_BATCH)
+    assert backend.n_threads_set == 1, "a prompt begins with what is left, too"
+    threads.begin(is_held=True)
+    threads.turn_to_steps()
+    assert backend.n_threads_set == 2, "a reply that has to round as before looks at nothing"
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "n_others", "n_expected"), [(16, 1, 15), (16, 40, 8), (2, 0, 2)]
+)
+def test_a_reply_begins_with_half_of_the_usual_threads_at_least(
+    n_cores: int, n_others: int, n_expected: int
+) -> None:
+    seen = Shares(n_cores, 0.0, n_others)
+    backend, machine = FakeBackend(n_threads=n_cores), Machine(n_cores, lambda _, n: 1 / n)
+    machine.seen = seen
+    threads = threads_of(backend, machine)
+    threads.begin(is_held=False)
+    assert threads.n_decode == n_expected
+
+
+def test_what_an_instant_showed_wrongly_is_corrected_by_measured_time() -> None:
+    """Others are there, as was seen, and yet two threads are quicker: they yield."""
+    machine = Machine(2, lambda _, n: 0.02 / n, n_busy=1, seen=Shares(2, 0.0, 1.0))
+    threads = controller(machine, 2)
+    assert threads.restart(machine.restart())
+    (choice,) = machine.run(threads, 1.0)
+    assert choice.n_threads == 2
+    right = two_cores(n_busy=1, seen=Shares(2, 0.0, 1.0))
+    stays = controller(right, 2)
+    stays.restart(right.restart())
+    right.run(stays, 30.0)
+    assert right.threads.count(2) == 2, "a second step shows that two threads are slower"
+
+
+def test_usual_steps_are_weighed_a_few_times_a_second_and_slow_ones_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = two_cores()
+    threads = ThreadController(2, 2, machine, explores=False, clock=lambda: machine.now)
+    weighed = []
+    weigh = threads._weigh
+    monkeypatch.setattr(threads, "_weigh", lambda unit_s: (weighed.append(unit_s), weigh(unit_s)))
+    machine.run(threads, 10.0)
+    assert len(weighed) == pytest.approx(10.0 / SAMPLE_S, rel=0.15)
+    weighed.clear()
+    threads.add(2 * TWO_CORES[0][2])
+    machine.n_busy = 1
+    threads.add(TWO_CORES[0][2])
+    assert len(weighed) == 2
+
+
+class StuckBackend(FakeBackend):
+    """Beside others a step with all threads takes seconds, unless it is stopped."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(n_threads=2)
+        self.machine, self.stopped, self.n_aborted = machine, 0, 0
+        self.aborted = threading.Event()
+
+    def abort(self) -> None:
+        self.n_aborted += 1
+        self.aborted.set()
+
+    def clear_abort(self) -> None:
+        self.aborted.clear()
+
+    def compute(self) -> int:
+        """The number of threads that a step was computed with."""
+        self.machine.threads.append(self.n_threads_set)
+        is_stuck = self.machine.n_busy and self.n_threads_set == 2
+        if is_stuck and self.aborted.wait(5.0):
+            self.stopped += 1
+            raise DecodeAborted("stopped")
+        time.sleep(0.01 / self.n_threads_set)
+        return self.n_threads_set
+
+
+def test_a_step_that_others_hold_up_is_stopped_and_computed_with_fewer_threads() -> None:
+    machine = two_cores()
+    backend, undone = StuckBackend(machine), []
+    threads = Threads((backend,), load=machine)
+    threads.begin(is_held=False)
+
+    def step() -> int:
+        began = time.perf_counter()
+        n_threads = threads.step(backend.compute, lambda: undone.append(1), 1.0)
+        threads.stepped(time.perf_counter() - began, 1.0)
+        return n_threads
+
+    assert [step() for _ in range(8)] == [2] * 8
+    machine.n_busy = 1
+    began = time.perf_counter()
+    assert step() == 1
+    assert time.perf_counter() - began < 1.0
+    assert backend.stopped == len(undone) == 1
+    assert [step() for _ in range(8)] == [1] * 8
+    assert threads.n_decode == 1, "the stopped step does not count against what followed"
+
+
+def test_who_stops_a_reply_is_obeyed_and_a_step_that_is_only_slow_ends() -> None:
+    machine = two_cores()
+    backend = StuckBackend(machine)
+    threads = Threads((backend,), load=machine)
+    threads.begin(is_held=False)
+    for _ in range(4):
+        threads.step(backend.compute, list, 1.0)
+        threads.stepped(0.005, 1.0)
+
+    def cancelled() -> None:
+        raise DecodeAborted("by the user")
+
+    with pytest.raises(DecodeAborted, match="by the user"):
+        threads.step(cancelled, list, 1.0)
+    tries = []
+
+    def slow() -> str:
+        """Takes a second with any number of threads: no load speaks for fewer."""
+        tries.append(threads.n_decode)
+        if backend.aborted.wait(1.0):
+            raise DecodeAborted("stopped")
+        return "done"
+
+    assert threads.step(slow, list, 1.0) == "done"
+    assert tries == [2] * len(tries)
+    assert 2 <= len(tries) <= 4, "each try has twice as long"
+    assert not backend.aborted.is_set()
+
+
+@pytest.mark.parametrize(
+    ("follows", "is_held", "can_slice"),
+    [(False, False, True), (True, True, True), (True, False, False)],
+)
+def test_steps_with_a_chosen_number_or_a_state_that_cannot_go_back_are_never_stopped(
+    follows: bool, is_held: bool, can_slice: bool
+) -> None:
+    machine = two_cores()
+    backend = StuckBackend(machine)
+    backend.can_slice = can_slice
+    threads = Threads((backend,), follows=(follows, follows), load=machine)
+    threads.begin(is_held=is_held)
+    for _ in range(4):
+        threads.step(backend.compute, list, 1.0)
+        threads.stepped(0.001, 1.0)
+    threads.step(lambda: time.sleep(STARVED * SAMPLE_S / 2), list, 1.0)
+    assert not backend.n_aborted
 
 
 def test_a_prompt_on_a_free_machine_tries_nothing() -> None:
@@ -460,6 +651,45 @@ def test_strict_and_seeded_replies_keep_the_usual_threads_where_these_round_othe
     request = GenerationRequest(raw_prompt="abc", max_tokens=2, seed=seed)
     for _ in session.generate(request, Cancellation()):
         assert backend.n_threads_set == n_expected
+
+
+@pytest.mark.model
+def test_a_step_that_was_stopped_and_begun_again_gives_the_logits_that_it_would_have(
+    starter_path: Path,
+) -> None:
+    configuration = Configuration(
+        model_path=starter_path, n_ctx=256, n_threads=2, flash_attention="on"
+    )
+    backend = LlamaCppBackend(configuration, NativeLog())
+    sequence = backend.open()
+    threads = Threads((backend,), load=two_cores())
+    rows, n_stopped = [], 0
+
+    def stopped_on_the_way() -> Forward:
+        nonlocal n_stopped
+        timer = threading.Timer(0.03, backend.abort)
+        timer.start()
+        try:
+            return sequence.verify(range(1000, 1017))
+        except DecodeAborted:
+            n_stopped += 1
+            raise
+        finally:
+            timer.join()
+
+    for _ in range(2):
+        sequence.crop(0)
+        sequence.prefill(range(100, 140))
+        rows.append(sequence.verify(range(1000, 1017)).logits.copy())
+        sequence.crop(40)
+        with pytest.raises(DecodeAborted):
+            threads.step(stopped_on_the_way, list, 1.0)
+        sequence.crop(40)
+        backend.clear_abort()
+        rows.append(sequence.verify(range(1000, 1017)).logits.copy())
+    backend.close()
+    assert n_stopped == 2
+    assert all(np.array_equal(rows[0], each) for each in rows)
 
 
 @pytest.mark.model
