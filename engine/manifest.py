@@ -225,11 +225,11 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
     for name, path in paths.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
-            of = f"{path} " if path is not None else ""
+            where = f"preset.{name}" + (" or by --model" if name == "model" else "")
             raise ManifestError(
-                f"the {name} is another file: {of}has {_digits(has)}, the manifest was made with "
-                f"{_digits(wants)}; name the file that it was made with in preset.{name} or by "
-                "--model, or write a new manifest"
+                f"the {name} is another file: {path or 'it'} has {_digits(has)}, the manifest was "
+                f"made with {_digits(wants)}; name the right file in {where}, or write a new "
+                "manifest"
             )
 
 

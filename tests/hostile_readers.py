@@ -32,6 +32,7 @@ from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.manifest import read_manifest
 from engine.memory.calibration import (
     Calibration,
     calibrated,
@@ -78,6 +79,7 @@ from tests.hostile_seeds import (
     ENVIRONMENT,
     KOBOLD,
     LM_STUDIO,
+    MANIFEST,
     PRESET,
     PRESETS,
     PROMPTS,
@@ -120,6 +122,12 @@ def _model() -> Model:
 @cache
 def _planned() -> Estimate:
     return estimate(_model(), Configuration(Path("m.gguf"), 4096), DEVICES)
+
+
+def _manifest(data: bytes) -> str:
+    manifest = read_manifest(_file(data, "m.toml"))
+    configuration = manifest.configuration(Path)
+    return f"{manifest.requests}{configuration}"
 
 
 def _preset(data: bytes) -> Iterator[str]:
@@ -472,6 +480,7 @@ READERS = [
     Reader("GGUF header, with its estimate", _headers_of_many, _header, 3),
     Reader("GGUF header of a large vocabulary", _headers_of_words, _header, 0.03),
     _texts("preset, resolved for a machine", _preset, PRESET, *PRESETS),
+    _texts("manifest of a run", _manifest, MANIFEST),
     _texts("settings", _settings, SETTINGS),
     _texts("theme", _theme, *THEMES),
     _texts("import: script, environment file", _import, COMMAND, ENVIRONMENT),

@@ -50,6 +50,42 @@ KOBOLD = b"""{"model_param": "/m.gguf", "contextsize": 8192, "gpulayers": 20, "q
 "draftamount": 4, "lora": ["a.gguf"], "moecpu": 2, "overridetensors": "ffn=CPU", "batchsize": 512,
 "gendefaults": "{\\"temperature\\": 0.5, \\"top_k\\": 10}"}"""
 PRESETS = tuple(path.read_bytes() for path in sorted(builtin_dir().glob("*.toml")))
+MANIFEST = b"""version = 1
+made_with = "kvchat 0.1.0, llama-cpp-python 0.3.36"
+prompts = ["Name three colours.\\n", "caf\\u00e9"]
+system = "Be terse."
+raw = false
+seed = 4057461134460284503
+max_tokens = 40
+stop = ["###"]
+
+[hashes]
+model = ["d63af87b96e2fd6551e9e7320602f3934f34c41a91004117dd24981571d02f79"]
+
+[preset]
+name = "manifest"
+model = "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+n_ctx = 8192
+type_k = "q8_0"
+n_gpu_layers = "all"
+n_threads = 2
+
+[preset.speculation]
+predictor = "suffix"
+strict = true
+
+[preset.sampling]
+temperature = 0.8
+top_k = 40
+
+[[replies]]
+finish_reason = "end"
+token_ids = [504, 14797, 282]
+
+[[replies]]
+finish_reason = "length"
+token_ids = []
+"""
 PRESET = b"""name = "mine"
 n_ctx = 8192
 n_gpu_layers = 12

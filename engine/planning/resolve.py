@@ -201,7 +201,6 @@ def as_written(rules: Preset, path: Path, draft: Path | None = None) -> Configur
         "type_v": rules.type_v == "auto",
         "kv_budget_gib": rules.kv_budget_gib is not None,
         "n_gpu_layers": rules.n_gpu_layers == "auto",
-        "n_threads": rules.n_threads is None,
     }
     if found := [name for name, is_left in is_open.items() if is_left]:
         raise PresetError(f"{', '.join(found)}: left to the machine; say each as it was used")

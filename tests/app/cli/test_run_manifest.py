@@ -1,0 +1,193 @@
+"""`kvchat run` writes what it did, does it again, and counts it."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.manifests import made_with
+from engine.events import Finished
+from engine.manifest import read_manifest, write_manifest
+from tests.app.cli.test_run import environment, run
+from tests.app.cli.test_run_request import client, model
+from tests.fakes_client import ScriptedClient
+
+__all__ = ["client", "environment", "model"]  # fixtures
+
+
+def told(model: Path, path: Path, *arguments: str) -> int:
+    return main.run(["run", "hello", "--model", str(model), "--write-manifest", str(path),
+                     *arguments])  # fmt: skip
+
+
+def test_a_written_run_asks_for_the_same_again(
+    client: ScriptedClient, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    typed = ("--temperature", "0.5", "--top-k", "7", "--stop", "##", "--max-tokens", "30",
+             "--kv", "q8_0", "--ctx", "512", "--predictor", "lookup")  # fmt: skip
+    assert told(model, path, *typed) == 0
+    assert main.run(["run", "--manifest", str(path)]) == 0
+    assert client.loads[0] == client.loads[1]
+    assert client.requests[0] == client.requests[1]
+    assert client.requests[0].seed is not None
+    assert client.loads[0].speculation.strict
+
+
+def test_drafts_are_not_strict_where_that_was_typed(
+    client: ScriptedClient, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path, "--no-strict", "--seed", "9") == 0
+    assert not client.loads[0].speculation.strict
+    assert client.requests[0].seed == read_manifest(path).seed == 9
+
+
+def test_a_manifest_holds_the_reply_and_who_made_it(
+    client: ScriptedClient, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    manifest = read_manifest(path)
+    assert manifest.made_with == made_with()
+    assert manifest.prompts == ("hello",)
+    assert manifest.system == "Be kind."
+    assert len(manifest.replies[0].token_ids) > 0
+
+
+def test_another_reply_than_the_recorded_one_is_told_and_fails(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    manifest = read_manifest(path)
+    reply = manifest.replies[0]
+    other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
+    write_manifest(manifest.model_copy(update={"replies": (other,)}), path)
+    assert main.run(["run", "--manifest", str(path)]) == 1
+    n = len(reply.token_ids)
+    shown = capsys.readouterr()
+    assert f"reply 1 parts from the recorded one at token {n} of {n}" in shown.err
+    assert "another processor or GPU" in shown.err
+    assert shown.out.count("Hello there.") == 2
+
+
+def test_several_prompts_are_answered_in_turn(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    manifest = read_manifest(path)
+    update = {"prompts": ("one", "two", "three"), "replies": ()}
+    write_manifest(manifest.model_copy(update=update), path)
+    capsys.readouterr()
+    again = tmp_path / "again.toml"
+    assert main.run(["run", "--manifest", str(path), "--json", "--write-manifest",
+                     str(again)]) == 0  # fmt: skip
+    assert [each.messages[-1].content for each in client.requests[1:]] == ["one", "two", "three"]
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    assert len(read_manifest(again).replies) == 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(["hello"], "a prompt"), (["--seed", "1"], "--seed"), (["--raw"], "--raw"),
+     (["--stop", "x"], "--stop"), (["--preset", "fast"], "--preset")],
+)  # fmt: skip
+def test_what_the_manifest_says_is_not_typed_beside_it(
+    typed: list[str], said: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["run", "--manifest", "any.toml", *typed]) == 2
+    assert f"--manifest says all of the run: leave out {said}" in capsys.readouterr().err
+    assert not client.loads
+
+
+def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
+    client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 0
+    model.write_bytes(model.read_bytes() + b"\0" * 32)
+    assert main.run(["run", "--manifest", str(path)]) == 1
+    shown = capsys.readouterr().err
+    assert "The manifest cannot be run: the model is another file" in shown
+    assert str(model) in shown
+    assert len(client.loads) == 1
+
+
+@pytest.mark.parametrize("where", ["beside", "option"])
+def test_a_model_that_moved_is_found_beside_the_manifest_or_where_the_option_says(
+    where: str, client: ScriptedClient, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "sent" / "run.toml"
+    assert told(model, path) == 0
+    moved = path.parent / (model.name if where == "beside" else "other.gguf")
+    moved.write_bytes(model.read_bytes())
+    model.unlink()
+    options = [] if where == "beside" else ["--model", str(moved)]
+    assert main.run(["run", "--manifest", str(path), *options]) == 0
+    assert client.loads[1].model_path == moved
+
+
+def test_a_stopped_run_is_not_written(
+    client: ScriptedClient,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import app.cli.run
+    from engine.events import FinishReason
+
+    follow = app.cli.run._follow
+
+    def stopped(*given: object, **options: bool) -> Finished:
+        end = follow(*given, **options)  # type: ignore[arg-type]  # as they came
+        return replace(end, reason=FinishReason.CANCELLED)
+
+    monkeypatch.setattr(app.cli.run, "_follow", stopped)
+    path = tmp_path / "run.toml"
+    assert told(model, path) == 130
+    assert not path.exists()
+    assert "was stopped" in capsys.readouterr().err
+
+
+def test_metrics_are_written_whether_the_reply_comes_or_fails(
+    client: ScriptedClient, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kvchat.prom"
+    asked = ["run", "hello", "--model", str(model), "--metrics", str(path)]
+    assert main.run(asked) == 0
+    text = path.read_text()
+    assert 'kvchat_replies_total{reason="end"} 1\n' in text
+    assert "kvchat_buffer_bytes{" in text
+    client.script = replace(client.script, fails_after=2)
+    assert main.run(asked) == 1
+    failed = path.read_text()
+    assert "kvchat_replies_total{" not in failed
+    assert "kvchat_tokens_total{" in failed
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize("predictor", ["suffix", "draft"])
+def test_a_real_run_comes_out_again_token_for_token(
+    predictor: str, starter_path: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    def again() -> "subprocess.CompletedProcess[str]":
+        return run(["--manifest", str(path)], environment)
+
+    path = tmp_path / "run.toml"
+    typed = ["Once upon a time there was a fox who said", "--raw", "--model", str(starter_path)]
+    typed += ["--draft", str(starter_path)] if predictor == "draft" else []
+    typed += ["--predictor", predictor, "--temperature", "0.8", "--max-tokens", "48"]
+    first = run([*typed, "--write-manifest", str(path)], environment)
+    assert first.returncode == 0, first.stderr
+    assert len(read_manifest(path).replies[0].token_ids) > 8
+    for _ in range(2):  # costs that are known now must not change how it is computed
+        done = again()
+        assert (done.returncode, done.stdout) == (0, first.stdout), done.stderr

@@ -1,0 +1,169 @@
+"""Figures come from events alone and agree with what a session counts itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.cache.report import CacheCounts, CacheReport, TierUse
+from engine.events import (
+    Failed,
+    Finished,
+    RoundFinished,
+    SpeculationChanged,
+    TiersChanged,
+    WorkerStopped,
+)
+from engine.metrics import (
+    ACCEPTANCE,
+    ACCEPTED,
+    BUFFER_BYTES,
+    CACHE_COUNTS,
+    CELLS_USED,
+    DECODE_SECONDS,
+    DRAFTED,
+    EXAMINED,
+    FAILURES,
+    METRICS,
+    PLAIN_STEP,
+    PROMPT_TOKENS,
+    REPLIES,
+    REUSED_TOKENS,
+    ROUNDS,
+    STOPS,
+    THREADS,
+    TIER_BYTES,
+    TOKENS,
+    VERIFIED,
+    MetricKind,
+    Metrics,
+)
+from tests.engine.generation.test_session import DRAFT, OFF, make_session, request, run
+from tests.fakes_client import CONFIGURATION, loaded
+
+
+@pytest.fixture
+def told() -> tuple[Metrics, list[Finished]]:
+    session, metrics, ends = make_session(DRAFT), Metrics(), []
+    for text in ("abcabcabc", "abcabcabd"):
+        for event in run(session, request(text)):
+            metrics.observe(event)
+            if isinstance(event, Finished):
+                ends.append(event)
+    return metrics, ends
+
+
+def test_counters_are_the_sums_that_sessions_tell_at_the_end(
+    told: tuple[Metrics, list[Finished]],
+) -> None:
+    metrics, ends = told
+    stats = [end.stats for end in ends]
+    sums = {
+        PROMPT_TOKENS: sum(each.n_prompt for each in stats),
+        REUSED_TOKENS: sum(each.n_reused for each in stats),
+        ROUNDS: sum(each.n_rounds for each in stats),
+        DRAFTED: sum(each.n_drafted for each in stats),
+        VERIFIED: sum(each.n_verified for each in stats),
+        EXAMINED: sum(each.n_examined for each in stats),
+        ACCEPTED: sum(each.n_accepted for each in stats),
+        TOKENS: sum(each.n_emitted for each in stats),
+        REPLIES: 2,
+    }
+    assert {metric: metrics.total(metric) for metric in sums} == sums
+    assert min(sums.values()) > 0
+    assert metrics.total(DECODE_SECONDS) == pytest.approx(sum(each.decode_s for each in stats))
+    assert metrics.value(ACCEPTANCE) == sums[ACCEPTED] / sums[VERIFIED]
+    assert metrics.value(ACCEPTED, source="draft") == sums[ACCEPTED]
+    assert metrics.value(CELLS_USED) == ends[-1].n_used
+
+
+def test_what_nobody_guessed_is_counted_apart() -> None:
+    metrics = Metrics()
+    for event in run(make_session(OFF), request()):
+        metrics.observe(event)
+    assert metrics.total(ROUNDS) == metrics.value(ROUNDS, source="none") == 60
+    assert metrics.total(DRAFTED) == 0
+    assert metrics.value(ACCEPTANCE) is None
+
+
+def test_the_engine_tells_its_buffers_threads_tiers_and_faults() -> None:
+    metrics = Metrics()
+    metrics.observe(loaded(CONFIGURATION))
+    counts = CacheCounts(n_hits=3, n_evictions=1, saved_s=2.5)
+    report = CacheReport((TierUse("warm", 2, 100, 4096, 8192),), counts)
+    metrics.observe(TiersChanged(report))
+    metrics.observe(TiersChanged(report))  # totals are taken over, not added up
+    metrics.observe(Failed("a", "b"))
+    metrics.observe(WorkerStopped("a", "b", -9))
+    assert metrics.value(BUFFER_BYTES, owner="target", kind="KV", device="CPU") == 180 << 20
+    assert metrics.value(TIER_BYTES, tier="warm") == 4096
+    assert metrics.value(CACHE_COUNTS, event="hits") == 3
+    assert metrics.value(CACHE_COUNTS, event="evictions") == 1
+    assert (metrics.value(FAILURES), metrics.value(STOPS)) == (1, 1)
+    assert metrics.value(THREADS, phase="decode") is None
+
+
+def test_a_gauge_that_is_no_longer_known_is_gone() -> None:
+    metrics = Metrics()
+    one = RoundFinished(0, 0, 0, 0, 1, None, 0, 0, "", 0.0, 0.1, 0.1, plain_step_s=0.1)
+    metrics.observe(one)
+    assert metrics.value(PLAIN_STEP) == 0.1
+    metrics.observe(RoundFinished(0, 0, 0, 0, 1, None, 0, 0, "", 0.0, 0.1, 0.1, None))
+    assert metrics.value(PLAIN_STEP) is None
+
+
+def test_a_reset_begins_again(told: tuple[Metrics, list[Finished]]) -> None:
+    metrics, _ = told
+    metrics.reset()
+    assert metrics.prometheus() == Metrics().prometheus()
+    assert "kvchat_prompt_tokens_total 0\n" in metrics.prometheus()
+
+
+def parsed(text: str) -> Iterator[tuple[str, str, float]]:
+    """Family, series and value of each line, as a scraper reads them."""
+    family = ""
+    for line in text.removesuffix("\n").split("\n"):
+        if line.startswith("# TYPE "):
+            family = line.split()[2]
+        elif not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            assert series.partition("{")[0] == family
+            yield family, series, float(value)
+
+
+def test_the_text_has_each_series_once_under_its_help_and_type(
+    told: tuple[Metrics, list[Finished]],
+) -> None:
+    metrics, _ = told
+    metrics.observe(loaded(CONFIGURATION))
+    text = metrics.prometheus()
+    found = list(parsed(text))
+    series = [name for _, name, _ in found]
+    assert len(series) == len(set(series)) == len(list(metrics.samples()))
+    for family in {family for family, _, _ in found}:
+        assert text.count(f"# HELP {family} ") == text.count(f"# TYPE {family} ") == 1
+    assert [value for _, _, value in found] == [value for _, _, value in metrics.samples()]
+
+
+def test_names_keep_prometheus_rules() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert metric.name.startswith("kvchat_")
+        assert metric.name.replace("_", "").isalnum()
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+        assert "\n" not in metric.help
+
+
+def test_a_name_of_others_stays_inside_its_quotes() -> None:
+    metrics = Metrics()
+    hostile = 'custom:a"} 1\n\\evil'
+    metrics.observe(RoundFinished(1, 1, 1, 1, 2, hostile, 1, 1, "", 0.0, 0.1, 0.1, None))
+    text = metrics.prometheus()
+    assert r'kvchat_rounds_total{source="custom:a\"} 1\n\\evil"} 1' in text
+    assert all(line.startswith(("#", "kvchat_")) for line in text.splitlines())
+
+
+def test_what_says_nothing_changes_nothing() -> None:
+    metrics = Metrics()
+    before = metrics.prometheus()
+    metrics.observe(SpeculationChanged("off", "auto"))
+    assert metrics.prometheus() == before
