@@ -1,0 +1,1 @@
+"""A transparent backend: a GGUF model as tensors with names and shapes."""
