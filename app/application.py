@@ -29,6 +29,7 @@ from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
 from app.commands import chat_commands, every_binding_id, key_commands, key_sections
 from app.console import console
+from app.opening import ModelRequest
 from app.render.charts import GraphSymbols
 from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
@@ -367,32 +368,18 @@ class KvchatApp(App[None]):
         yield SystemCommand("app: Quit", "Save and leave", self.action_quit)
 
 
-def open_chat(
-    *,
-    model: str | None = None,
-    draft: str | None = None,
-    preset: str | None = None,
-    theme: str | None = None,
-    kv: str | None = None,
-    kv_budget: int | None = None,
-) -> None:
+def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
     """Open the full-screen chat and come back when the user leaves it.
 
     Args:
-        model: Path or name of a GGUF file; None opens the one used last, or asks.
-        draft: Path or name of a draft model.
-        preset: Name or path of a preset.
+        request: The model, and what was asked of how it is opened.
         theme: Name of a theme, for this time only.
-        kv: Types of the cache: `auto`, one, or two as in `q8_0/q4_0`.
-        kv_budget: Most bytes of the cache.
 
     Raises:
         EngineError: If something that was named is not there, or the chats cannot be opened.
     """
-    from app.opening import ModelRequest
     from app.startup import prepare
 
-    request = ModelRequest(model, draft, preset, kv=kv, kv_budget=kv_budget)
     opened = prepare(request, every_binding_id)
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.

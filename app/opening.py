@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.config import Settings
-from engine.configuration import Configuration, PredictorName, SamplingSettings
+from engine.configuration import BackendName, Configuration, PredictorName, SamplingSettings
 from engine.errors import ModelFileError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
@@ -39,6 +39,7 @@ class ModelRequest:
     """Types of the cache: `auto`, one of both, or two as in `q8_0/q4_0`."""
     kv_budget: int | None = None
     """Most bytes of the cache."""
+    backend: BackendName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ChosenModel:
         configuration = configure(path, self.draft, self.rules, settings, self.request)
         if self.request.n_ctx is not None:
             configuration = with_n_ctx(configuration, self.request.n_ctx)
-        return configuration
+        return replace(configuration, backend=self.request.backend or configuration.backend)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.

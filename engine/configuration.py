@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 Target = Literal["kvchat", "llama-server"]
 """The program that a configuration is for: slots, rows of logits and window caches differ."""
 
+BackendName = Literal["llama.cpp", "torch"]
+ComputeType = Literal["auto", "f32", "bf16", "f16"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["layer", "none"]
 Verification = Literal["coupled", "match", "rejection", "block"]
@@ -250,6 +252,11 @@ class TensorOverride:
 class EngineSettings:
     """How a model runs: what a preset and a configuration say in the same words."""
 
+    backend: BackendName = "llama.cpp"
+    """The engine that kvchat computes with; other programs have one of their own."""
+    dtype: ComputeType = "auto"
+    """Type that the torch backend computes in: `auto` is the shortest that the device multiplies by
+    itself."""
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512

@@ -1,20 +1,60 @@
 """Configuration to session: the module that names concrete classes."""
 
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
-from engine.errors import EngineError
-from engine.events import Loaded
+from engine.errors import EngineError, ModelLoadError
+from engine.events import BufferSize, Loaded
 from engine.generation.session import Session
 from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
 from engine.speculation.predictors.guard import DisabledPredictor
+
+TORCH_MISSING = (
+    "the torch backend needs PyTorch, which is not installed here ({reason}): install it with "
+    "`pip install 'kvchat[torch]'`, from a checkout `.venv/bin/python -m pip install -e '.[torch]'`"
+    ", or use the backend llama.cpp"
+)
+
+
+class ModelBackend(Backend, Protocol):
+    """A backend that has loaded a model's file, and what that says."""
+
+    @property
+    def model_name(self) -> str:
+        """Name that the file gives the model, or nothing."""
+        ...
+
+    @property
+    def file_type(self) -> str:
+        """Quantisation as llama.cpp names it."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text of the file's default chat template."""
+        ...
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens that the model was trained on."""
+        ...
+
+    @property
+    def buffers(self) -> tuple[BufferSize, ...]:
+        """What it has allocated."""
+        ...
+
+    def try_out(self) -> None:
+        """Decode a few tokens as a trial."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +79,21 @@ def load_session(
     process that watches knows what to try next.
 
     Raises:
-        ModelLoadError: llama.cpp refused a model or a context.
+        ModelLoadError: the backend refused a model or a context, or is not installed.
         IncompatiblePairError: the draft does not fit its target.
         TemplateError: the model's chat template is not valid.
     """
     watch, log = Stopwatch(), NativeLog()
     warning = check_draft(configuration)
-    opened: list[LlamaCppBackend] = []
+    opened: list[ModelBackend] = []
     try:
-        target = LlamaCppBackend(configuration, log)
+        target = _open_backend(configuration, log, "target")
         opened.append(target)
-        draft = None
+        draft: ModelBackend | None = None
         own = configuration.of_draft("kvchat")
         if own is not None:
             check_is_no_head(own.model_path)
-            draft = LlamaCppBackend(own, log, "draft")
+            draft = _open_backend(own, log, "draft")
             opened.append(draft)
         for backend in opened:
             backend.try_out()
@@ -80,13 +120,25 @@ def load_session(
     return LoadedSession(session, replace(loaded, notes=notes), target)
 
 
+def _open_backend(
+    configuration: Configuration, log: NativeLog, role: Literal["target", "draft"]
+) -> ModelBackend:
+    if configuration.backend == "llama.cpp":
+        return LlamaCppBackend(configuration, log, role)
+    try:
+        from engine.backends.torch.backend import TorchBackend  # takes a second or two
+    except ImportError as error:
+        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
+    return TorchBackend(configuration, log, role)
+
+
 def _follows(configuration: Configuration) -> tuple[bool, bool]:
     """Whether the threads of decode steps and of prefills were left open."""
     is_open = configuration.n_threads is None
     return is_open, is_open and configuration.n_threads_batch is None
 
 
-def _template(backend: LlamaCppBackend) -> ChatTemplate:
+def _template(backend: ModelBackend) -> ChatTemplate:
     vocabulary = backend.vocabulary
     return ChatTemplate(
         backend.chat_template,
@@ -95,15 +147,15 @@ def _template(backend: LlamaCppBackend) -> ChatTemplate:
     )
 
 
-def _spelling(token: int | None, backend: LlamaCppBackend) -> str:
+def _spelling(token: int | None, backend: ModelBackend) -> str:
     return "" if token is None else backend.vocabulary.text(token).decode("utf-8", "replace")
 
 
 def _loaded(
     configuration: Configuration,
     session: Session,
-    target: LlamaCppBackend,
-    draft: LlamaCppBackend | None,
+    target: ModelBackend,
+    draft: ModelBackend | None,
     watch: Stopwatch,
 ) -> Loaded:
     return Loaded(
@@ -124,7 +176,7 @@ def _loaded(
     )
 
 
-def _notes(configuration: Configuration, target: LlamaCppBackend) -> list[str]:
+def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     notes = []
     if target.chat_template is None:
         notes.append(

@@ -32,6 +32,8 @@ STATE_SPACE: dict[str, Value] = {
 }
 SHAPES: Mapping[str, Mapping[str, Value]] = {
     "llama": ATTENTION,
+    "qwen2": ATTENTION,
+    "qwen3": {**ATTENTION, "attention.key_length": 64, "attention.value_length": 64},
     "mamba": {
         **ATTENTION,
         **STATE_SPACE,
@@ -127,7 +129,7 @@ def filled_model(path: Path, architecture: str, *, seed: int = 0, **changes: Val
 
 def _weights(name: str, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.float64]:
     if "norm" in name:
-        return np.ones(shape)
+        return rng.uniform(0.5, 1.5, shape)
     if name.endswith("ssm_a"):
         return -rng.uniform(0.5, 1.5, shape)
     return rng.normal(0.0, 0.2, shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from app.cli.options import Count, opening_options, sampling
-from engine.configuration import MAX_DRAFT, ControllerName
+from engine.configuration import MAX_DRAFT, BackendName, ControllerName
 from engine.planning.values import AskedThreads
 
 LENGTHS = "2,4,8"
@@ -128,6 +128,7 @@ def command(
     n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
+    backend: BackendName | None,
     sets: tuple[str, ...],
     n_prompts: int,
     only: tuple[str, ...],
@@ -176,6 +177,6 @@ def command(
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
     )
-    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
+    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
     files = Files(json_path, html_path, resume_path, preset_name)
     return run_benchmark(options, request, files, load_settings().settings)

@@ -11,7 +11,7 @@ from engine.planning.values import AskedThreads
 if TYPE_CHECKING:
     from app.compare.comparison import Comparison
     from app.compare.side import Side
-    from engine.configuration import Configuration
+    from engine.configuration import BackendName, Configuration
     from engine.process.blocking_client import BlockingClient
     from engine.requests import GenerationRequest
 
@@ -53,6 +53,7 @@ def command(
     n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
+    backend: "BackendName | None",
     system: str | None,
     shows_text: bool,
     as_json: bool,
@@ -72,7 +73,7 @@ def command(
     from app.opening import ModelRequest, open_model
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)

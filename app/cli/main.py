@@ -10,8 +10,9 @@ import click
 
 from app import __version__, paths
 from app.cli.console import say, tell
-from app.cli.options import kv_options
+from app.cli.options import backend_option, kv_options
 from app.terminal import close_terminal
+from engine.configuration import BackendName
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
 
@@ -137,6 +138,7 @@ def cli(ctx: click.Context) -> None:
 @click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
 @click.option("--theme", metavar="NAME", help="Colours, for this time only.")
 @kv_options
+@backend_option
 def chat(
     model: str | None,
     draft: str | None,
@@ -144,13 +146,16 @@ def chat(
     theme: str | None,
     kv: str | None,
     kv_budget: int | None,
+    backend: BackendName | None,
 ) -> None:
     """Open the full-screen chat on MODEL."""
     try:
         _require_terminal(model)
         from app.application import open_chat
+        from app.opening import ModelRequest
 
-        open_chat(model=model, draft=draft, preset=preset, theme=theme, kv=kv, kv_budget=kv_budget)
+        request = ModelRequest(model, draft, preset, kv=kv, kv_budget=kv_budget, backend=backend)
+        open_chat(request, theme=theme)
     except ModelFileError as error:
         raise type(error)(f"{error}{_command_hint(model)}") from error
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from engine.configuration import KVTypeName, sampling_bounds
+from engine.configuration import BackendName, KVTypeName, sampling_bounds
 from engine.errors import EngineError
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
@@ -235,8 +235,15 @@ threads_option = click.option(
     help="Threads while decoding; auto is as many as are quickest at the moment.",
 )
 
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(get_args(BackendName)),
+    help="The engine that computes: llama.cpp, or torch, whose keys and values can be looked at.",
+)
+
 opening_options = joined(
     kv_options,
+    backend_option,
     click.option(
         "--draft",
         metavar="MODEL",

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.core import ParameterSource
 
 from app.cli.console import note, print_json, print_text, prompt_text, say
 from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
-from engine.configuration import MAX_DRAFT
+from engine.configuration import MAX_DRAFT, ComputeType
 from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
-    from engine.configuration import Configuration
+    from engine.configuration import BackendName, Configuration
     from engine.events import Event, Finished
     from engine.metrics import Metrics
     from engine.process.blocking_client import BlockingClient
@@ -43,6 +43,11 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 @opening_options
 @click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
 @click.option("--type-v", type=KV_TYPE, help="Type of the cached values.")
+@click.option(
+    "--dtype",
+    type=click.Choice(get_args(ComputeType)),
+    help="What the torch backend computes in. [auto: the shortest that the device multiplies]",
+)
 @click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
 @click.option(
     "--predictor",
@@ -116,6 +121,7 @@ def command(
     n_threads: AskedThreads,
     kv: str | None,
     kv_budget: int | None,
+    backend: "BackendName | None",
     system: str | None,
     raw: bool,
     stop: tuple[str, ...],
@@ -153,7 +159,7 @@ def command(
     text = prompt_text(prompt, 'kvchat run "..."')
     if raw and system:
         raise click.UsageError("--raw hands the prompt over as it is: leave out --system")
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget)
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.configuration import KVTypeName
+from engine.errors import ContextFullError
 
 Logits = NDArray[np.float32]
 
@@ -329,6 +330,27 @@ def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
             logits = np.empty((0, 0), np.float32)
         forwards.append(Forward(logits.copy()))
     return forwards
+
+
+def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:
+    """The rows of logits that steps ask for, where these and their tokens fit into a batch.
+
+    Raises:
+        ContextFullError: they are more than `Backend.n_rows` or `Backend.n_batch`.
+    """
+    n_asked = sum(len(step.tokens) for step in steps)
+    n_tokens = sum(step.n_tokens for step in steps)
+    if n_asked > n_rows:
+        raise ContextFullError(
+            f"logits of {n_asked} rows were asked but the context reserves {n_rows}: draft at most "
+            f"{n_rows - len(steps)} tokens"
+        )
+    if n_tokens > n_batch and n_tokens > n_asked:
+        raise ContextFullError(
+            f"{n_asked} tokens and {n_tokens - n_asked} unread ones were asked but a batch holds "
+            f"{n_batch}: prefill some of these in batches of their own"
+        )
+    return n_asked
 
 
 def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) -> int:

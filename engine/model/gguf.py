@@ -113,7 +113,7 @@ def read_gguf(path: Path) -> GgufFile:
         ModelFileError: the file is missing, truncated, absurd or of an unknown kind; the message
             says at which byte and why.
     """
-    asked = _read_one(path)
+    asked = read_part(path)
     names = part_names(asked)
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
@@ -121,7 +121,7 @@ def read_gguf(path: Path) -> GgufFile:
             f"{path.name} is one of {len(names)} files and {len(missing)} are missing: "
             f"{', '.join(missing[:3])}; put all parts into one folder"
         )
-    return read_parts(asked, lambda name: _read_one(path.with_name(name)))
+    return read_parts(asked, lambda name: read_part(path.with_name(name)))
 
 
 def read_parts(asked: Part, read: Callable[[str], Part]) -> GgufFile:
@@ -154,6 +154,25 @@ def part_names(part: Part) -> list[str]:
             f"in -00001-of-{count:05d}.gguf: give the parts their names back"
         )
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
+
+
+def read_part(path: Path) -> Part:
+    """One file of a model, alone.
+
+    Raises:
+        ModelFileError: it is missing, truncated, absurd or of an unknown kind.
+    """
+    try:
+        with open_file(path) as file:
+            nbytes = path.stat().st_size
+
+            def more(start: int, stop: int) -> bytes:
+                file.seek(start)
+                return file.read(stop - start) or b""
+
+            return Part(path, read_header(HeaderBytes(path.name, nbytes, more)), nbytes)
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be opened: {error.strerror or error}") from error
 
 
 class HeaderKeys:
@@ -266,17 +285,3 @@ def _joined(parts: Sequence[Part]) -> GgufFile:
         header_sizes=tuple(part.header.nbytes for part in parts),
         string_spans=first.header.string_spans,
     )
-
-
-def _read_one(path: Path) -> Part:
-    try:
-        with open_file(path) as file:
-            nbytes = path.stat().st_size
-
-            def more(start: int, stop: int) -> bytes:
-                file.seek(start)
-                return file.read(stop - start) or b""
-
-            return Part(path, read_header(HeaderBytes(path.name, nbytes, more)), nbytes)
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be opened: {error.strerror or error}") from error

@@ -77,6 +77,17 @@ class Header:
     string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First byte of the strings of each array of strings, and the byte behind them."""
 
+    @property
+    def alignment(self) -> int:
+        """What every tensor's place is a multiple of."""
+        value = self.values.get("general.alignment")
+        return value if isinstance(value, int) else DEFAULT_ALIGNMENT
+
+    @property
+    def data_start(self) -> int:
+        """The byte that offsets of tensors count from."""
+        return -(-self.nbytes // self.alignment) * self.alignment
+
 
 def read_header(source: HeaderBytes) -> Header:
     """Read one header.
@@ -106,8 +117,9 @@ class _Walk:
         for _ in range(n_keys):
             self._key()
         tensors = self._tensors(n_tensors)
-        self._check_data(tensors)
-        return Header(version, self._values, self._lengths, tensors, self._at, self._spans)
+        header = Header(version, self._values, self._lengths, tensors, self._at, self._spans)
+        self._check_data(header)
+        return header
 
     def _version(self) -> int:
         source = self._source
@@ -241,14 +253,12 @@ class _Walk:
         if not is_power or number != 4:
             raise self._error(at, f"the alignment is {value!r}; it is a power of two of 32 bits")
 
-    def _check_data(self, tensors: tuple[TensorInfo, ...]) -> None:
+    def _check_data(self, header: Header) -> None:
         """Tensors lie one behind the other, each at the next aligned byte."""
-        value = self._values.get("general.alignment")
-        alignment = value if isinstance(value, int) else DEFAULT_ALIGNMENT
         name, size = self._source.name, self._source.nbytes
-        start = -(-self._at // alignment) * alignment
+        start, alignment = header.data_start, header.alignment
         expected = 0
-        for tensor in tensors:
+        for tensor in header.tensors:
             if tensor.offset != expected:
                 raise ModelFileError(
                     f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "

@@ -12,11 +12,12 @@ from app.application import SCREEN_NICENESS
 OPENING = """
 import os
 from app import application
+from app.opening import ModelRequest
 def priority(*_):
     print(os.getpriority(os.PRIO_PROCESS, 0))
 priority()
 application.KvchatApp.run = priority
-application.open_chat()
+application.open_chat(ModelRequest())
 """
 
 

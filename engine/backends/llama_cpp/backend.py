@@ -58,14 +58,21 @@ class AbortFlag:
 class LoadedModel:
     """The weights of a file, which several contexts may use; freed with the last of them.
 
+    Args:
+        configuration: What to open.
+        log: The log of this process.
+        vocab_only: Whether the vocabulary is loaded and no weights, for another backend.
+
     Raises:
         ModelLoadError: llama.cpp refused the file.
     """
 
-    def __init__(self, configuration: Configuration, log: NativeLog) -> None:
+    def __init__(
+        self, configuration: Configuration, log: NativeLog, *, vocab_only: bool = False
+    ) -> None:
         llama_cpp.llama_backend_init()
         log.clear()
-        self.native = _load_model(configuration, log)
+        self.native = _load_model(configuration, log, vocab_only=vocab_only)
         self._n_users = 0
 
     def take(self) -> object:
@@ -295,9 +302,10 @@ class LlamaCppBackend:
         return buffer.value.decode("utf-8", "replace") if n >= 0 else None
 
 
-def _load_model(configuration: Configuration, log: NativeLog) -> object:
+def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: bool) -> object:
     path = configuration.model_path
     asked = ModelParameters(configuration)
+    asked.params.vocab_only = vocab_only
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), asked.params)
     if model is None:
         raise ModelLoadError(

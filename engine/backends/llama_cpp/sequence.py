@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import llama_cpp
 
-from engine.backends.base import Forward, Sequence, Step
+from engine.backends.base import Forward, Sequence, Step, check_steps
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
@@ -290,7 +290,7 @@ def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
         DecodeError: llama.cpp failed; the sequences know what they hold.
     """
     pairs = [(step, _of(context, step)) for step in steps]
-    n_rows = _checked_rows(context, steps)
+    n_rows = check_steps(steps, n_rows=context.n_rows, n_batch=context.n_batch)
     context.batch.clear()
     for step, sequence in pairs:
         sequence.enter(step, context.batch)
@@ -313,23 +313,6 @@ def _of(context: Context, step: Step) -> LlamaCppSequence:
     assert isinstance(sequence, LlamaCppSequence)
     assert sequence.is_of(context), "a sequence belongs to the context that opened it"
     return sequence
-
-
-def _checked_rows(context: Context, steps: Tokens[Step]) -> int:
-    """The rows of logits that steps ask for, where these and their tokens fit into a batch."""
-    n_rows = sum(len(step.tokens) for step in steps)
-    n_tokens = sum(step.n_tokens for step in steps)
-    if n_rows > context.n_rows:
-        raise ContextFullError(
-            f"logits of {n_rows} rows were asked but the context reserves {context.n_rows}: "
-            f"draft at most {context.n_rows - len(steps)} tokens"
-        )
-    if n_tokens > context.n_batch and n_tokens > n_rows:
-        raise ContextFullError(
-            f"{n_rows} tokens and {n_tokens - n_rows} unread ones were asked but a batch holds "
-            f"{context.n_batch}: prefill some of these in batches of their own"
-        )
-    return n_rows
 
 
 def _failure(

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ def read_tensors(
     return length, {name: each.to(device) for name, each in found.items()}
 
 
-def _header(view: memoryview) -> tuple[dict[str, object], int]:
+def _header(view: memoryview) -> tuple[dict[str, Any], int]:
     start = len(MAGIC) + 4
     if bytes(view[: len(MAGIC)]) != MAGIC:
         raise StateError("the bytes are no saved state of a torch cache")

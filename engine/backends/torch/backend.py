@@ -1,0 +1,213 @@
+"""One model in torch and the sequences in it."""
+
+from collections.abc import Sequence
+from math import prod
+from threading import Event
+from typing import Literal
+
+import torch
+
+from engine.backends.base import Forward, Step
+from engine.backends.llama_cpp.backend import LoadedModel
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
+from engine.backends.torch.assembly import assemble
+from engine.backends.torch.caches.base import CacheRoom, KVCache, held_bytes
+from engine.backends.torch.caches.dense import DenseCache
+from engine.backends.torch.caches.kinds import make_caches
+from engine.backends.torch.device import (
+    TYPE_NAMES,
+    MemoryNeed,
+    check_fits,
+    choose_device,
+    choose_dtype,
+    free_bytes,
+)
+from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperparameters
+from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
+from engine.backends.torch.state import FORMAT, State, cut
+from engine.backends.torch.weights import Progress, Weights
+from engine.configuration import Configuration, KVTypeName
+from engine.errors import ContextFullError, DecodeAborted, EngineError, ModelLoadError, StateError
+from engine.events import BufferSize
+from engine.memory.hardware import usable_cores
+from engine.model.architecture import Model, read_model
+from engine.quality.records import CacheKind
+
+Role = Literal["target", "draft"]
+TRIAL_TOKENS = 8
+
+
+class TorchBackend:
+    """A GGUF model whose layers, keys and values are torch's tensors.
+
+    Text becomes tokens by llama.cpp's own vocabulary, which it loads without weights.
+
+    Args:
+        configuration: What to open.
+        log: llama.cpp's log of this process.
+        role: What the model is for.
+        progress: Told how many bytes of the file were read, of how many.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+        ModelLoadError: torch has no code for the model, or it does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        log: NativeLog,
+        role: Role = "target",
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        model = read_model(configuration.model_path)
+        shape = read_hyperparameters(model)
+        _check_settings(configuration)
+        self._device = choose_device(configuration)
+        self._dtype = choose_dtype(configuration, self._device)
+        self._kind = CacheKind(configuration.type_k, configuration.type_v)
+        n_physical, n_logical = usable_cores()
+        n_decode = configuration.n_threads or n_physical
+        self.n_threads = (n_decode, configuration.n_threads_batch or n_decode)
+        self.n_threads_most = max(n_logical, *self.n_threads)
+        self.n_sequences = configuration.n_slots
+        self.n_ctx = configuration.n_ctx // configuration.n_slots
+        self.n_batch = configuration.n_batch_of_kvchat
+        self.n_rows = configuration.n_rows if role == "target" else 1
+        self.n_ctx_train = shape.n_ctx_train
+        self.model_name = model.file.text("general.name") or ""
+        self.file_type = model.file.file_type
+        self.chat_template = model.file.chat_template
+        self._stop = Event()
+        self._caches: list[list[KVCache]] = []
+        self.set_threads(max(self.n_threads))
+        self._text: LoadedModel | None = LoadedModel(configuration, log, vocab_only=True)
+        self.vocabulary = LlamaCppVocabulary(self._text.take())
+        try:
+            self._context: Context | None = self._load(model, shape, progress)
+        except EngineError:
+            self._text.release()
+            raise
+        self.set_threads(n_decode)
+        self.buffers = (
+            BufferSize(str(self._device), "model", self._context.model.nbytes, role),
+            BufferSize(str(self._device), "KV", self.kv_bytes, role),
+        )
+
+    can_crop = True
+    can_shift = False
+    shares_cells = False
+    rounds_by_threads = True
+    """Products of matrices may split their sums among threads."""
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(map(held_bytes, self._caches))
+
+    @property
+    def can_slice(self) -> bool:
+        return all(isinstance(cache, DenseCache) for cache in self._caches[0])
+
+    @property
+    def state_format(self) -> str:
+        return f"{FORMAT}, torch {torch.__version__}, {TYPE_NAMES[self._dtype]}, {self._kind}"
+
+    def set_threads(self, n_threads: int) -> None:
+        if torch.get_num_threads() != n_threads:
+            torch.set_num_threads(n_threads)
+
+    def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
+        return decode_steps(self._live(), steps)
+
+    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
+        return cut(state, at)
+
+    def requantise(self, state: State, type_k: KVTypeName, type_v: KVTypeName) -> State:  # noqa: ARG002  the protocol's
+        raise StateError("states of the torch backend are not converted to other cache types")
+
+    def open(self) -> TorchSequence:
+        """An empty sequence; where there is only one, that one is emptied.
+
+        Raises:
+            ContextFullError: all are open.
+        """
+        context = self._live()
+        free = [number for number in range(self.n_sequences) if number not in context.open]
+        if free:
+            return TorchSequence(context, free[0], self._caches[free[0]])
+        if self.n_sequences > 1:
+            raise ContextFullError(
+                f"all {self.n_sequences} sequences of the model are open: close one, or load the "
+                "model with more slots"
+            )
+        context.open[0].crop(0)
+        return context.open[0]
+
+    def try_out(self) -> None:
+        """Decode a few tokens, so that the first reply waits for nothing that is made once."""
+        bos = self.vocabulary.bos
+        token = 0 if bos is None else bos
+        sequence = self.open()
+        sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
+        sequence.crop(0)
+        sequence.decode(token)
+        sequence.close()
+
+    def abort(self) -> None:
+        self._stop.set()
+
+    def clear_abort(self) -> None:
+        self._stop.clear()
+
+    def close(self) -> None:
+        if self._context is None or self._text is None:
+            return
+        for sequence in list(self._context.open.values()):
+            sequence.close()
+        self._context = None
+        self._caches = []
+        self._text.release()
+        self._text = None
+
+    def _live(self) -> Context:
+        if self._context is None:
+            raise EngineError("this model is closed: load it again")
+        return self._context
+
+    def _load(self, model: Model, shape: Hyperparameters, progress: Progress | None) -> Context:
+        """Caches first: what they leave is what weights may take."""
+        name, n_free = model.file.path.name, free_bytes(self._device)
+        layers = [layer.cache for layer in shape.layers]
+        room = CacheRoom(n_ctx=self.n_ctx, dtype=self._dtype, device=self._device)
+        try:
+            self._caches = [make_caches(self._kind, layers, room) for _ in range(self.n_sequences)]
+            need = MemoryNeed(
+                n_weights=sum(prod(tensor.shape) for tensor in model.file.tensors),
+                dtype=self._dtype,
+                kv_bytes=self.kv_bytes,
+                n_ctx=self.n_ctx * self.n_sequences,
+            )
+            check_fits(name, need, n_free, self._device)
+            weights = Weights(model.file, dtype=self._dtype, device=self._device, progress=progress)
+            transformer = assemble(shape, weights, self._check_stop)
+        except RuntimeError as error:  # torch's own, of which memory is what fails here
+            raise ModelLoadError(
+                f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "
+                f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
+            ) from error
+        return Context(
+            model=transformer, n_ctx=self.n_ctx, n_batch=self.n_batch, n_rows=self.n_rows
+        )
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise DecodeAborted("stopped")
+
+
+def _check_settings(configuration: Configuration) -> None:
+    if configuration.lora_paths:
+        raise ModelLoadError(
+            "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
+        )

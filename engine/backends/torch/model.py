@@ -1,0 +1,294 @@
+"""The models: Llama and its kin, Qwen 2 and 3, Gemma 3, as their papers have them.
+
+Touvron et al. 2023 (arXiv 2302.13971): RMSNorm before each block (Zhang and Sennrich 2019, arXiv
+1910.07467), rotary positions (Su et al. 2021, arXiv 2104.09864), a gated feed-forward block
+(Shazeer 2020, arXiv 2002.05202). Queries share key heads (Ainslie et al. 2023, arXiv 2305.13245).
+Qwen 3 and Gemma 3 norm queries and keys (arXiv 2505.09388, 2503.19786); Gemma 3 norms what a block
+gives too, and most of its layers see a sliding window.
+
+Shapes: `batch` sequences of one length side by side, `n` tokens; a forward has the tokens of
+several *lines* one behind the other, whose lengths may differ.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.backends.torch.caches.base import KVCache, KVState, storage_bytes
+from engine.backends.torch.hyperparameters import (
+    Activation,
+    AttentionShape,
+    Hyperparameters,
+    RopeShape,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """New tokens of a sequence, and the caches that hold what was before them."""
+
+    caches: Sequence[KVCache]
+    """One a layer."""
+    n_tokens: int
+    n_rows: int
+    """The last tokens, which get logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`x @ weight.T + bias`; weight is `[outputs, inputs]`."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """x over the root of its mean square, times a learned gain."""
+
+    gain: Tensor
+    epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, self.gain.shape, self.gain, self.epsilon)
+
+
+class Rope:
+    """Turns each pair of elements of a head by an angle in proportion to its position."""
+
+    def __init__(self, shape: RopeShape, head_dim: int, factors: Tensor | None) -> None:
+        """Learn the angles.
+
+        Args:
+            shape: The base and scale of the angles.
+            head_dim: Elements of a head; pair i turns by `base ** (-2 i / head_dim)` a position.
+            factors: `[head_dim / 2]`, what each angle is divided by (Llama 3.1).
+        """
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+        angles = shape.scale * shape.base**-exponents
+        self._angles = angles if factors is None else angles / factors.to(angles)
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """The rotations of positions as complex numbers, `[n, 1, head_dim / 2]` complex64."""
+        angles = positions.to("cpu", torch.float64)[:, None, None] * self._angles
+        return torch.polar(torch.ones_like(angles), angles).to(positions.device, torch.complex64)
+
+
+def rotate(heads: Tensor, turns: Tensor) -> Tensor:
+    """Heads `[batch, n, heads, head_dim]` turned by their positions; neighbours are pairs."""
+    pairs = torch.view_as_complex(heads.float().reshape(*heads.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(heads.dtype)
+
+
+class Forward:
+    """What the layers of one forward share: whose tokens are where, and at which positions."""
+
+    def __init__(self, lines: Sequence[Line], device: torch.device) -> None:
+        self.lines = lines
+        ends = torch.tensor([line.n_tokens for line in lines]).cumsum(0).tolist()
+        self.spans = [
+            slice(end - line.n_tokens, end) for line, end in zip(lines, ends, strict=True)
+        ]
+        """Of each line: its tokens in the batch."""
+        self.positions = [
+            torch.arange(start, start + line.n_tokens, device=device)
+            for line in lines
+            for start in (line.caches[0].length,)
+        ]
+        """Of each line: `[n_tokens]` int64."""
+        self._turns: dict[Rope, Tensor] = {}
+        self._masks: dict[tuple[int, int | None], tuple[Tensor, Tensor]] = {}
+
+    def turns(self, rope: Rope) -> Tensor:
+        """The rotations of all tokens, `[n, 1, head_dim / 2]`."""
+        known = self._turns.get(rope)
+        if known is None:
+            known = self._turns[rope] = rope.turns(torch.cat(self.positions))
+        return known
+
+    def mask(self, index: int, held: KVState, window: int | None) -> Tensor | None:
+        """What the tokens of a line see, `[n_tokens, n_held]` bool; None where all see all."""
+        queries, n_held = self.positions[index], held.positions.shape[0]
+        if held.seen is not None:
+            return held.mask(queries, window)
+        n_after = self.lines[index].caches[0].length
+        is_whole = queries.shape[0] == 1 and n_held == n_after
+        if is_whole and (window is None or n_held <= window):
+            return None
+        known = self._masks.get((index, window))
+        if known is None or not torch.equal(known[0], held.positions):
+            known = self._masks[index, window] = held.positions, held.mask(queries, window)
+        return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention over a cache."""
+
+    shape: AttentionShape
+    rope: Rope
+    qkv: Linear
+    """All heads of queries, then those of keys, then those of values."""
+    out: Linear
+    q_norm: RMSNorm | None = None
+    k_norm: RMSNorm | None = None
+
+    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+        n_heads, n_kv = self.shape.n_heads, self.shape.cache.n_kv_heads
+        heads = self.qkv(x).view(*x.shape[:2], -1, self.shape.cache.k_head_dim)
+        turned = rotate(self._normed(heads[:, :, : n_heads + n_kv]), forward.turns(self.rope))
+        queries, keys = turned[:, :, :n_heads], turned[:, :, n_heads:]
+        values = heads[:, :, n_heads + n_kv :]
+        seen = []
+        for index, span in enumerate(forward.spans):
+            held = (
+                forward.lines[index]
+                .caches[layer]
+                .update(keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2))
+            )
+            mask = forward.mask(index, held, self.shape.cache.window)
+            seen.append(attend(queries[:, span], held, mask, self.shape.scale))
+        return self.out(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        if self.q_norm is None or self.k_norm is None:
+            return heads
+        n_heads = self.shape.n_heads
+        queries, keys = heads[:, :, :n_heads], heads[:, :, n_heads:]
+        return torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=2)
+
+
+def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) -> Tensor:
+    """What queries read of the values that they see.
+
+    Queries that share a key head stand one behind the other as if they were more tokens, so that
+    keys and values are read where they lie and never repeated.
+
+    Args:
+        queries: `[batch, n, n_heads, head_dim]`
+        held: Keys and values.
+        mask: `[n, n_held]` bool, None where all is seen.
+        scale: What scores are multiplied by.
+
+    Returns:
+        `[batch, n, n_heads * head_dim]`
+    """
+    batch, n, n_heads, head_dim = queries.shape
+    n_kv = held.keys.shape[1]
+    shared = n_heads // n_kv
+    rows = queries.view(batch, n, n_kv, shared, head_dim).permute(0, 2, 3, 1, 4)
+    rows = rows.reshape(batch, n_kv, shared * n, head_dim)
+    if mask is not None and shared > 1:
+        mask = mask.repeat(shared, 1)
+    read = functional.scaled_dot_product_attention(rows, held.keys, held.values, mask, scale=scale)
+    read = read.view(batch, n_kv, shared, n, -1).permute(0, 3, 1, 2, 4)
+    return read.reshape(batch, n, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """`down(activation(gate(x)) * up(x))`; gate and up are one matrix."""
+
+    gate_up: Linear
+    down: Linear
+    activation: Activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        if self.activation == "silu":
+            return self.down(functional.silu(gate) * up)
+        return self.down(functional.gelu(gate, approximate="tanh") * up)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerBlock:
+    """Attention, then a feed-forward block, each beside a residual stream."""
+
+    attention_norm: RMSNorm
+    attention: Attention
+    feed_forward_norm: RMSNorm
+    feed_forward: FeedForward
+    attention_post_norm: RMSNorm | None = None
+    """Of what attention gives (Gemma 3)."""
+    feed_forward_post_norm: RMSNorm | None = None
+
+    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+        read = self.attention(self.attention_norm(x), forward, layer)
+        x = x + (read if self.attention_post_norm is None else self.attention_post_norm(read))
+        made = self.feed_forward(self.feed_forward_norm(x))
+        return x + (
+            made if self.feed_forward_post_norm is None else self.feed_forward_post_norm(made)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """Embeddings, blocks, and the logits of what may follow."""
+
+    shape: Hyperparameters
+    embeddings: Tensor
+    """`[n_vocab, d_hidden]`"""
+    embedding_scale: float
+    blocks: tuple[TransformerBlock, ...]
+    norm: RMSNorm
+    output: Linear
+    check: Callable[[], None]
+    """Called before each layer; what it raises ends the forward."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.embeddings.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights; what is used twice lies in memory once."""
+        return storage_bytes(_tensors(self))
+
+    def forward(self, tokens: Tensor, lines: Sequence[Line]) -> Tensor:
+        """Decode the tokens of several lines, one behind the other, in one batch.
+
+        Args:
+            tokens: `[batch, n]` int64: those of the first line, then those of the second.
+            lines: Whose they are; their caches then hold them too.
+
+        Returns:
+            Logits `[batch, n_rows, n_vocab]` of the rows that the lines ask for, in the type of the
+            weights.
+        """
+        forward = Forward(lines, self.device)
+        x = functional.embedding(tokens, self.embeddings)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale
+        for layer, block in enumerate(self.blocks):
+            self.check()
+            x = block(x, forward, layer)
+        rows = [
+            x[:, span.stop - line.n_rows : span.stop]
+            for line, span in zip(lines, forward.spans, strict=True)
+            if line.n_rows
+        ]
+        if not rows:
+            return x.new_empty((tokens.shape[0], 0, self.output.weight.shape[0]))
+        logits = self.output(self.norm(rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)))
+        if self.shape.softcap:
+            logits = self.shape.softcap * torch.tanh(logits / self.shape.softcap)
+        return logits
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    """All weights of a part of a model."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for each in part:
+            yield from _tensors(each)
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from _tensors(getattr(part, each.name))

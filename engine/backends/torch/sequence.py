@@ -1,0 +1,199 @@
+"""One line of tokens whose keys and values are tensors, a cache for each layer."""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
+from engine.backends.torch.caches.base import KVCache
+from engine.backends.torch.model import Line, Transformer
+from engine.backends.torch.state import State, cut, join_layers, read_layers, write_layers
+from engine.errors import (
+    ContextFullError,
+    CropUnsupportedError,
+    DecodeError,
+    EngineError,
+    StateError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A model and what its sequences share."""
+
+    model: Transformer
+    n_ctx: int
+    """Tokens of one sequence."""
+    n_batch: int
+    n_rows: int
+    open: "dict[int, TorchSequence]" = field(default_factory=dict)
+    """The sequences that are open, by their numbers."""
+
+
+class TorchSequence:
+    """Invariant: every cache holds exactly `tokens`, as far as its kind keeps them."""
+
+    def __init__(self, context: Context, number: int, caches: list[KVCache]) -> None:
+        self._context = context
+        self._number = number
+        self._caches = caches
+        self._tokens: list[int] = []
+        context.open[number] = self
+
+    @property
+    def tokens(self) -> Tokens[int]:
+        return self._tokens
+
+    @property
+    def caches(self) -> Tokens[KVCache]:
+        """The cache of each layer."""
+        return self._caches
+
+    def prefill(self, tokens: Tokens[int]) -> None:
+        if tokens:
+            decode_steps(self._context, [Step(self, unread=tokens)])
+
+    def decode(self, token: int) -> Forward:
+        return self.verify((token,))
+
+    def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
+        [forward] = decode_steps(self._context, [Step(self, tokens, unread)])
+        return forward
+
+    def can_crop(self, length: int) -> bool:
+        if length in (0, len(self._tokens)):
+            return True
+        return length <= len(self._tokens) and all(each.can_crop(length) for each in self._caches)
+
+    def crop(self, length: int) -> None:
+        if not self.can_crop(length):
+            raise CropUnsupportedError(
+                f"the cache holds {len(self._tokens)} tokens and cannot go back to {length}: "
+                "a layer no longer has what that needs; start again from 0"
+            )
+        if length < len(self._tokens):
+            for cache in self._caches:
+                cache.crop(length)
+            del self._tokens[length:]
+
+    def save(self, start: int = 0) -> bytes | memoryview:
+        n_held = len(self._tokens)
+        if not 0 <= start < n_held:
+            raise StateError(f"the cache holds {n_held} tokens: none from {start} on")
+        state = write_layers(0, n_held, [cache.save() for cache in self._caches])
+        return cut(state, start)[1] if start else state
+
+    def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        if len(tokens) > self._context.n_ctx:
+            raise ContextFullError(
+                f"a state of {len(tokens)} tokens was asked for and the context has "
+                f"{self._context.n_ctx} cells: raise the context"
+            )
+        self.crop(0)
+        try:
+            layers = join_layers([read_layers(state) for state in states], len(tokens))
+            if len(layers) != len(self._caches):
+                raise StateError(
+                    f"the saved state has {len(layers)} layers and the model {len(self._caches)}"
+                )
+            for cache, layer in zip(self._caches, layers, strict=True):
+                cache.load(layer)
+                if cache.length != len(tokens):
+                    raise StateError(
+                        f"the saved state holds {cache.length} tokens where {len(tokens)} were "
+                        "expected"
+                    )
+        except EngineError:
+            self._forget()
+            raise
+        self._tokens = list(tokens)
+
+    def copy(self, source: Sequence, length: int) -> None:  # noqa: ARG002  the protocol's
+        raise StateError("sequences of the torch backend share no cells: save one and load it")
+
+    def shift(self, n_keep: int, n_drop: int) -> None:
+        raise CropUnsupportedError(
+            f"{n_drop} tokens behind {n_keep} cannot be dropped: keys are kept turned by their "
+            "positions; start again from 0"
+        )
+
+    def close(self) -> None:
+        self._forget()
+        self._context.open.pop(self._number, None)
+
+    def _forget(self) -> None:
+        for cache in self._caches:
+            cache.crop(0)
+        self._tokens = []
+
+    def check_room(self, n_tokens: int) -> None:
+        """Raise `ContextFullError` where so many more tokens do not fit."""
+        n_free = self._context.n_ctx - len(self._tokens)
+        if n_tokens > n_free:
+            raise ContextFullError(
+                f"{n_tokens} more tokens were asked but {n_free} of {self._context.n_ctx} cells "
+                "are free: raise the context, or shorten the chat"
+            )
+
+    def hold(self, tokens: Tokens[int]) -> None:
+        """The caches hold these tokens too."""
+        self._tokens.extend(tokens)
+
+    def roll_back(self) -> None:
+        """After a forward that stopped half-way: hold `tokens` again, or nothing."""
+        n_held = len(self._tokens)
+        if all(cache.length == n_held or cache.can_crop(n_held) for cache in self._caches):
+            for cache in self._caches:
+                cache.crop(n_held)
+        else:
+            self._forget()
+
+
+def decode_steps(context: Context, steps: Tokens[Step]) -> list[Forward]:
+    """Decode steps of several sequences in one batch of tensors, as `Backend.verify_batch` says.
+
+    Raises:
+        ContextFullError: they are more than fit; nothing was decoded.
+        DecodeAborted: stopped; the sequences know what they hold.
+        DecodeError: torch failed; the sequences know what they hold.
+    """
+    check_steps(steps, n_rows=context.n_rows, n_batch=context.n_batch)
+    pairs = [(step, _of(step)) for step in steps]
+    for step, sequence in pairs:
+        sequence.check_room(step.n_tokens)
+    model = context.model
+    lines = [Line(one.caches, step.n_tokens, len(step.tokens)) for step, one in pairs]
+    tokens = [token for step in steps for token in (*step.unread, *step.tokens)]
+    try:
+        with torch.inference_mode():
+            logits = model.forward(torch.tensor([tokens], device=model.device), lines)
+            rows: Logits = logits[0].float().cpu().numpy()
+    except (EngineError, RuntimeError, IndexError) as error:
+        for _, sequence in pairs:
+            sequence.roll_back()
+        if isinstance(error, EngineError):
+            raise
+        raise DecodeError(
+            f"torch could not decode {len(tokens)} tokens: {_reason(error)}"
+        ) from error
+    forwards, start = [], 0
+    for step, sequence in pairs:
+        sequence.hold((*step.unread, *step.tokens))
+        end = start + len(step.tokens)
+        forwards.append(Forward(rows[start:end]))
+        start = end
+    return forwards
+
+
+def _of(step: Step) -> TorchSequence:
+    sequence = step.sequence
+    assert isinstance(sequence, TorchSequence)
+    return sequence
+
+
+def _reason(error: Exception) -> str:
+    """What torch says itself: a full memory, or a token that the model does not have."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the device's memory is full; take a smaller context or batch"
+    return str(error).partition("\n")[0]

@@ -1,0 +1,115 @@
+"""Weights out of a GGUF file: mapped, and dequantised one tensor at a time as they are needed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.errors import ModelLoadError
+from engine.model.ggml_types import TYPE_NUMBERS
+from engine.model.gguf import GgufFile, read_part
+from engine.model.gguf_header import TensorInfo
+
+BLOCKS_AT_ONCE = 1 << 14
+"""Blocks that are dequantised together, so that what is in between stays in a core's cache."""
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of the file were read, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies: in which file, and how many bytes behind its start."""
+
+    info: TensorInfo
+    path: Path
+    offset: int
+
+
+class Weights:
+    """The tensors of a model by name; each is read when it is asked for and nothing is kept.
+
+    Args:
+        file: The model.
+        dtype: What matrices become.
+        device: Where they go.
+        progress: Told of each tensor that was read.
+    """
+
+    def __init__(
+        self,
+        file: GgufFile,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress | None = None,
+    ) -> None:
+        self.dtype = dtype
+        self.device = device
+        self._name = file.path.name
+        self._places = _places(file)
+        self._maps = {path: np.memmap(path, np.uint8, mode="r") for path in file.paths}
+        self._progress = progress
+        self._n_read = 0
+        self._n_bytes = sum(place.info.nbytes for place in self._places.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor as torch has it, rows first: the outputs of a matrix, then its inputs.
+
+        Raises:
+            ModelLoadError: there is none of that name, or of a type that cannot be dequantised.
+        """
+        place = self._places.get(name)
+        if place is None:
+            raise ModelLoadError(
+                f"{self._name} has no tensor {name}: it is incomplete, or of another kind than its "
+                "header says"
+            )
+        values = self._dequantised(place).reshape(place.info.shape[::-1])
+        read = torch.from_numpy(values).to(device=self.device, dtype=dtype or self.dtype)
+        self._n_read += place.info.nbytes
+        if self._progress is not None:
+            self._progress(self._n_read, self._n_bytes)
+        return read
+
+    def optional(self, name: str) -> Tensor | None:
+        """A tensor, None where the file has none of that name."""
+        return self.read(name) if name in self else None
+
+    def _dequantised(self, place: _Place) -> NDArray[np.float32]:
+        kind, n_elements = place.info.type, prod(place.info.shape)
+        raw = self._maps[place.path][place.offset : place.offset + place.info.nbytes]
+        if kind.name == "f32":
+            return np.array(raw.view(np.float32))
+        values = np.empty(n_elements, np.float32)
+        number = GGMLQuantizationType(TYPE_NUMBERS[kind.name])
+        step_bytes, step = BLOCKS_AT_ONCE * kind.block_bytes, BLOCKS_AT_ONCE * kind.block_size
+        try:
+            for index, start in enumerate(range(0, len(raw), step_bytes)):
+                part = raw[start : start + step_bytes].reshape(1, -1)
+                values[index * step : (index + 1) * step] = dequantize(part, number).reshape(-1)
+        except NotImplementedError as error:
+            raise ModelLoadError(
+                f"{self._name} has tensors of the type {kind.name}, which the torch backend cannot "
+                "read: use the backend llama.cpp, or another quantisation"
+            ) from error
+        return values
+
+
+def _places(file: GgufFile) -> dict[str, _Place]:
+    places = {}
+    for path in file.paths:
+        header = read_part(path).header
+        for info in header.tensors:
+            places[info.name] = _Place(info, path, header.data_start + info.offset)
+    return places
