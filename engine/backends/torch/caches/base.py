@@ -9,6 +9,11 @@ from torch import Tensor
 
 from engine.errors import ContextFullError, CropUnsupportedError
 
+N_EXACT = 64
+"""KIVI's residual is 128 (Liu et al. 2024, arXiv 2402.02750, table 3); half of it in float32 takes
+as much as all of it in float16."""
+N_BACK = 64
+"""The longest draft is shorter (`MAX_DRAFT` of `engine/configuration.py`)."""
 NEVER = 1 << 62
 """A position that no query reaches: that of an entry which is not filled."""
 
@@ -35,6 +40,12 @@ class CacheRoom:
     device: torch.device
     n_batch: int = 1
     """Sequences of one length in a tensor."""
+    n_exact: int = N_EXACT
+    """Tokens that a query sees as they were computed, where older ones are coded."""
+    n_back: int = N_BACK
+    """Tokens that can be rolled back where not every length can be cropped to."""
+    keeps_windows: bool = False
+    """Whether layers with a sliding window keep whole lines, so that any length can be cropped to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,212 @@
+"""How the rows of a few tokens become bytes, and what attention reads of them."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.backends.torch.caches.blocks import SIZE, BlockFormat, halved_sum
+
+
+class Codec(Protocol):
+    """Groups of tokens to bytes and back; a group's bytes depend on nothing but its rows."""
+
+    @property
+    def group(self) -> int:
+        """Tokens that are coded together."""
+        ...
+
+    @property
+    def n_entries(self) -> int:
+        """Entries that a group is read as: `group`, or fewer where tokens are merged."""
+        ...
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group, scales among them."""
+        ...
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """`[batch, heads, n * group, head_dim]` float32 to `[batch, heads, n, group_bytes]`."""
+        ...
+
+    def decode(self, coded: Tensor) -> Tensor:
+        """`[batch, heads, n, group_bytes]` to `[batch, heads, n * n_entries, head_dim]` float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FloatCodec:
+    """A floating type."""
+
+    dtype: torch.dtype
+    head_dim: int
+    group: int = 1
+    n_entries: int = 1
+
+    @property
+    def group_bytes(self) -> int:
+        return self.head_dim * self.dtype.itemsize
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return rows.to(self.dtype).contiguous().view(torch.uint8)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        return coded.view(self.dtype).float()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCodec:
+    """Blocks along a head's row: each token by itself."""
+
+    form: BlockFormat
+    head_dim: int
+    group: int = 1
+    n_entries: int = 1
+
+    @property
+    def group_bytes(self) -> int:
+        return self.head_dim // SIZE * self.form.nbytes
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return self.form.quantise(rows.unflatten(-1, (-1, SIZE))).flatten(-2)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        return self.form.dequantise(coded.unflatten(-1, (-1, self.form.nbytes))).flatten(-2)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCodec:
+    """Blocks along a channel of `SIZE` tokens, because keys have channels that are always large.
+
+    KIVI, Liu et al. 2024, arXiv 2402.02750, section 3.2; values are coded by token there.
+    """
+
+    form: BlockFormat
+    head_dim: int
+    group: int = SIZE
+    n_entries: int = SIZE
+
+    @property
+    def group_bytes(self) -> int:
+        return self.head_dim * self.form.nbytes
+
+    def encode(self, rows: Tensor) -> Tensor:
+        channels = rows.unflatten(2, (-1, SIZE)).transpose(-1, -2).contiguous()
+        return self.form.quantise(channels).flatten(-2)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        channels = self.form.dequantise(coded.unflatten(-1, (-1, self.form.nbytes)))
+        return channels.transpose(-1, -2).flatten(2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedCodec:
+    """Rows times a Walsh-Hadamard matrix before they are coded: no channel stays larger than others.
+
+    QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, section 4; the matrix is its own inverse.
+    """
+
+    inner: Codec
+    head_dim: int
+
+    @property
+    def group(self) -> int:
+        return self.inner.group
+
+    @property
+    def n_entries(self) -> int:
+        return self.inner.n_entries
+
+    @property
+    def group_bytes(self) -> int:
+        return self.inner.group_bytes
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return self.inner.encode(rotated(rows))
+
+    def decode(self, coded: Tensor) -> Tensor:
+        return rotated(self.inner.decode(coded))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCodec:
+    """A group's mean instead of its tokens, which nothing brings back.
+
+    The mean of rotated keys has no position of its own, and attention weighs it as one token.
+    """
+
+    dtype: torch.dtype
+    head_dim: int
+    group: int
+    """A power of two."""
+    n_entries: int = 1
+
+    @property
+    def group_bytes(self) -> int:
+        return self.head_dim * self.dtype.itemsize
+
+    def encode(self, rows: Tensor) -> Tensor:
+        chunks = rows.unflatten(2, (-1, self.group)).transpose(-1, -2)
+        means = halved_sum(chunks).squeeze(-1) / self.group
+        return means.to(self.dtype).contiguous().view(torch.uint8)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        return coded.view(self.dtype).float()
+
+
+@dataclass(frozen=True, slots=True)
+class NothingCodec:
+    """Tokens that are dropped: what a sliding window leaves behind."""
+
+    head_dim: int
+    group: int = 1
+    n_entries: int = 0
+    group_bytes: int = 0
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return rows.new_empty((*rows.shape[:3], 0), dtype=torch.uint8)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        return coded.new_empty((*coded.shape[:2], 0, self.head_dim), dtype=torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCodec:
+    """A row in parts, each with a codec of its own that codes tokens one by one."""
+
+    parts: tuple[Codec, ...]
+    widths: tuple[int, ...]
+    """Elements of each part."""
+    group: int = 1
+    n_entries: int = 1
+
+    @property
+    def group_bytes(self) -> int:
+        return sum(part.group_bytes for part in self.parts)
+
+    def encode(self, rows: Tensor) -> Tensor:
+        pieces = zip(self.parts, rows.split(self.widths, -1), strict=True)
+        return torch.cat([part.encode(piece.contiguous()) for part, piece in pieces], -1)
+
+    def decode(self, coded: Tensor) -> Tensor:
+        widths = [part.group_bytes for part in self.parts]
+        pieces = zip(self.parts, coded.split(widths, -1), strict=True)
+        return torch.cat([part.decode(piece.contiguous()) for part, piece in pieces], -1)
+
+
+def rotated(rows: Tensor) -> Tensor:
+    """Stretches of the largest power of two that divides a row, by the orthonormal matrix.
+
+    By sums and differences, log2 of the stretch times, in an order that no batch changes.
+    """
+    size = rows.shape[-1] & -rows.shape[-1]
+    lanes = rows.unflatten(-1, (-1, size))
+    length = 1
+    while length < size:
+        first, second = lanes.unflatten(-1, (-1, 2, length)).unbind(-2)
+        lanes = torch.stack((first + second, first - second), -2).flatten(-3)
+        length *= 2
+    return lanes.flatten(-2) / math.sqrt(size)

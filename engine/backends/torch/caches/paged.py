@@ -1,0 +1,358 @@
+"""Blocks of a pool, taken as a line grows and shared by lines with one beginning.
+
+A block has rows of all layers for `block_size` tokens; a sequence's table names its blocks in
+order. PagedAttention, Kwon et al. 2023, arXiv 2309.06180, sections 4.1 to 4.4.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.backends.torch.caches.base import (
+    CacheRoom,
+    KVState,
+    LayerShape,
+    check_crop,
+    check_room,
+    storage_bytes,
+)
+from engine.backends.torch.caches.saved import read_tensors, write_tensors
+from engine.errors import ContextFullError, StateError
+
+BLOCK_SIZE = 16
+"""Tokens of a block: vLLM's default."""
+
+
+class BlockPool:
+    """A fixed number of blocks with counts of those who refer to them.
+
+    Args:
+        layers: What each layer keeps of a token.
+        room: Where it lies, and how many sequences are in one tensor.
+        n_blocks: Of the pool.
+        dtype: Of keys and values in it.
+        block_size: Tokens of a block.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        room: CacheRoom,
+        *,
+        n_blocks: int,
+        dtype: torch.dtype,
+        block_size: int = BLOCK_SIZE,
+    ) -> None:
+        self.block_size, self.n_blocks, self.room = block_size, n_blocks, room
+        self.rows = [
+            tuple(
+                torch.empty(
+                    (n_blocks, room.n_batch, each.n_kv_heads, block_size, head_dim),
+                    dtype=dtype,
+                    device=room.device,
+                )
+                for head_dim in (each.k_head_dim, each.v_head_dim)
+            )
+            for each in layers
+        ]
+        """Of each layer its keys and values, `[n_blocks, batch, heads, block_size, head_dim]`."""
+        self._n_references = [0] * n_blocks
+        self._free = list(reversed(range(n_blocks)))
+        self._tables: list[BlockTable] = []
+
+    @property
+    def n_free(self) -> int:
+        return len(self._free)
+
+    def open(self) -> "BlockTable":
+        """A sequence without blocks."""
+        table = BlockTable(self)
+        self._tables.append(table)
+        return table
+
+    def forget(self, table: "BlockTable") -> None:
+        self._tables.remove(table)
+
+    def take(self) -> int:
+        """A block that nobody refers to.
+
+        Raises:
+            ContextFullError: there is none.
+        """
+        if not self._free:
+            raise ContextFullError(
+                f"all {self.n_blocks} blocks of {self.block_size} tokens are in use: close a "
+                "sequence, or make a larger pool"
+            )
+        block = self._free.pop()
+        self._n_references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more refers to a block that is in use."""
+        self._n_references[block] += 1
+
+    def release(self, block: int) -> None:
+        """One less; the last one frees it."""
+        self._n_references[block] -= 1
+        if not self._n_references[block]:
+            self._free.append(block)
+
+    def n_references(self, block: int) -> int:
+        return self._n_references[block]
+
+    def copied(self, block: int) -> int:
+        """A block of one's own with the rows of a shared one, which loses a reference."""
+        own = self.take()
+        for layer in self.rows:
+            for rows in layer:
+                rows[own] = rows[block]
+        self.release(block)
+        return own
+
+    def fragmentation(self) -> float:
+        """Share of the rows of blocks in use that no sequence has filled; blocks count once."""
+        filled: dict[int, int] = {}
+        for table in self._tables:
+            for index, block in enumerate(table.blocks):
+                n_rows = min(self.block_size, table.length - index * self.block_size)
+                filled[block] = max(filled.get(block, 0), n_rows)
+        n_rows = len(filled) * self.block_size
+        return 1 - sum(filled.values()) / n_rows if n_rows else 0.0
+
+
+class BlockTable:
+    """The blocks of one sequence, which its layers share; open one with `BlockPool.open`."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.blocks: list[int] = []
+        self._lengths = [0] * len(pool.rows)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the layer that has seen most: within a forward pass, layers differ."""
+        return max(self._lengths, default=0)
+
+    def caches(self) -> list["PagedCache"]:
+        """A cache for each layer."""
+        return [PagedCache(self, layer) for layer in range(len(self.pool.rows))]
+
+    def fork(self, length: int) -> "BlockTable":
+        """Another sequence with the same first tokens; their blocks are copied when written to."""
+        n_blocks = -(-length // self.pool.block_size)
+        return self.pool.open().adopt(self.blocks[:n_blocks], length)
+
+    def adopt(self, blocks: Sequence[int], length: int) -> "BlockTable":
+        """Hold so many tokens in blocks of others, instead of what is held."""
+        for block in blocks:
+            self.pool.share(block)
+        self._release(0)
+        self.blocks = list(blocks)
+        self._lengths = [length] * len(self._lengths)
+        return self
+
+    def length_of(self, layer: int) -> int:
+        return self._lengths[layer]
+
+    def grow(self, layer: int, n_new: int) -> None:
+        """Blocks of one's own for the next tokens of a layer; all of them, or none."""
+        start, size = self._lengths[layer], self.pool.block_size
+        first, n_blocks = start // size, -(-(start + n_new) // size)
+        n_shared = sum(self.pool.n_references(each) > 1 for each in self.blocks[first:n_blocks])
+        n_lacking = max(0, n_blocks - len(self.blocks))
+        if n_shared + n_lacking > self.pool.n_free:
+            raise ContextFullError(
+                f"{n_new} tokens need {n_shared + n_lacking} blocks of {size} tokens and "
+                f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or make a "
+                "larger pool"
+            )
+        for index in range(first, min(n_blocks, len(self.blocks))):
+            if self.pool.n_references(self.blocks[index]) > 1:
+                self.blocks[index] = self.pool.copied(self.blocks[index])
+        self.blocks += [self.pool.take() for _ in range(n_lacking)]
+        self._lengths[layer] = start + n_new
+
+    def crop(self, layer: int, length: int) -> None:
+        """Blocks go back to the pool once no layer needs them."""
+        self._lengths[layer] = length
+        self._release(-(-self.length // self.pool.block_size))
+
+    def close(self) -> None:
+        """Give all blocks back; closing twice is harmless."""
+        if self in self.pool._tables:
+            self._lengths = [0] * len(self._lengths)
+            self._release(0)
+            self.pool.forget(self)
+
+    def _release(self, n_kept: int) -> None:
+        for block in self.blocks[n_kept:]:
+            self.pool.release(block)
+        del self.blocks[n_kept:]
+
+
+class PagedCache:
+    """One layer of a sequence in a pool; any length can be cropped to."""
+
+    def __init__(self, table: BlockTable, layer: int) -> None:
+        self._table, self._layer = table, layer
+        self._room = table.pool.room
+
+    @property
+    def length(self) -> int:
+        return self._table.length_of(self._layer)
+
+    @property
+    def nbytes(self) -> int:
+        return storage_bytes(self.tensors())
+
+    @property
+    def n_bytes_in_use(self) -> int:
+        """Bytes of this layer in the blocks of this sequence, those it shares among them."""
+        share = len(self._table.blocks) / self._table.pool.n_blocks
+        return round(self.nbytes * share)
+
+    def tensors(self) -> Iterable[Tensor]:
+        return self._table.pool.rows[self._layer]
+
+    def update(self, keys: Tensor, values: Tensor) -> KVState:
+        start, n_new = self.length, keys.shape[2]
+        check_room(start, n_new, self._room.n_ctx)
+        self._table.grow(self._layer, n_new)
+        size = self._table.pool.block_size
+        at = torch.arange(start, start + n_new, device=self._room.device)
+        blocks = self._blocks()[at // size]
+        for rows, new in zip(self.tensors(), (keys, values), strict=True):
+            rows[blocks, :, :, at % size] = new.permute(2, 0, 1, 3).to(rows.dtype)
+        return self.state()
+
+    def state(self) -> KVState:
+        blocks, length = self._blocks(), self.length
+        keys, values = (
+            rows[blocks].permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :length].to(self._room.dtype)
+            for rows in self.tensors()
+        )
+        return KVState(keys, values, torch.arange(length, device=self._room.device))
+
+    def can_crop(self, length: int) -> bool:
+        return 0 <= length <= self.length
+
+    def crop(self, length: int) -> None:
+        check_crop(self, length)
+        self._table.crop(self._layer, length)
+
+    def save(self) -> bytes:
+        state, (keys, _) = self.state(), self.tensors()
+        held = {"keys": state.keys.to(keys.dtype), "values": state.values.to(keys.dtype)}
+        return write_tensors("paged", self.length, held)
+
+    def load(self, saved: bytes | memoryview) -> None:
+        self.crop(0)
+        length, found = read_tensors(saved, "paged", ("keys", "values"), self._room.device)
+        for rows, read in zip(self.tensors(), found.values(), strict=True):
+            _, n_batch, n_heads, _, head_dim = rows.shape
+            if read.dtype != rows.dtype or read.shape != (n_batch, n_heads, length, head_dim):
+                raise StateError("the state is of another model or cache type than this cache")
+        if length:
+            self.update(found["keys"], found["values"])
+
+    def _blocks(self) -> Tensor:
+        n_blocks = -(-self.length // self._table.pool.block_size)
+        return torch.tensor(self._table.blocks[:n_blocks], device=self._room.device).long()
+
+
+@dataclass(slots=True)
+class _Node:
+    """A kept block: what stands in it behind its parent, and who comes behind it."""
+
+    block: int
+    parent: int | None
+    tokens: tuple[int, ...]
+    n_children: int = 0
+
+
+class BlockPrefixes:
+    """Whole blocks of earlier lines by their tokens, the ones used longest ago leaving first.
+
+    A block is found by its own tokens and the block before it, tokens and not their hash, so that
+    no other line's is ever taken. It holds a reference to each block, so that they outlive lines.
+    """
+
+    def __init__(self, pool: BlockPool, *, n_most: int) -> None:
+        self._pool, self._n_most = pool, n_most
+        self._nodes: dict[int, _Node] = {}
+        """By number; the ones used last stand last."""
+        self._numbers: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._n_made = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def insert(self, tokens: Sequence[int], table: BlockTable) -> None:
+        """Keep the whole blocks of a line that has decoded these tokens."""
+        parent: int | None = None
+        for index in range(min(len(tokens), table.length) // self._pool.block_size):
+            part = self._part(tokens, index)
+            number = self._numbers.get((parent, part))
+            if number is None:
+                if len(self._nodes) >= self._n_most and not self._evict(parent):
+                    return
+                number = self._add(parent, part, table.blocks[index])
+            self._touch(number)
+            parent = number
+
+    def match(self, tokens: Sequence[int], table: BlockTable) -> int:
+        """Hold the longest kept beginning of a line in an empty table; how many tokens that is.
+
+        The last token is never among them: its logits have to be computed.
+        """
+        blocks: list[int] = []
+        parent: int | None = None
+        for index in range(max(0, len(tokens) - 1) // self._pool.block_size):
+            number = self._numbers.get((parent, self._part(tokens, index)))
+            if number is None:
+                break
+            self._touch(number)
+            blocks.append(self._nodes[number].block)
+            parent = number
+        n_tokens = len(blocks) * self._pool.block_size
+        table.adopt(blocks, n_tokens)
+        return n_tokens
+
+    def clear(self) -> None:
+        """Refer to no block any more."""
+        for node in self._nodes.values():
+            self._pool.release(node.block)
+        self._nodes.clear()
+        self._numbers.clear()
+
+    def _part(self, tokens: Sequence[int], index: int) -> tuple[int, ...]:
+        size = self._pool.block_size
+        return tuple(tokens[index * size : (index + 1) * size])
+
+    def _add(self, parent: int | None, part: tuple[int, ...], block: int) -> int:
+        number, self._n_made = self._n_made, self._n_made + 1
+        self._pool.share(block)
+        self._nodes[number] = _Node(block, parent, part)
+        self._numbers[parent, part] = number
+        if parent is not None:
+            self._nodes[parent].n_children += 1
+        return number
+
+    def _touch(self, number: int) -> None:
+        self._nodes[number] = self._nodes.pop(number)
+
+    def _evict(self, spared: int | None) -> bool:
+        """Drop the leaf that was used longest ago; False where all that are left are needed."""
+        for number, node in self._nodes.items():
+            if not node.n_children and number != spared:
+                break
+        else:
+            return False
+        del self._nodes[number], self._numbers[node.parent, node.tokens]
+        if node.parent is not None:
+            self._nodes[node.parent].n_children -= 1
+        self._pool.release(node.block)
+        return True

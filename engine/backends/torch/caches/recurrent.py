@@ -1,0 +1,100 @@
+"""What layers without attention carry on: states of one size, however long the line is."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.backends.torch.caches.base import CacheRoom, storage_bytes
+from engine.backends.torch.caches.saved import read_tensors, write_tensors
+from engine.errors import CropUnsupportedError, StateError
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentShape:
+    """The states of a layer, such as a convolution's last inputs and an SSM's hidden state."""
+
+    sizes: tuple[tuple[int, ...], ...]
+    """Of each state, without the batch: `(d_inner, d_conv - 1)`, `(d_inner, d_state)` for Mamba."""
+
+
+class RecurrentCache:
+    """The states behind the last token, and behind each of the `n_back` tokens before it.
+
+    A state has no past, so a draft is rolled back to states that were kept: those behind the last
+    tokens lie in a ring of `n_back + 1`, and any other length but 0 cannot be cropped to.
+    """
+
+    def __init__(self, shape: RecurrentShape, room: CacheRoom, *, n_back: int) -> None:
+        self._ring = tuple(
+            torch.zeros((n_back + 1, room.n_batch, *size), dtype=room.dtype, device=room.device)
+            for size in shape.sizes
+        )
+        self._room, self._n_kept = room, n_back + 1
+        self._length = 0
+        self._first = 0
+        """Length of the shortest line whose states are held."""
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        return storage_bytes(self.tensors())
+
+    def tensors(self) -> Iterable[Tensor]:
+        return self._ring
+
+    def update(self, states: Sequence[Tensor]) -> None:
+        """Keep the states behind one more token, each `[batch, *size]`."""
+        self._length += 1
+        self._first = max(self._first, self._length - self._n_kept + 1)
+        for ring, state in zip(self._ring, states, strict=True):
+            ring[self._length % self._n_kept] = state
+
+    def state(self) -> tuple[Tensor, ...]:
+        """The states behind the last token, zeros without one; valid until the ring comes round."""
+        return tuple(ring[self._length % self._n_kept] for ring in self._ring)
+
+    def can_crop(self, length: int) -> bool:
+        return length == 0 or self._first <= length <= self._length
+
+    def crop(self, length: int) -> None:
+        """Go back to the states behind the first `length` tokens.
+
+        Raises:
+            CropUnsupportedError: these are no longer held.
+        """
+        if not self.can_crop(length):
+            raise CropUnsupportedError(
+                f"states behind {self._first} to {self._length} tokens are held, not behind "
+                f"{length}: start again from an empty cache"
+            )
+        self._length = length
+        if length == 0:
+            self._first = 0
+            for ring in self._ring:
+                ring[0] = 0
+
+    def save(self) -> bytes:
+        """The states behind the last token."""
+        states = {str(index): each for index, each in enumerate(self.state())}
+        return write_tensors("recurrent", self._length, states)
+
+    def load(self, saved: bytes | memoryview) -> None:
+        """Hold saved states; the line cannot be cropped until it has grown.
+
+        Raises:
+            StateError: the bytes are damaged, or of another shape; the cache is empty then.
+        """
+        self.crop(0)
+        names = tuple(map(str, range(len(self._ring))))
+        length, found = read_tensors(saved, "recurrent", names, self._room.device)
+        for ring, read in zip(self._ring, found.values(), strict=True):
+            if ring.dtype != read.dtype or ring.shape[1:] != read.shape:
+                raise StateError("the state is of another model than this cache")
+        for ring, read in zip(self._ring, found.values(), strict=True):
+            ring[length % self._n_kept] = read
+        self._length = self._first = length

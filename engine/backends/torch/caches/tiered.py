@@ -1,0 +1,241 @@
+"""Caches of a model's layers on the device, in main memory or on disk: there when they are needed.
+
+A forward pass asks for one layer after the other, over and over. So the layer needed last is the one
+asked for just now, and it is the first to leave; the next ones are fetched ahead.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from engine.backends.torch.caches.base import KVCache, KVState
+from engine.errors import CacheStoreError, StateError
+from engine.files import replace_file
+
+
+class Tier(StrEnum):
+    """Where a layer's cache lies."""
+
+    DEVICE = "device"
+    HOST = "host"
+    """As saved bytes in main memory."""
+    DISK = "disk"
+
+
+class TieredCache:
+    """A layer's cache that can be elsewhere while other layers are computed.
+
+    What leaves is what `KVCache.save` gives, so nothing is lost, whatever kind it is of. All
+    methods bring it back to the device first, but for those that need no entries.
+
+    Args:
+        make: Makes the layer's empty cache on the device.
+        path: File for its bytes while it is on disk.
+        before: Called before the cache is brought back, with this one: makes room.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], KVCache],
+        path: Path,
+        before: Callable[["TieredCache"], None] = lambda _: None,
+    ) -> None:
+        self._make, self._path, self._before = make, path, before
+        self._cache: KVCache | None = make()
+        self._saved: bytes | None = None
+        self._length = 0
+        self._checksum = 0
+        self.device_bytes = self._cache.nbytes
+        """What it takes on the device when it is there."""
+
+    @property
+    def tier(self) -> Tier:
+        if self._cache is not None:
+            return Tier.DEVICE
+        return Tier.DISK if self._saved is None else Tier.HOST
+
+    @property
+    def length(self) -> int:
+        return self._cache.length if self._cache is not None else self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device and in main memory; nothing of it is counted on disk."""
+        if self._cache is not None:
+            return self._cache.nbytes
+        return len(self._saved or b"")
+
+    def tensors(self) -> Iterable[Tensor]:
+        return () if self._cache is None else self._cache.tensors()
+
+    def update(self, keys: Tensor, values: Tensor) -> KVState:
+        return self._here().update(keys, values)
+
+    def state(self) -> KVState:
+        return self._here().state()
+
+    def can_crop(self, length: int) -> bool:
+        return self._here().can_crop(length)
+
+    def crop(self, length: int) -> None:
+        if length == 0 and self._cache is None:
+            self._drop()
+            self._cache = self._make()
+            return
+        self._here().crop(length)
+
+    def save(self) -> bytes:
+        if self._cache is not None:
+            return self._cache.save()
+        return self._saved if self._saved is not None else self._read()
+
+    def load(self, saved: bytes | memoryview) -> None:
+        self.crop(0)
+        self._here().load(saved)
+
+    def demote(self) -> None:
+        """One tier down: device, main memory, disk.
+
+        Raises:
+            CacheStoreError: the file cannot be written; the cache stays in main memory.
+        """
+        if self._cache is not None:
+            self._length, self._saved = self._cache.length, self._cache.save()
+            self._cache = None
+        elif self._saved is not None:
+            try:
+                replace_file(self._path, (self._saved,), is_durable=False)
+            except OSError as error:
+                raise CacheStoreError(f"{self._path} cannot be written: {error}") from error
+            self._checksum = zlib.crc32(self._saved)
+            self._saved = None
+
+    def promote(self) -> None:
+        """One tier up.
+
+        Raises:
+            CacheStoreError: the file cannot be read.
+            StateError: it is not what was written.
+        """
+        if self.tier is Tier.DISK:
+            self._saved = self._read()
+            self._path.unlink(missing_ok=True)
+        elif self._saved is not None:
+            saved, cache = self._saved, self._make()
+            self._saved, self._cache = None, cache
+            cache.load(saved)
+
+    def close(self) -> None:
+        """Forget what is held, and remove its file."""
+        self._drop()
+        self._cache = None
+
+    def _here(self) -> KVCache:
+        if self._cache is None:
+            self._before(self)
+        while self._cache is None:
+            self.promote()
+        return self._cache
+
+    def _read(self) -> bytes:
+        try:
+            saved = self._path.read_bytes()
+        except OSError as error:
+            raise CacheStoreError(f"{self._path} cannot be read: {error}") from error
+        if zlib.crc32(saved) != self._checksum:
+            raise StateError(f"{self._path} is not what was written: start again from an empty cache")
+        return saved
+
+    def _drop(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._saved = None
+        self._length = 0
+
+
+class TierManager:
+    """The caches of a model's layers within budgets of the device and of main memory.
+
+    Layers are asked for in order. Room on the device is made by the layer whose turn comes last,
+    which is the one just computed (Belady 1966, whose rule needs to know what comes: here it is
+    known); main memory gives way to disk by the same rule. Layers whose turn is next are read from
+    disk by a thread meanwhile.
+
+    Args:
+        makes: Makes each layer's empty cache.
+        folder: Where a folder for files is made, which is removed when this is closed.
+        device_bytes: Most bytes of caches on the device; one cache always has its place.
+        host_bytes: Most bytes of saved caches in main memory.
+        n_ahead: Layers that are read ahead from disk.
+    """
+
+    def __init__(
+        self,
+        makes: Sequence[Callable[[], KVCache]],
+        folder: Path,
+        *,
+        device_bytes: int,
+        host_bytes: int,
+        n_ahead: int = 1,
+    ) -> None:
+        self._device_bytes, self._host_bytes, self._n_ahead = device_bytes, host_bytes, n_ahead
+        self._folder = TemporaryDirectory(prefix="kvchat-layers-", dir=folder)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvchat-layers")
+        self._reading: list[Future[None]] = []
+        self.caches: list[TieredCache] = []
+        """Of the layers, in order."""
+        for index, make in enumerate(makes):
+            path = Path(self._folder.name) / f"layer_{index}.kv"
+            self.caches.append(TieredCache(make, path, self._make_room))
+            self._shrink(index, 0)
+
+    def tiers(self) -> list[Tier]:
+        """Where each layer's cache lies."""
+        self._wait()
+        return [each.tier for each in self.caches]
+
+    def close(self) -> None:
+        """Forget all that is held, and remove the files; closing twice is harmless."""
+        self._pool.shutdown()
+        self._reading.clear()
+        for each in self.caches:
+            each.close()
+        self._folder.cleanup()
+
+    def _make_room(self, wanted: TieredCache) -> None:
+        self._wait()
+        index = self.caches.index(wanted)
+        self._shrink(index, wanted.device_bytes)
+        n_layers = len(self.caches)
+        for step in range(1, self._n_ahead + 1):
+            following = self.caches[(index + step) % n_layers]
+            if following is not wanted and following.tier is Tier.DISK:
+                self._reading.append(self._pool.submit(following.promote))
+
+    def _wait(self) -> None:
+        reading, self._reading = self._reading, []
+        for each in reading:
+            each.result()
+
+    def _shrink(self, index: int, n_wanted: int) -> None:
+        """Demote until so many bytes more fit on the device while a layer is asked for."""
+        self._demote(Tier.DEVICE, index, self._device_bytes - n_wanted)
+        self._demote(Tier.HOST, index, self._host_bytes)
+
+    def _demote(self, tier: Tier, index: int, budget: int) -> None:
+        by_turn = sorted(self.caches, key=lambda each: self._turn(each, index), reverse=True)
+        held = [each for each in by_turn if each.tier is tier and each is not self.caches[index]]
+        n_held = sum(each.nbytes for each in held)
+        for each in held:
+            if n_held <= budget:
+                return
+            n_held -= each.nbytes
+            each.demote()
+
+    def _turn(self, cache: TieredCache, index: int) -> int:
+        """Layers until it is asked for."""
+        return (self.caches.index(cache) - index) % len(self.caches)

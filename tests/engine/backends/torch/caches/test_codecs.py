@@ -1,0 +1,89 @@
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
+from engine.backends.torch.caches.codecs import (  # noqa: E402
+    ChannelCodec,
+    Codec,
+    MeanCodec,
+    RotatedCodec,
+    SplitCodec,
+    TokenCodec,
+    rotated,
+)
+
+Q4_0, Q4_1 = BLOCK_FORMATS["q4_0"], BLOCK_FORMATS["q4_1"]
+
+
+def rows(n_tokens: int, head_dim: int) -> torch.Tensor:
+    return torch.randn(2, 3, n_tokens, head_dim, generator=torch.Generator().manual_seed(4))
+
+
+def lost(codec: Codec, given: torch.Tensor) -> float:
+    return float((codec.decode(codec.encode(given)) - given).pow(2).mean())
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 256])
+def test_the_rotation_is_hadamard_s_and_its_own_inverse(head_dim: int) -> None:
+    given = rows(5, head_dim)
+    size = head_dim & -head_dim
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    expected = (given.unflatten(-1, (-1, size)) @ (matrix / math.sqrt(size))).flatten(-2)
+    assert torch.allclose(rotated(given), expected, atol=1e-5)
+    assert torch.allclose(rotated(rotated(given)), given, atol=1e-5)
+
+
+def test_a_rotation_keeps_products_of_rows() -> None:
+    given = rows(6, 64)
+    products, after = given @ given.mT, rotated(given) @ rotated(given).mT
+    assert torch.allclose(products, after, atol=1e-3)
+
+
+def test_large_channels_cost_least_by_channel_and_less_when_rotated() -> None:
+    given = rows(64, 64)
+    given[..., 7] += 30
+    given[..., 40] -= 20
+    plain = lost(TokenCodec(Q4_0, 64), given)
+    assert lost(RotatedCodec(TokenCodec(Q4_0, 64), 64), given) < plain / 2
+    assert lost(ChannelCodec(Q4_1, 64), given) < lost(TokenCodec(Q4_1, 64), given) / 4
+
+
+def test_a_channel_s_block_is_that_of_its_tokens() -> None:
+    given = rows(32, 64)
+    codec = ChannelCodec(Q4_1, 64)
+    coded = codec.encode(given)
+    assert coded.shape == (2, 3, 1, 64 * Q4_1.nbytes)
+    by_hand = Q4_1.quantise(given[1, 2, :, 17])
+    assert torch.equal(coded[1, 2, 0, 17 * Q4_1.nbytes : 18 * Q4_1.nbytes], by_hand)
+
+
+def test_a_group_s_bytes_do_not_depend_on_its_neighbours() -> None:
+    given = rows(96, 64)
+    for codec in (ChannelCodec(Q4_1, 64), RotatedCodec(TokenCodec(Q4_0, 64), 64),
+                  MeanCodec(torch.float16, 64, 4)):  # fmt: skip
+        together = codec.encode(given)
+        for group in range(96 // codec.group):
+            part = given[:, :, group * codec.group : (group + 1) * codec.group]
+            assert torch.equal(codec.encode(part)[:, :, 0], together[:, :, group])
+
+
+def test_a_mean_is_that_of_its_tokens() -> None:
+    given = rows(8, 32)
+    codec = MeanCodec(torch.float32, 32, 4)
+    expected = torch.stack((given[:, :, :4].mean(2), given[:, :, 4:].mean(2)), 2)
+    assert torch.allclose(codec.decode(codec.encode(given)), expected, atol=1e-6)
+
+
+def test_parts_are_coded_each_by_its_own() -> None:
+    given = rows(4, 96)
+    first, second = TokenCodec(Q4_0, 64), TokenCodec(BLOCK_FORMATS["q8_0"], 32)
+    codec = SplitCodec((first, second), (64, 32))
+    assert codec.group_bytes == 2 * 18 + 34
+    found = codec.decode(codec.encode(given))
+    assert torch.equal(found[..., :64], first.decode(first.encode(given[..., :64])))
+    assert torch.equal(found[..., 64:], second.decode(second.encode(given[..., 64:])))

@@ -1,0 +1,214 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
+from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
+from engine.backends.torch.caches.paged import BlockPool, BlockPrefixes, BlockTable  # noqa: E402
+from engine.errors import ContextFullError  # noqa: E402
+
+LAYERS = [LayerShape(2, 8, 4), LayerShape(1, 4, 4)]
+ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
+
+
+def new_pool(n_blocks: int = 16) -> BlockPool:
+    return BlockPool(LAYERS, ROOM, n_blocks=n_blocks, dtype=torch.float32, block_size=4)
+
+
+def fill(table: BlockTable, n_tokens: int, mark: float) -> None:
+    """Append tokens whose rows are `mark`, in all layers."""
+    for cache, layer in zip(table.caches(), LAYERS, strict=True):
+        rows = torch.ones(1, layer.n_kv_heads, n_tokens, 1) * mark
+        cache.update(rows.expand(-1, -1, -1, layer.k_head_dim), rows.expand(-1, -1, -1, layer.v_head_dim))
+
+
+def marks(table: BlockTable) -> list[list[float]]:
+    """Of each layer the marks of its tokens."""
+    return [cache.state().keys[0, 0, :, 0].tolist() for cache in table.caches()]
+
+
+def test_blocks_are_taken_as_a_line_grows_and_given_back_when_it_shrinks() -> None:
+    pool = new_pool()
+    table = pool.open()
+    for n_tokens, n_blocks in ((1, 1), (3, 1), (1, 2), (11, 4)):
+        fill(table, n_tokens, 1.0)
+        assert len(table.blocks) == n_blocks == pool.n_blocks - pool.n_free
+    for cache in table.caches():
+        cache.crop(5)
+    assert len(table.blocks) == 2
+    table.close()
+    table.close()
+    assert pool.n_free == pool.n_blocks
+
+
+def test_a_fork_shares_blocks_until_one_is_written_to() -> None:
+    pool = new_pool()
+    first = pool.open()
+    fill(first, 10, 1.0)
+    second = first.fork(10)
+    assert second.blocks == first.blocks
+    assert pool.n_free == 13
+    assert [pool.n_references(block) for block in first.blocks] == [2, 2, 2]
+    fill(second, 1, 2.0)
+    assert second.blocks[:2] == first.blocks[:2]
+    assert second.blocks[2] != first.blocks[2]
+    fill(first, 1, 3.0)
+    assert marks(first) == [[1.0] * 10 + [3.0]] * 2
+    assert marks(second) == [[1.0] * 10 + [2.0]] * 2
+    first.close()
+    assert marks(second) == [[1.0] * 10 + [2.0]] * 2
+    second.close()
+    assert pool.n_free == pool.n_blocks
+
+
+def test_a_pool_without_blocks_takes_nothing_and_says_so() -> None:
+    pool = new_pool(4)
+    first, second = pool.open(), pool.open()
+    fill(first, 10, 1.0)
+    fill(second, 3, 2.0)
+    with pytest.raises(ContextFullError, match="2 blocks of 4 tokens and 0 of 4 are free"):
+        fill(second, 6, 2.0)
+    assert marks(second) == [[2.0] * 3] * 2
+    first.close()
+    fill(second, 6, 2.0)
+    assert second.length == 9
+
+
+def test_fragmentation_is_the_share_of_rows_that_nothing_fills() -> None:
+    pool = new_pool()
+    assert pool.fragmentation() == 0
+    first = pool.open()
+    fill(first, 5, 1.0)
+    assert pool.fragmentation() == pytest.approx(3 / 8)
+    second = first.fork(4)
+    assert pool.fragmentation() == pytest.approx(3 / 8)
+    fill(second, 1, 1.0)
+    assert pool.fragmentation() == pytest.approx(6 / 12)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("grow", "crop", "fork", "close")), st.integers(0, 3), st.integers(0, 9)
+        ),
+        max_size=40,
+    )
+)
+def test_lines_in_a_pool_are_what_lines_of_their_own_are(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    pool = new_pool(24)
+    tables: list[BlockTable] = [pool.open()]
+    lines: list[list[float]] = [[]]
+    for number, (step, which, amount) in enumerate(steps):
+        at = which % len(tables)
+        table, line = tables[at], lines[at]
+        match step:
+            case "grow" if amount:
+                try:
+                    fill(table, amount, float(number))
+                    line += [float(number)] * amount
+                except ContextFullError:
+                    pass
+            case "crop":
+                length = min(amount, len(line))
+                for cache in table.caches():
+                    cache.crop(length)
+                del line[length:]
+            case "fork" if len(tables) < 4:
+                tables.append(table.fork(min(amount, len(line))))
+                lines.append(line[:amount])
+            case "close" if len(tables) > 1:
+                table.close()
+                del tables[at], lines[at]
+        for each, expected in zip(tables, lines, strict=True):
+            assert marks(each) == [expected] * 2
+        held = {block for each in tables for block in each.blocks}
+        assert pool.n_blocks - pool.n_free == len(held)
+        for block in held:
+            assert pool.n_references(block) == sum(block in each.blocks for each in tables)
+
+
+def test_a_kept_beginning_is_found_by_its_tokens() -> None:
+    pool = new_pool()
+    kept = BlockPrefixes(pool, n_most=8)
+    table = pool.open()
+    fill(table, 10, 1.0)
+    tokens = list(range(10))
+    kept.insert(tokens, table)
+    table.close()
+    assert len(kept) == 2
+    assert pool.n_free == 14
+    other = pool.open()
+    assert kept.match([*range(6), 90, 91, 92], other) == 4
+    assert marks(other) == [[1.0] * 4] * 2
+    assert kept.match([5, *range(9)], pool.open()) == 0
+    whole = pool.open()
+    assert kept.match(list(range(8)), whole) == 4, "the last token's logits have to be computed"
+    assert kept.match(tokens, whole) == 8
+    fill(whole, 1, 2.0)
+    assert kept.match(tokens, other) == 8
+    assert marks(other) == [[1.0] * 8] * 2
+
+
+def test_the_same_tokens_behind_another_block_are_another_block() -> None:
+    pool = new_pool()
+    kept = BlockPrefixes(pool, n_most=8)
+    for start, mark in ((0, 1.0), (50, 2.0)):
+        table = pool.open()
+        fill(table, 4, mark)
+        fill(table, 4, mark + 10)
+        kept.insert([*range(start, start + 4), 7, 7, 7, 7], table)
+        table.close()
+    found = pool.open()
+    assert kept.match([50, 51, 52, 53, 7, 7, 7, 7, 1], found) == 8
+    assert marks(found)[0] == [2.0] * 4 + [12.0] * 4
+
+
+def test_what_was_used_longest_ago_leaves_first_and_only_leaves_do() -> None:
+    pool = new_pool()
+    kept = BlockPrefixes(pool, n_most=3)
+    for start in (0, 100):
+        table = pool.open()
+        fill(table, 4 + (start == 0) * 4, 1.0)
+        kept.insert(range(start, start + 8), table)
+        table.close()
+    assert len(kept) == 3
+    assert kept.match(list(range(9)), pool.open()) == 8
+    table = pool.open()
+    fill(table, 4, 3.0)
+    kept.insert(range(200, 204), table)
+    assert kept.match(list(range(100, 105)), pool.open()) == 0, "used longest ago"
+    assert kept.match(list(range(9)), pool.open()) == 8
+    kept.clear()
+    assert len(kept) == 0
+
+
+def test_blocks_that_a_line_uses_outlive_their_eviction() -> None:
+    pool = new_pool()
+    kept = BlockPrefixes(pool, n_most=1)
+    table = pool.open()
+    fill(table, 4, 1.0)
+    kept.insert(range(4), table)
+    table.close()
+    user = pool.open()
+    kept.match(list(range(5)), user)
+    other = pool.open()
+    fill(other, 4, 2.0)
+    kept.insert(range(50, 54), other)
+    for _ in range(3):
+        fill(pool.open(), 4, 9.0)
+    assert marks(user) == [[1.0] * 4] * 2
+
+
+def test_it_reads_as_a_dense_cache_does() -> None:
+    paged = new_pool().open().caches()[0]
+    dense = DenseCache(LAYERS[0], ROOM, torch.float32, torch.float32)
+    for n_new in (1, 6, 13):
+        keys, values = torch.randn(1, 2, n_new, 8), torch.randn(1, 2, n_new, 4)
+        one, other = paged.update(keys, values), dense.update(keys, values)
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)

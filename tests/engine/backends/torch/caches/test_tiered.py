@@ -1,0 +1,147 @@
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
+from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
+from engine.backends.torch.caches.tiered import Tier, TieredCache, TierManager  # noqa: E402
+from engine.errors import CacheStoreError, StateError  # noqa: E402
+
+N_LAYERS = 6
+LAYER = LayerShape(2, 16, 16)
+ROOM = CacheRoom(64, torch.float32, torch.device("cpu"))
+make = partial(DenseCache, LAYER, ROOM, torch.float32, torch.float32)
+LAYER_BYTES = make().nbytes
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[TierManager]:
+    made = TierManager(
+        [make] * N_LAYERS, tmp_path, device_bytes=2 * LAYER_BYTES, host_bytes=LAYER_BYTES
+    )
+    yield made
+    made.close()
+
+
+def rows(layer: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draws = torch.Generator().manual_seed(layer)
+    return (
+        torch.randn(1, 2, n_tokens, 16, generator=draws),
+        torch.randn(1, 2, n_tokens, 16, generator=draws),
+    )
+
+
+def test_layers_in_tiers_read_as_layers_on_the_device(manager: TierManager) -> None:
+    plain = [make() for _ in range(N_LAYERS)]
+    for n_tokens in (20, 1, 1, 7):
+        for layer, (tiered, dense) in enumerate(zip(manager.caches, plain, strict=True)):
+            keys, values = rows(layer, n_tokens)
+            one, other = tiered.update(keys, values), dense.update(keys, values)
+            assert torch.equal(one.keys, other.keys)
+            assert torch.equal(one.values, other.values)
+    for tiered, dense in zip(manager.caches, plain, strict=True):
+        tiered.crop(11)
+        dense.crop(11)
+        assert torch.equal(tiered.state().keys, dense.state().keys)
+
+
+def test_budgets_are_kept_while_layers_are_computed(manager: TierManager) -> None:
+    for _ in range(3):
+        for layer, cache in enumerate(manager.caches):
+            cache.update(*rows(layer, 5))
+            tiers = manager.tiers()
+            assert tiers[layer] is Tier.DEVICE
+            assert tiers.count(Tier.DEVICE) <= 2
+            n_host = sum(each.nbytes for each in manager.caches if each.tier is Tier.HOST)
+            most = max(each.nbytes for each in manager.caches if each.tier is Tier.HOST)
+            assert n_host <= LAYER_BYTES + most, "and the layer that was read ahead"
+    assert Tier.DISK in manager.tiers()
+
+
+def test_the_layer_whose_turn_comes_last_leaves_first(tmp_path: Path) -> None:
+    manager = TierManager(
+        [make] * 4, tmp_path, device_bytes=2 * LAYER_BYTES, host_bytes=4 * LAYER_BYTES
+    )
+    manager.caches[0].update(*rows(0, 3))
+    manager.caches[1].update(*rows(1, 3))
+    manager.caches[2].update(*rows(2, 3))
+    assert manager.tiers()[1] is Tier.HOST
+    manager.close()
+
+
+def test_the_next_layer_is_read_ahead(manager: TierManager) -> None:
+    for layer, cache in enumerate(manager.caches):
+        cache.update(*rows(layer, 5))
+    away = next(i for i, tier in enumerate(manager.tiers()) if tier is Tier.DISK)
+    before = manager.caches[away - 1]
+    if before.tier is Tier.DEVICE:
+        before.demote()
+    before.state()
+    assert manager.tiers()[away] is not Tier.DISK
+
+
+def test_a_layer_goes_down_and_up_by_hand(tmp_path: Path) -> None:
+    cache = TieredCache(make, tmp_path / "layer.kv")
+    keys, values = rows(0, 9)
+    cache.update(keys, values)
+    seen = []
+    for _ in range(3):
+        seen.append((cache.tier, cache.length))
+        cache.demote()
+    assert seen == [(Tier.DEVICE, 9), (Tier.HOST, 9), (Tier.DISK, 9)]
+    assert cache.tier is Tier.DISK
+    assert cache.nbytes == 0
+    assert (tmp_path / "layer.kv").stat().st_mode & 0o777 == 0o600
+    cache.promote()
+    assert cache.tier is Tier.HOST
+    assert not (tmp_path / "layer.kv").exists()
+    assert 0 < cache.nbytes < LAYER_BYTES
+    cache.promote()
+    cache.promote()
+    assert torch.equal(cache.state().keys, keys)
+
+
+def test_a_file_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "layer.kv"
+    cache = TieredCache(make, path)
+    cache.update(*rows(0, 9))
+    cache.demote()
+    cache.demote()
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(StateError, match="not what was written"):
+        cache.state()
+    path.unlink()
+    with pytest.raises(CacheStoreError, match="cannot be read"):
+        cache.state()
+    cache.crop(0)
+    cache.update(*rows(0, 2))
+    assert cache.length == 2
+
+
+def test_a_folder_that_cannot_be_written_leaves_it_in_memory(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    cache = TieredCache(make, blocked / "layer.kv")
+    keys, values = rows(0, 9)
+    cache.update(keys, values)
+    cache.demote()
+    with pytest.raises(CacheStoreError, match="cannot be written"):
+        cache.demote()
+    assert cache.tier is Tier.HOST
+    assert torch.equal(cache.state().keys, keys)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    manager = TierManager([make] * 4, tmp_path, device_bytes=LAYER_BYTES, host_bytes=0)
+    for layer, cache in enumerate(manager.caches):
+        cache.update(*rows(layer, 5))
+    assert list(tmp_path.rglob("*.kv"))
+    manager.close()
+    manager.close()
+    assert list(tmp_path.iterdir()) == []
