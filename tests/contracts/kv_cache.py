@@ -110,11 +110,12 @@ class KVCacheContract:
         seen = append(cache, new_rows(110), [60, 50])[-1]
         assert_same(seen_by(cache.state(), 112), seen)
 
-    @pytest.mark.parametrize("n_held", [1, 33, 96, 130])
+    @pytest.mark.parametrize("n_held", [1, 40, 130])
     def test_cropped_tokens_leave_no_trace(self, make: Make, n_held: int) -> None:
         rows, others = new_rows(130), new_rows(20, seed=1)
         n_cropped = 0
-        for length in range(n_held + 1):
+        lengths = {0, 1, 20, 31, 32, 33, 64, *range(n_held - ROOM.n_back - 1, n_held + 1)}
+        for length in sorted(each for each in lengths if 0 <= each <= n_held):
             cache = make()
             append(cache, rows, [n_held])
             if not cache.can_crop(length):
@@ -125,9 +126,7 @@ class KVCacheContract:
             fresh = make()
             if length:
                 append(fresh, rows, [length])
-                assert_same(
-                    seen_by(cache.state(), length - 1), seen_by(fresh.state(), length - 1)
-                )
+                assert_same(seen_by(cache.state(), length - 1), seen_by(fresh.state(), length - 1))
             sizes = [1, 4, 15]
             for one, other in zip(
                 append(cache, others, sizes), append(fresh, others, sizes), strict=True
@@ -224,12 +223,11 @@ class KVCacheContract:
     def test_views_of_a_model_are_taken_as_they_lie(self, make: Make) -> None:
         """Keys come as `[batch, tokens, heads, dim]` turned round."""
         keys, values = new_rows(70)
-        turned = [
-            each.transpose(1, 2).contiguous().transpose(1, 2) for each in (keys, values)
-        ]
+        turned = [each.transpose(1, 2).contiguous().transpose(1, 2) for each in (keys, values)]
         one, other = make(), make()
         for first, second in zip(
-            append(one, (keys, values), [70]), append(other, (turned[0], turned[1]), [70]),
+            append(one, (keys, values), [70]),
+            append(other, (turned[0], turned[1]), [70]),
             strict=True,
         ):
             assert_same(first, second)

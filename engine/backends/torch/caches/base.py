@@ -45,7 +45,7 @@ class CacheRoom:
     n_back: int = N_BACK
     """Tokens that can be rolled back where not every length can be cropped to."""
     keeps_windows: bool = False
-    """Whether layers with a sliding window keep whole lines, so that any length can be cropped to."""
+    """Whether layers with a sliding window keep whole lines: any length can be cropped to then."""
 
 
 @dataclass(frozen=True, slots=True)

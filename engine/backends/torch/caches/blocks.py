@@ -193,7 +193,7 @@ def _from_nibbles(packed: Tensor) -> Tensor:
 def _packed(codes: Tensor, n_bits: int) -> Tensor:
     """Codes of 1 or 2 bits, neighbours in one byte, the first in the lowest bits."""
     per_byte = 8 // n_bits
-    apart = codes.unflatten(-1, (-1, per_byte))
+    apart = torch.unflatten(codes, -1, (-1, per_byte))
     packed = apart[..., 0]
     for index in range(1, per_byte):
         packed = packed | (apart[..., index] << (n_bits * index))

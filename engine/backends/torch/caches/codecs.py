@@ -71,10 +71,10 @@ class TokenCodec:
         return self.head_dim // SIZE * self.form.nbytes
 
     def encode(self, rows: Tensor) -> Tensor:
-        return self.form.quantise(rows.unflatten(-1, (-1, SIZE))).flatten(-2)
+        return self.form.quantise(torch.unflatten(rows, -1, (-1, SIZE))).flatten(-2)
 
     def decode(self, coded: Tensor) -> Tensor:
-        return self.form.dequantise(coded.unflatten(-1, (-1, self.form.nbytes))).flatten(-2)
+        return self.form.dequantise(torch.unflatten(coded, -1, (-1, self.form.nbytes))).flatten(-2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,17 @@ class ChannelCodec:
         return self.head_dim * self.form.nbytes
 
     def encode(self, rows: Tensor) -> Tensor:
-        channels = rows.unflatten(2, (-1, SIZE)).transpose(-1, -2).contiguous()
+        channels = torch.unflatten(rows, 2, (-1, SIZE)).transpose(-1, -2).contiguous()
         return self.form.quantise(channels).flatten(-2)
 
     def decode(self, coded: Tensor) -> Tensor:
-        channels = self.form.dequantise(coded.unflatten(-1, (-1, self.form.nbytes)))
+        channels = self.form.dequantise(torch.unflatten(coded, -1, (-1, self.form.nbytes)))
         return channels.transpose(-1, -2).flatten(2, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class RotatedCodec:
-    """Rows times a Walsh-Hadamard matrix before they are coded: no channel stays larger than others.
+    """Rows times a Walsh-Hadamard matrix before they are coded, so that no channel stays larger.
 
     QuaRot, Ashkboos et al. 2024, arXiv 2404.00456, section 4; the matrix is its own inverse.
     """
@@ -149,7 +149,7 @@ class MeanCodec:
         return self.head_dim * self.dtype.itemsize
 
     def encode(self, rows: Tensor) -> Tensor:
-        chunks = rows.unflatten(2, (-1, self.group)).transpose(-1, -2)
+        chunks = torch.unflatten(rows, 2, (-1, self.group)).transpose(-1, -2)
         means = halved_sum(chunks).squeeze(-1) / self.group
         return means.to(self.dtype).contiguous().view(torch.uint8)
 
@@ -188,12 +188,12 @@ class SplitCodec:
         return sum(part.group_bytes for part in self.parts)
 
     def encode(self, rows: Tensor) -> Tensor:
-        pieces = zip(self.parts, rows.split(self.widths, -1), strict=True)
+        pieces = zip(self.parts, torch.split_with_sizes(rows, self.widths, -1), strict=True)
         return torch.cat([part.encode(piece.contiguous()) for part, piece in pieces], -1)
 
     def decode(self, coded: Tensor) -> Tensor:
         widths = [part.group_bytes for part in self.parts]
-        pieces = zip(self.parts, coded.split(widths, -1), strict=True)
+        pieces = zip(self.parts, torch.split_with_sizes(coded, widths, -1), strict=True)
         return torch.cat([part.decode(piece.contiguous()) for part, piece in pieces], -1)
 
 
@@ -203,10 +203,10 @@ def rotated(rows: Tensor) -> Tensor:
     By sums and differences, log2 of the stretch times, in an order that no batch changes.
     """
     size = rows.shape[-1] & -rows.shape[-1]
-    lanes = rows.unflatten(-1, (-1, size))
+    lanes = torch.unflatten(rows, -1, (-1, size))
     length = 1
     while length < size:
-        first, second = lanes.unflatten(-1, (-1, 2, length)).unbind(-2)
+        first, second = torch.unflatten(lanes, -1, (-1, 2, length)).unbind(-2)
         lanes = torch.stack((first + second, first - second), -2).flatten(-3)
         length *= 2
     return lanes.flatten(-2) / math.sqrt(size)

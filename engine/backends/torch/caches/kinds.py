@@ -34,10 +34,12 @@ N_MEAN = 4
 """Tokens of a mean. zerfoo takes 64, of which a text loses nearly everything."""
 N_SLIDING = 1024
 """Tokens that `sliding` leaves a layer whose model sees all."""
+POSITION_BYTES = 8
+"""Of an entry of `static`, which says where it stands."""
 STORED = torch.float16
 """In which kinds without a type of their own keep rows: llama.cpp's default."""
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
-"""Of the layers' bytes that `tiered` leaves on the device and in main memory; the rest is on disk."""
+"""Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
 
 TENSOR_KINDS = (
     *FLOATS, *BLOCK_FORMATS, *(ROTATED + name for name in BLOCK_FORMATS),
@@ -102,11 +104,12 @@ def check_kind(kind: CacheKind, layers: Sequence[LayerShape]) -> None:
 def token_bytes(kind: CacheKind, layers: Sequence[LayerShape]) -> float:
     """Bytes that one more token takes in all layers, scales among them: what theory says.
 
-    Beside them a cache holds its window (`WindowedCache`), and a sliding layer nothing more.
+    Beside them a cache holds its window (`WindowedCache`), and a sliding layer nothing else.
     """
+    positions = POSITION_BYTES * len(layers) if kind.type_k == "static" else 0
     if kind.type_k in WHOLE_KINDS and kind.type_k != "means":
         kind = CacheKind("f16", "f16")
-    return sum(
+    return positions + sum(
         each.n_kv_heads * (keys.group_bytes / keys.group + values.group_bytes / values.group)
         for each in layers
         for keys, values in (codecs_of(kind, each),)

@@ -1,15 +1,17 @@
 """Caches of a model's layers on the device, in main memory or on disk: there when they are needed.
 
-A forward pass asks for one layer after the other, over and over. So the layer needed last is the one
+A forward pass asks for one layer after the other, over and over. So the layer needed last is that
 asked for just now, and it is the first to leave; the next ones are fetched ahead.
 """
 
+import shutil
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from torch import Tensor
 
@@ -80,7 +82,7 @@ class TieredCache:
         return self._here().state()
 
     def can_crop(self, length: int) -> bool:
-        return self._here().can_crop(length)
+        return length in (0, self.length) or self._here().can_crop(length)
 
     def crop(self, length: int) -> None:
         if length == 0 and self._cache is None:
@@ -148,7 +150,9 @@ class TieredCache:
         except OSError as error:
             raise CacheStoreError(f"{self._path} cannot be read: {error}") from error
         if zlib.crc32(saved) != self._checksum:
-            raise StateError(f"{self._path} is not what was written: start again from an empty cache")
+            raise StateError(
+                f"{self._path} is not what was written: start again from an empty cache"
+            )
         return saved
 
     def _drop(self) -> None:
@@ -183,14 +187,14 @@ class TierManager:
         n_ahead: int = 1,
     ) -> None:
         self._device_bytes, self._host_bytes, self._n_ahead = device_bytes, host_bytes, n_ahead
-        self._folder = TemporaryDirectory(prefix="kvchat-layers-", dir=folder)
+        files = Path(mkdtemp(prefix="kvchat-layers-", dir=folder))
+        self._remove = weakref.finalize(self, shutil.rmtree, files, ignore_errors=True)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvchat-layers")
         self._reading: list[Future[None]] = []
         self.caches: list[TieredCache] = []
         """Of the layers, in order."""
         for index, make in enumerate(makes):
-            path = Path(self._folder.name) / f"layer_{index}.kv"
-            self.caches.append(TieredCache(make, path, self._make_room))
+            self.caches.append(TieredCache(make, files / f"layer_{index}.kv", self._make_room))
             self._shrink(index, 0)
 
     def tiers(self) -> list[Tier]:
@@ -204,7 +208,7 @@ class TierManager:
         self._reading.clear()
         for each in self.caches:
             each.close()
-        self._folder.cleanup()
+        self._remove()
 
     def _make_room(self, wanted: TieredCache) -> None:
         self._wait()
@@ -227,9 +231,13 @@ class TierManager:
         self._demote(Tier.HOST, index, self._host_bytes)
 
     def _demote(self, tier: Tier, index: int, budget: int) -> None:
+        """The one asked for stays where it is, or is about to leave main memory."""
+        asked = self.caches[index]
         by_turn = sorted(self.caches, key=lambda each: self._turn(each, index), reverse=True)
-        held = [each for each in by_turn if each.tier is tier and each is not self.caches[index]]
+        held = [each for each in by_turn if each.tier is tier and each is not asked]
         n_held = sum(each.nbytes for each in held)
+        if asked.tier is tier is Tier.DEVICE:
+            n_held += asked.nbytes
         for each in held:
             if n_held <= budget:
                 return

@@ -74,7 +74,9 @@ class WindowedCache:
                 device=room.device,
             )
             for head_dim, dtype in zip(
-                (shape.k_head_dim, shape.v_head_dim), dtypes or (room.dtype, room.dtype), strict=True
+                (shape.k_head_dim, shape.v_head_dim),
+                dtypes or (room.dtype, room.dtype),
+                strict=True,
             )
         )
         self._length = 0
@@ -113,7 +115,7 @@ class WindowedCache:
     def can_crop(self, length: int) -> bool:
         if not 0 <= length <= self._length:
             return False
-        return length == 0 or self._start <= self._n_aged(length)
+        return length == 0 or self._codes_all or self._start <= self._n_aged(length)
 
     def crop(self, length: int) -> None:
         check_crop(self, length)

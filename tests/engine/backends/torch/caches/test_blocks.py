@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from engine.backends.torch.caches.blocks import (  # noqa: E402
 )
 
 GGML = ("q8_0", "q4_0", "q4_1")
-SCALES = (1e-4, 0.03, 1.0, 40.0, 3000.0)
+SCALES = (1e-4, 0.03, 1.0, 40.0)
 
 
 def blocks_of(seed: int, scale: float, n_blocks: int = 50) -> Tensor:
@@ -85,7 +87,7 @@ def test_errors_are_within_the_bound_of_each_format(seed: int, scale: float) -> 
     most = blocks.abs().amax(-1, keepdim=True)
     spread = blocks.amax(-1, keepdim=True) - blocks.amin(-1, keepdim=True)
     rounding = most * 2.0**-10
-    widest = max(high - low for low, high in zip(NF4, NF4[1:], strict=False))
+    widest = max(high - low for low, high in pairwise(NF4))
     bounds = {
         "q8_0": most / 127 / 2,
         "q4_0": most / 8,  # its largest positive step is cut off: a whole step there
@@ -111,7 +113,6 @@ def test_fewer_bits_lose_more() -> None:
     blocks = torch.randn(1000, SIZE, generator=torch.Generator().manual_seed(0))
     lost = [float((_errors(name, blocks) ** 2).mean()) for name in
             ("q8_0", "fp8", "q4_1", "nf4", "q3", "q2_1")]  # fmt: skip
-    assert lost == sorted(lost) or lost[2] > lost[3]
     assert lost[0] < lost[1] < min(lost[2:4]) < max(lost[2:4]) < lost[4] < lost[5]
 
 

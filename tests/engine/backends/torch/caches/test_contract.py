@@ -5,15 +5,16 @@ torch = pytest.importorskip("torch")
 from dataclasses import replace  # noqa: E402
 
 from engine.backends.torch.caches.base import KVCache, LayerShape  # noqa: E402
-from engine.backends.torch.caches.codecs import FloatCodec, TokenCodec  # noqa: E402
 from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
+from engine.backends.torch.caches.codecs import FloatCodec, TokenCodec  # noqa: E402
 from engine.backends.torch.caches.decoupled import (  # noqa: E402
     DecoupledCodecs,
     DecoupledShape,
     decoupled_cache,
 )
 from engine.backends.torch.caches.kinds import (  # noqa: E402
-    TENSOR_KINDS,
+    FLOATS,
+    KIVI,
     WHOLE_KINDS,
     make_caches,
 )
@@ -21,7 +22,16 @@ from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noq
 from engine.quality.records import CacheKind  # noqa: E402
 from tests.contracts.kv_cache import ROOM, SHAPE, KVCacheContract, Make  # noqa: E402
 
-MIXED = ("f16/q4_0", "q8_0/f32", "kivi2/f16", "q4_0/kivi4", "rotated_q4_0/q3", "f32/bf16")
+MIXED = (
+    "rotated_q4_0",
+    "channel_q8_0",
+    "f16/q4_0",
+    "q8_0/f32",
+    "kivi2/f16",
+    "q4_0/kivi4",
+    "rotated_q4_0/q3",
+    "f32/bf16",
+)
 AT_ONCE = ("q8_0", "q4_0", "kivi4", "f16/q4_1", "fp8")
 """Kinds that are tried without a window too, so that each row is read coded."""
 
@@ -36,7 +46,7 @@ def one_cache(name: str, **changes: int | bool) -> KVCache:
 
 
 class TestEveryKind(KVCacheContract):
-    @pytest.fixture(params=[*TENSOR_KINDS, *WHOLE_KINDS, *MIXED])
+    @pytest.fixture(params=[*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, *MIXED])
     def make(self, request: pytest.FixtureRequest) -> Make:
         return lambda: one_cache(request.param)
 

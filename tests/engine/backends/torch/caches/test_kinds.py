@@ -33,8 +33,8 @@ def test_bytes_of_a_token_are_those_of_theory_within_a_hundredth(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("f32", 32), ("f16", 16), ("q8_0", 8.5), ("fp8", 8.5), ("q4_0", 4.5), ("q4_1", 5), ("nf4", 4.5),
-     ("q3", 3.5), ("kivi4", 5), ("kivi2", 3), ("rotated_q4_0", 4.5), ("means", 4)],
+    [("f32", 32), ("f16", 16), ("q8_0", 8.5), ("fp8", 8.5), ("q4_0", 4.5), ("q4_1", 5),
+     ("nf4", 4.5), ("q3", 3.5), ("kivi4", 5), ("kivi2", 3), ("rotated_q4_0", 4.5), ("means", 4)],
 )  # fmt: skip
 def test_theory_counts_scales(name: str, bits: float) -> None:
     kind = CacheKind(name, name)
@@ -80,7 +80,9 @@ def test_a_kind_of_keys_and_values_together_is_not_mixed(name: str) -> None:
 
 def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
     odd = [LayerShape(2, 80, 80)]
-    with pytest.raises(ModelLoadError, match="blocks of 32 elements and a head of this model has 80"):
+    with pytest.raises(
+        ModelLoadError, match="blocks of 32 elements and a head of this model has 80"
+    ):
         make_caches(CacheKind("q4_0", "q4_0"), odd, room(64))
     assert make_caches(CacheKind("channel_q4_1", "f16"), odd, room(64))
     assert make_caches(CacheKind("f16", "f16"), odd, room(64))

@@ -21,7 +21,9 @@ def fill(table: BlockTable, n_tokens: int, mark: float) -> None:
     """Append tokens whose rows are `mark`, in all layers."""
     for cache, layer in zip(table.caches(), LAYERS, strict=True):
         rows = torch.ones(1, layer.n_kv_heads, n_tokens, 1) * mark
-        cache.update(rows.expand(-1, -1, -1, layer.k_head_dim), rows.expand(-1, -1, -1, layer.v_head_dim))
+        cache.update(
+            rows.expand(-1, -1, -1, layer.k_head_dim), rows.expand(-1, -1, -1, layer.v_head_dim)
+        )
 
 
 def marks(table: BlockTable) -> list[list[float]]:

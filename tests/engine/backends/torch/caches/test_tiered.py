@@ -52,7 +52,7 @@ def test_layers_in_tiers_read_as_layers_on_the_device(manager: TierManager) -> N
 def test_budgets_are_kept_while_layers_are_computed(manager: TierManager) -> None:
     for _ in range(3):
         for layer, cache in enumerate(manager.caches):
-            cache.update(*rows(layer, 5))
+            cache.update(*rows(layer, 20))
             tiers = manager.tiers()
             assert tiers[layer] is Tier.DEVICE
             assert tiers.count(Tier.DEVICE) <= 2
@@ -75,7 +75,7 @@ def test_the_layer_whose_turn_comes_last_leaves_first(tmp_path: Path) -> None:
 
 def test_the_next_layer_is_read_ahead(manager: TierManager) -> None:
     for layer, cache in enumerate(manager.caches):
-        cache.update(*rows(layer, 5))
+        cache.update(*rows(layer, 60))
     away = next(i for i, tier in enumerate(manager.tiers()) if tier is Tier.DISK)
     before = manager.caches[away - 1]
     if before.tier is Tier.DEVICE:
