@@ -102,7 +102,7 @@ class Bench:
 
     def _keep(self) -> None:
         started = time.perf_counter()
-        sequence = self._session._recall.sequence
+        sequence = self._session._recall._hot.slots[0].sequence
         state = sequence.save()
         self.save_s.append(time.perf_counter() - started)
         self.state_bytes = len(state)

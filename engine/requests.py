@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.configuration import SamplingSettings
+from engine.configuration import SamplingSettings, SpeculationSettings
 from engine.errors import DecodeAborted
 
 Role = Literal["system", "user", "assistant"]
@@ -56,6 +56,8 @@ class GenerationRequest:
     may_shift: bool = False
     """Whether tokens may be dropped from the middle of what is held where the prompt dropped them,
     without computing the rest anew; the text is then not to the bit what a new start would give."""
+    speculation: SpeculationSettings | None = None
+    """How it is drafted for, whatever the session is set to meanwhile; None is as that is set."""
 
 
 class Cancellation:

@@ -14,7 +14,7 @@ from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.requantised import OtherTypes, Requantised
-from engine.cache.slots import HotTier, empty
+from engine.cache.slots import HotTier, Slot, empty
 from engine.clock import Stopwatch
 from engine.errors import ContextFullError, StateError
 
@@ -46,7 +46,7 @@ class PromptRate:
 class Recalled:
     """Where a reply begins."""
 
-    sequence: Sequence
+    slot: Slot
     n_hot: int = 0
     n_warm: int = 0
     n_cold: int = 0
@@ -60,29 +60,32 @@ class Recalled:
     """What was converted from other cache types on the way."""
 
     @property
+    def sequence(self) -> Sequence:
+        """What the reply is computed in."""
+        return self.slot.sequence
+
+    @property
     def n_reused(self) -> int:
         """Tokens that need not be computed."""
         return self.n_hot + self.n_warm + self.n_cold
 
 
 class Recall:
-    """The tiers of one session, from its own thread; without `tiers` only the context is used."""
+    """The tiers of one session, from its own thread; without `tiers` only the context is used.
+
+    A slot belongs to one reply from `begin` to `end`; what it holds is kept by `keep`, at the
+    latest before another reply takes it.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._hot = HotTier(backend)
-        self._slot = self._hot.slots[0]
         self._tiers: PrefixCache | None = None
         self._others: OtherTypes | None = None
         self._settings = CacheSettings()
-        self._n_looked_at = 0
-        """Tokens that the sequence held when it was last looked at for what to keep."""
+        self._ended: list[Slot] = []
+        """Slots whose replies are over, and were not looked at for what to keep since."""
         self.rate = PromptRate()
-
-    @property
-    def sequence(self) -> Sequence:
-        """The sequence of the reply that is made, or was made last."""
-        return self._slot.sequence
 
     def attach(
         self, tiers: PrefixCache, settings: CacheSettings, others: OtherTypes | None = None
@@ -90,14 +93,25 @@ class Recall:
         """Use and fill these tiers from now on, from states of `others` where they have less."""
         self._tiers, self._settings, self._others = tiers, settings, others
 
+    def has_room(self, n_tokens: int) -> bool:
+        """Whether a reply on a line of `n_tokens` can begin beside those that are being made."""
+        return self._hot.has_room(None, n_tokens + self._backend.n_rows)
+
     def begin(self, tokens: Tokens[int], owner: str, *, may_shift: bool = False) -> Recalled:
-        """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere."""
+        """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere.
+
+        Raises:
+            ContextFullError: a reply is being made in each.
+        """
         watch = Stopwatch()
+        self.keep_ended()
         recalled = self._shifted(tokens, owner) if may_shift else None
         if recalled is None:
             recalled = self._found(tokens, owner)
-        self._hot.use(self._slot, owner)
-        self._hot.make_room(self._slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
+        slot = recalled.slot
+        self._hot.use(slot, owner)
+        slot.is_busy, slot.n_wanted = True, len(tokens) + 1
+        self._hot.make_room(slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
         if self._tiers is not None and owner:
@@ -120,42 +134,70 @@ class Recall:
             recompute_s = recalled.recompute_s
         return None if recompute_s is None else recompute_s - restore_s
 
-    def make_room(self) -> None:
-        """See to it that a shared pool of cells has room for one more round."""
-        self._hot.make_room(self._slot, self._backend.n_rows)
+    def make_room(self, slot: Slot, n_wanted: int) -> bool:
+        """See to it that a shared pool of cells has room for a line of `n_wanted` and a round.
 
-    def is_due(self) -> bool:
+        Returns:
+            Whether it has: the replies that are being made give up nothing by themselves.
+        """
+        n_tokens = n_wanted - slot.n_tokens + self._backend.n_rows
+        self._hot.make_room(slot, n_tokens)
+        has_room = self._hot.has_room(slot, n_tokens)
+        if has_room:
+            slot.n_wanted = n_wanted
+        return has_room
+
+    def is_due(self, slot: Slot) -> bool:
         """Whether so much was computed since the last look that it is kept now."""
         n_wanted = self._settings.checkpoint_tokens
-        return 0 < n_wanted <= self._slot.n_tokens - self._n_looked_at and self._keeps
+        return 0 < n_wanted <= slot.n_tokens - slot.n_looked_at and self._keeps(slot)
 
-    def keep_prompt(self) -> None:
+    def keep_prompt(self, slot: Slot) -> None:
         """Keep a prompt that was just read, where a later cut cannot come back to its end."""
         if not self._backend.can_slice:
-            self.keep()
+            self.keep(slot)
 
-    def keep(self) -> None:
-        """Keep what the sequence holds, as far as no tier has it."""
-        tokens, tiers = self._slot.sequence.tokens, self._tiers
-        if tiers is None or not self._keeps:
+    def keep(self, slot: Slot) -> None:
+        """Keep what a sequence holds, as far as no tier has it."""
+        tokens, tiers = slot.sequence.tokens, self._tiers
+        if tiers is None or not self._keeps(slot):
             return
-        self._n_looked_at = len(tokens)
-        with tiers.match(tokens, owner=self._slot.owner) as match:
+        slot.n_looked_at = len(tokens)
+        with tiers.match(tokens, owner=slot.owner) as match:
             if len(tokens) - match.n_tokens >= self._settings.min_tokens:
-                self._save(tiers, tokens, match.n_tokens if self._backend.can_slice else 0)
+                self._save(tiers, slot, match.n_tokens if self._backend.can_slice else 0)
 
-    def _save(self, tiers: PrefixCache, tokens: Tokens[int], start: int) -> None:
+    def end(self, slot: Slot) -> None:
+        """Take that a slot's reply is over: others may have the slot."""
+        slot.is_busy, slot.n_wanted = False, 0
+        self._ended.append(slot)
+
+    def give_up(self, slot: Slot) -> bool:
+        """Free the cells of a reply that stands by; False where it has none."""
+        slot.n_wanted = 0
+        if not slot.n_tokens:
+            return False
+        slot.sequence.crop(0)
+        slot.n_looked_at = 0
+        return True
+
+    def keep_ended(self) -> None:
+        """Keep what the replies computed that ended since the last call."""
+        while self._ended:
+            self.keep(self._ended.pop())
+
+    def _save(self, tiers: PrefixCache, slot: Slot, start: int) -> None:
+        tokens = slot.sequence.tokens
         recompute_s = self.rate.seconds_of(len(tokens) - start) or 0.0
         try:
-            state = self._slot.sequence.save(start)
-            tiers.put(tokens, start, state, recompute_s=recompute_s, owner=self._slot.owner)
+            state = slot.sequence.save(start)
+            tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
         except StateError as error:
             tiers.note(f"What was computed could not be kept: {error}", is_problem=True)
 
-    @property
-    def _keeps(self) -> bool:
+    def _keeps(self, slot: Slot) -> bool:
         """Whether the line is somebody's, and its state is that of its tokens."""
-        return self._tiers is not None and bool(self._slot.owner) and self._slot.is_pure
+        return self._tiers is not None and bool(slot.owner) and slot.is_pure
 
     def report(self) -> CacheReport:
         """Where everything lies; from any thread."""
@@ -194,16 +236,16 @@ class Recall:
         match, requantised = self._extended(tokens, owner, match, n_hot)
         n_branch = 0 if self._tiers is None else self._n_branch(self._tiers, tokens)
         if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
-            self._slot = self._hot.slot_for(best, n_hot, owner)
-            restored = self._restored(tokens, match)
+            slot = self._hot.slot_for(best, n_hot, owner)
+            restored = self._restored(slot, tokens, match)
             if restored is not None:
                 return replace(restored, n_branch=n_branch, requantised=requantised)
         else:
             if match is not None:
                 match.release()
-            self._slot = self._hot.claim(best, n_hot, owner)
-        n_held = self._rewound(tokens)
-        return Recalled(self._slot.sequence, n_hot=n_held, n_branch=n_branch)
+            slot = self._hot.claim(best, n_hot, owner)
+        n_held = self._rewound(slot, tokens)
+        return Recalled(slot, n_hot=n_held, n_branch=n_branch)
 
     def _extended(
         self, tokens: Tokens[int], owner: str, match: Match | None, n_hot: int
@@ -218,10 +260,9 @@ class Recall:
         match.release()
         return self._tiers.match(tokens, owner=owner), requantised
 
-    def _restored(self, tokens: Tokens[int], match: Match) -> Recalled | None:
+    def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load what a match found; None where nothing of it was usable."""
         assert self._tiers is not None
-        slot = self._slot
         try:
             states = self._tiers.read(match)
             if not states:
@@ -237,10 +278,10 @@ class Recall:
         finally:
             match.release()
         slot.is_pure = True
-        n_held = self._rewound(tokens)
+        n_held = self._rewound(slot, tokens)
         n_cold = min(match.n_cold, n_held)
         return Recalled(
-            slot.sequence,
+            slot,
             n_warm=n_held - n_cold,
             n_cold=n_cold,
             recompute_s=match.recompute_s,
@@ -250,22 +291,21 @@ class Recall:
         """Where other lines leave this one, if a state is wanted there."""
         return 0 if self._backend.can_slice else tiers.n_known(tokens)
 
-    def _rewound(self, tokens: Tokens[int]) -> int:
-        if not self._slot.is_pure:
-            empty(self._slot)
-        self._slot.is_pure = True
-        self._n_looked_at = rewind(self._slot.sequence, tokens)
-        return self._n_looked_at
+    def _rewound(self, slot: Slot, tokens: Tokens[int]) -> int:
+        if not slot.is_pure:
+            empty(slot)
+        slot.n_looked_at = rewind(slot.sequence, tokens)
+        return slot.n_looked_at
 
     def _shifted(self, tokens: Tokens[int], owner: str) -> Recalled | None:
         found = self._hot.shiftable(tokens, owner)
         if found is None:
             return None
-        self._slot, n_keep, n_drop = found
-        sequence = self._slot.sequence
+        slot, n_keep, n_drop = found
         if n_drop:
-            sequence.shift(n_keep, n_drop)
-            self._slot.is_pure = False
-        length = rewind(sequence, tokens, known=n_keep)
-        self._slot.is_pure = self._slot.is_pure or not length
-        return Recalled(sequence, n_hot=length)
+            slot.sequence.shift(n_keep, n_drop)
+            slot.is_pure = False
+        length = rewind(slot.sequence, tokens, known=n_keep)
+        slot.is_pure = slot.is_pure or not length
+        slot.n_looked_at = length
+        return Recalled(slot, n_hot=length)

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from engine.backends.base import Backend, Sequence, common_prefix
+from engine.errors import ContextFullError
 
 MIN_SHIFTED = 16
 """Shortest stretch behind a gap that is worth moving."""
@@ -19,6 +20,12 @@ class Slot:
     """When it was used last, in replies."""
     is_pure: bool = True
     """Whether what it holds follows from its tokens alone; not so behind a shift."""
+    is_busy: bool = False
+    """Whether a reply is being made in it."""
+    n_wanted: int = 0
+    """Tokens that this reply counts on, whether it holds them yet or not."""
+    n_looked_at: int = 0
+    """Tokens that it held when it was last looked at for what to keep."""
 
     @property
     def n_tokens(self) -> int:
@@ -57,7 +64,7 @@ class HotTier:
         if not self._backend.can_shift:
             return None
         for slot in self._slots:
-            if not owner or slot.owner != owner:
+            if not owner or slot.owner != owner or slot.is_busy:
                 continue
             if gap := _gap(slot.sequence.tokens, tokens):
                 return slot, *gap
@@ -71,7 +78,7 @@ class HotTier:
         That is `best` itself where nobody else's line would be cut, otherwise `victim`.
         """
         is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
-        return best if is_own else self.victim()
+        return best if is_own and not best.is_busy else self.victim()
 
     def claim(self, best: Slot, n_common: int, owner: str) -> Slot:
         """As `slot_for`; another slot gets a copy of the common part where that is possible."""
@@ -81,11 +88,21 @@ class HotTier:
         return slot
 
     def victim(self) -> Slot:
-        """The slot whose line is given up for another: an unopened one, else the oldest."""
+        """The slot whose line is given up for another: an unopened one, else the oldest.
+
+        Raises:
+            ContextFullError: a reply is being made in each.
+        """
         if len(self._slots) < self._backend.n_sequences:
             self._slots.append(Slot(self._backend.open()))
             return self._slots[-1]
-        return min(self._slots, key=lambda slot: (slot.n_tokens > 0, slot.turn))
+        idle = [slot for slot in self._slots if not slot.is_busy]
+        if not idle:
+            raise ContextFullError(
+                f"a reply is being made in each of the {len(self._slots)} sequences of the "
+                "context: wait for one, or load the model with more slots"
+            )
+        return min(idle, key=lambda slot: (slot.n_tokens > 0, slot.turn))
 
     def use(self, slot: Slot, owner: str) -> None:
         """Note that a reply is made in this slot."""
@@ -101,13 +118,31 @@ class HotTier:
         if len(self._slots) < 2 or not self._backend.shares_cells:
             return 0
         n_emptied = 0
-        idle = sorted((s for s in self._slots if s is not slot), key=lambda s: s.turn)
-        for other in idle:
+        others = (one for one in self._slots if one is not slot and not one.is_busy)
+        for other in sorted(others, key=lambda one: one.turn):
             if self.n_held + n_tokens <= self._backend.n_ctx:
                 break
             n_emptied += other.n_tokens > 0
             empty(other)
         return n_emptied
+
+    def has_room(self, slot: Slot | None, n_tokens: int) -> bool:
+        """Whether a line can have `n_tokens` cells more beside the replies that are being made.
+
+        True where nobody shares them: how much one line may hold is its own affair.
+
+        Args:
+            slot: Where the line is; None for one that has no slot yet, which needs one too.
+            n_tokens: That it would hold more than now.
+        """
+        busy = [one for one in self._slots if one.is_busy and one is not slot]
+        if slot is None and len(busy) == self._backend.n_sequences:
+            return False
+        n_taken = sum(max(one.n_tokens, one.n_wanted) for one in busy)
+        if not n_taken or not self._backend.shares_cells:
+            return True
+        n_own = 0 if slot is None else slot.n_tokens
+        return n_taken + n_own + n_tokens <= self._backend.n_ctx
 
     @property
     def n_held(self) -> int:
@@ -128,7 +163,7 @@ class HotTier:
 def empty(slot: Slot) -> None:
     """Hold nothing in a slot."""
     slot.sequence.crop(0)
-    slot.owner, slot.is_pure = "", True
+    slot.owner, slot.is_pure, slot.n_looked_at = "", True, 0
 
 
 def _n_usable(slot: Slot, tokens: Tokens[int]) -> int:

@@ -1,14 +1,18 @@
-"""Reading a prompt: what no tier holds of it is computed, in batches that can be stopped."""
+"""Reading a prompt: what no tier holds of it is computed, in batches that can be stopped.
+
+Beside other replies the batches are short, so that these go on answering meanwhile.
+"""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from engine.backends.base import Backend, Logits
+from engine.backends.base import Backend, Logits, Step
 from engine.cache.recall import Recall
 from engine.clock import Stopwatch
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
+from engine.generation.scheduler import Company, Computed, computed
 from engine.generation.threads import Threads
 from engine.requests import Cancellation
 from engine.speculation.costs import N_MEASURED, SIZES, Costs, measure_rows
@@ -19,23 +23,28 @@ class FirstRow:
     """What the model says behind a prompt."""
 
     logits: Logits
-    """`[1, n_vocab]`, valid until the backend is called again."""
+    """`[1, n_vocab]`, of its own: events are told before it is read."""
     elapsed_s: float
     """Its own share of the time, as of a plain step; the rest is the prompt's."""
+    is_alone: bool
+    """Whether no other reply's step was computed with it."""
 
 
 class Prefill:
-    """Computes prompts into the sequence that `Recall` chose, and learns what that costs."""
+    """Computes prompts into the sequences that `Recall` chose, and learns what that costs."""
 
-    def __init__(self, backend: Backend, recall: Recall, costs: Costs, threads: Threads) -> None:
+    def __init__(
+        self, backend: Backend, recall: Recall, costs: Costs, threads: Threads, company: Company
+    ) -> None:
         self._backend = backend
+        self._company = company
         self._threads = threads
         self._recall = recall
         self._costs = costs
 
     def read(
         self, reply: Reply, settings: SpeculationSettings, cancellation: Cancellation
-    ) -> Generator[PromptProgress | PromptReady | ThreadsChanged, None, FirstRow]:
+    ) -> Generator[PromptProgress | PromptReady | ThreadsChanged | Step, Computed | None, FirstRow]:
         """Compute the prompt, and give the logits of the first token of the reply.
 
         Where the cache can be cut at any token, the last batch and the pending token go in one
@@ -47,9 +56,10 @@ class Prefill:
             DecodeError: the backend failed.
         """
         n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
+        sequence, slot = reply.sequence, reply.recalled.slot
         yield PromptProgress(n_reused, n_known, n_reused)
         n_measured = self._n_to_measure(n_known - n_reused, settings)
-        watch, elapsed_s, n_last = Stopwatch(), 0.0, 0
+        watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
         for start, end in self._batches(reply, n_known - n_measured):
             cancellation.check()
             if end == n_known and self._fits_the_last_pass(reply, end - start):
@@ -57,24 +67,28 @@ class Prefill:
                 break
             watch.split()
             self._threads.turn_to_prompt(end - start)
-            self._recall.sequence.prefill(reply.tokens[start:end])
+            given = yield from computed(Step(sequence, unread=reply.tokens[start:end]))
             batch_s = watch.split()
-            elapsed_s += batch_s
+            if given.is_alone:
+                elapsed_s += batch_s
+                n_timed += end - start
             yield PromptProgress(end, n_known, n_reused)
-            changed = self._threads.read(end - start, batch_s)
+            changed = self._threads.read(end - start, batch_s) if given.is_alone else None
             if changed is not None:
                 yield changed
-            self._keep_on_the_way(reply, end, elapsed_s)
-        self._recall.rate.add(n_known - n_measured - n_last - n_reused, elapsed_s)
+            if self._recall.is_due(slot) or end == reply.recalled.n_branch:
+                self._recall.rate.add(n_timed, elapsed_s)
+                self._recall.keep(slot)
+        self._recall.rate.add(n_timed, elapsed_s)
         if n_measured:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
             self._threads.turn_to_steps()
-            measure_rows(self._recall.sequence, rest, self._costs)
+            measure_rows(sequence, rest, self._costs)
             yield PromptProgress(n_known, n_known, n_reused)
-        self._recall.keep_prompt()
+        self._recall.keep_prompt(slot)
         cancellation.check()
-        row = self._last_pass(reply, n_last)
+        row = yield from self._last_pass(reply, n_last)
         if n_last:
             yield PromptProgress(n_known, n_known, n_reused)
         self._threads.turn_to_steps()
@@ -82,20 +96,31 @@ class Prefill:
         yield PromptReady(stats.n_prompt, stats.n_reused, stats.prefill_s, reply.note)
         return row
 
-    def _last_pass(self, reply: Reply, n_last: int) -> FirstRow:
+    def restore(
+        self, reply: Reply, cancellation: Cancellation
+    ) -> Generator[Step, Computed | None, None]:
+        """Compute again what a reply has given up to others, up to its pending token."""
+        n_known = len(reply.tokens) - 1
+        while (n_held := len(reply.sequence.tokens)) < n_known:
+            cancellation.check()
+            end = min(n_held + self._company.chunk, n_known)
+            yield from computed(Step(reply.sequence, unread=reply.tokens[n_held:end]))
+
+    def _last_pass(self, reply: Reply, n_last: int) -> Generator[Step, Computed | None, FirstRow]:
         """Decode the pending token, and what is left of the prompt before it."""
         reply.stats.prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
         self._threads.turn_to_prompt(1 + n_last)
-        forward = self._recall.sequence.verify((pending,), unread=rest)
+        given = yield from computed(Step(reply.sequence, (pending,), unread=rest))
         elapsed_s = reply.watch.split()
         row_s = elapsed_s
         if n_last:
             plain_s = self._costs.plain.seconds
             row_s = min(elapsed_s / (n_last + 1) if plain_s is None else plain_s, elapsed_s)
-            self._recall.rate.add(n_last, elapsed_s - row_s)
+            if given.is_alone:
+                self._recall.rate.add(n_last, elapsed_s - row_s)
             reply.stats.prefill_s += elapsed_s - row_s
-        return FirstRow(forward.logits, row_s)
+        return FirstRow(given.logits.copy(), row_s, given.is_alone)
 
     def _fits_the_last_pass(self, reply: Reply, n_tokens: int) -> bool:
         is_repeatable = reply.request.seed is not None
@@ -106,21 +131,17 @@ class Prefill:
         n_branch = reply.recalled.n_branch
         start = reply.recalled.n_reused
         while start < n_end:
-            end = min(start + self._backend.n_batch, n_end)
+            end = min(start + self._company.chunk, n_end)
             if start < n_branch < end:
                 end = n_branch
             yield start, end
             start = end
 
-    def _keep_on_the_way(self, reply: Reply, n_done: int, elapsed_s: float) -> None:
-        if self._recall.is_due() or n_done == reply.recalled.n_branch:
-            self._recall.rate.add(n_done - reply.recalled.n_reused, elapsed_s)
-            self._recall.keep()
-
     def _n_to_measure(self, n_left: int, settings: SpeculationSettings) -> int:
         """Tokens of the prompt that go in small batches, to learn what these cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
+        is_wanted = is_wanted and self._company.is_alone
         is_known = len(self._costs.rows.measured()) > 1
         has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
         is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.backends.base import Sequence as DecodedSequence
 from engine.backends.base import Vocabulary
 from engine.cache.recall import Recalled
 from engine.clock import Stopwatch
@@ -96,6 +97,11 @@ class Reply:
     end_token: int | None = None
 
     @property
+    def sequence(self) -> DecodedSequence:
+        """What it is computed in."""
+        return self.recalled.sequence
+
+    @property
     def n_generated(self) -> int:
         """Tokens of the reply, the one that ended the turn included."""
         return len(self.tokens) - self.n_prompt
@@ -157,6 +163,8 @@ class Round:
     """From the end of the round before: what it took to tell that one and to learn from it."""
     draft_s: float = 0.0
     verify_s: float = 0.0
+    is_alone: bool = True
+    """Whether no other reply's step was in the batch: else its time is not this round's."""
 
     @property
     def elapsed_s(self) -> float:

@@ -184,8 +184,12 @@ class Registry:
         draft: Backend | None = None,
         disabled_predictor: DisabledPredictor | None = None,
         custom: Predictor | None = None,
+        *,
+        taken: frozenset[PredictorName] = frozenset(),
     ) -> None:
+        """Over loaded models; `taken` are predictors that another registry of them has."""
         self._target = target
+        self._taken = taken
         self._draft = draft
         self._draft_sequence = None if draft is None else draft.open()
         self._readers = Readers()
@@ -280,6 +284,8 @@ class Registry:
             return self._disabled_predictor.reason
         is_drafted = settings.predictor is PredictorName.DRAFT
         is_off = settings.predictor is PredictorName.OFF
+        if settings.predictor in self._taken:
+            return f"the {settings.predictor} predictor drafts for another reply: this has none"
         if not is_off and (not self._target.can_crop or (is_drafted and self._draft is None)):
             return f"the {settings.predictor} predictor is not available with this model"
         return None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.recall import PromptRate, Recall
+from engine.cache.recall import PromptRate, Recall, Recalled
 from engine.cache.report import CacheSettings
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import StateError
@@ -14,7 +14,7 @@ from engine.events import CacheChanged, Event, Finished, TiersChanged
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
-from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
+from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
 SETTINGS = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
@@ -41,11 +41,18 @@ def recall_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> Recal
 
 def compute(recall: Recall, tokens: list[int], owner: str) -> int:
     """Hold a line and keep it; gives the tokens that had to be computed."""
-    n_reused = recall.begin(tokens, owner).n_reused
-    for start in range(n_reused, len(tokens), 16):
-        recall.sequence.prefill(tokens[start : start + 16])
-    recall.keep()
-    return len(tokens) - n_reused
+    recalled = begun(recall, tokens, owner)
+    for start in range(recalled.n_reused, len(tokens), 16):
+        recalled.sequence.prefill(tokens[start : start + 16])
+    recall.keep_ended()
+    return len(tokens) - recalled.n_reused
+
+
+def begun(recall: Recall, tokens: list[int], owner: str, *, may_shift: bool = False) -> Recalled:
+    """Where a reply begins, which leaves its slot to the next at once."""
+    recalled = recall.begin(tokens, owner, may_shift=may_shift)
+    recall.end(recalled.slot)
+    return recalled
 
 
 def session_of(backend: FakeBackend, settings: CacheSettings | None = SETTINGS) -> Session:
@@ -75,10 +82,10 @@ def test_a_line_that_another_chat_pushed_out_comes_back_from_memory() -> None:
     compute(recall, LINE, "chat:1")
     compute(recall, LINE[::-1], "chat:2")
 
-    recalled = recall.begin([*LINE, 3], "chat:1")
+    recalled = begun(recall, [*LINE, 3], "chat:1")
 
     assert (recalled.n_hot, recalled.n_warm, recalled.n_cold) == (0, 60, 0)
-    assert list(recall.sequence.tokens) == LINE
+    assert list(recalled.sequence.tokens) == LINE
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_what_restoring_saved_is_told_by_what_was_timed(
     compute(recall, LINE[::-1], "chat:2")
     monkeypatch.setattr(PromptRate, "seconds_of", lambda _, n: rate_s and rate_s * n)
 
-    recall.begin([*LINE, 3], "chat:1")
+    begun(recall, [*LINE, 3], "chat:1")
 
     told = recall.report().counts.saved_s
     assert told is None if saved_s is None else told == pytest.approx(saved_s, abs=0.5)
@@ -105,7 +112,7 @@ def test_what_the_context_holds_is_not_restored() -> None:
     recall = recall_of(FakeBackend())
     compute(recall, LINE, "chat:1")
 
-    recalled = recall.begin([*LINE, 3], "chat:1")
+    recalled = begun(recall, [*LINE, 3], "chat:1")
 
     assert (recalled.n_hot, recalled.n_warm) == (60, 0)
 
@@ -150,14 +157,14 @@ def test_a_state_that_the_backend_refuses_is_dropped_and_the_prompt_computed(
         raise StateError("of another make")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(recall.sequence), "load", refuse)
-        recalled = recall.begin([*LINE, 3], "chat:1")
+        patch.setattr(FakeSequence, "load", refuse)
+        recalled = begun(recall, [*LINE, 3], "chat:1")
     report = recall.report()
 
     assert recalled.n_reused == 0
     assert report.counts.n_refused == 1
     assert [note.text for note in report.notes if note.is_problem] == ["of another make"]
-    assert recall.begin([*LINE, 3], "chat:1").n_reused == 0
+    assert begun(recall, [*LINE, 3], "chat:1").n_reused == 0
 
 
 def test_states_that_cannot_be_cut_are_kept_at_the_end_of_the_prompt_and_of_the_reply() -> None:
@@ -229,14 +236,14 @@ def test_dropped_turns_are_moved_over_where_that_is_allowed() -> None:
     compute(recall, LINE, "chat:1")
     shorter = [*LINE[:20], *LINE[40:], 7]
 
-    recalled = recall.begin(shorter, "chat:1", may_shift=True)
-    recall.sequence.decode(7)
-    recall.keep()
+    recalled = begun(recall, shorter, "chat:1", may_shift=True)
+    recalled.sequence.decode(7)
+    recall.keep_ended()
 
     assert recalled.n_hot == 40
-    assert recall.begin([*shorter, 8, 9], "chat:1", may_shift=True).n_hot == 41
+    assert begun(recall, [*shorter, 8, 9], "chat:1", may_shift=True).n_hot == 41
     assert backend.n_saved == 1  # what was shifted is not a function of its tokens: never kept
-    assert recall.begin(shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
+    assert begun(recall, shorter, "chat:1", may_shift=False).n_warm == 20  # from memory again
 
 
 @pytest.mark.parametrize("can_crop", [True, False])

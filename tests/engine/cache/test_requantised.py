@@ -58,8 +58,9 @@ class Life:
     def say(self, tokens: list[int], owner: str = CHAT) -> Recalled:
         recalled = self.recall.begin(tokens, owner)
         for start in range(recalled.n_reused, len(tokens), 16):
-            self.recall.sequence.prefill(tokens[start : start + 16])
-        self.recall.keep()
+            recalled.sequence.prefill(tokens[start : start + 16])
+        self.recall.end(recalled.slot)
+        self.recall.keep_ended()
         return recalled
 
     def end(self) -> CacheReport:
@@ -108,7 +109,7 @@ def test_a_chat_in_another_type_is_converted_and_not_computed(
         CacheTypes("f16", "f16"),
         60,
     )
-    assert list(life.recall.sequence.tokens) == LINE[:60]
+    assert list(recalled.sequence.tokens) == LINE[:60]
 
 
 def test_the_same_types_convert_nothing(folder: ColdFolder) -> None:

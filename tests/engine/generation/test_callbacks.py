@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import engine.generation.session
+import engine.generation.loop
 from engine.backends.base import Backend, rewind
 from engine.backends.callback import CallbackBackend, EventLoop
 from engine.configuration import (
@@ -162,7 +162,7 @@ def test_what_is_drawn_follows_the_law_of_the_target_exactly(
             lines = ((*line, *draft[:n]) for n in range(len(draft) + 1))
             return np.stack([row(0, each, n_vocab) for each in lines])
 
-        monkeypatch.setattr(engine.generation.session, "Sampler", lambda *_, **__: sampler)
+        monkeypatch.setattr(engine.generation.loop, "Sampler", lambda *_, **__: sampler)
         made = CallbackDecoder(
             draft,
             target,

@@ -30,7 +30,8 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
-from engine.generation.session import COSTS_EVERY, Session
+from engine.generation.loop import COSTS_EVERY
+from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import N_MEASURED, SIZES, CostProfile
@@ -321,7 +322,7 @@ def test_a_second_reply_is_refused_while_one_is_made_and_leaves_it_alone() -> No
     reply = session.generate(request(), Cancellation())
     events = [next(reply) for _ in range(20)]
 
-    with pytest.raises(EngineError, match=r"close\(\) its generator"):
+    with pytest.raises(EngineError, match=r"close\(\) their generators"):
         run(session, request("xyz"))
 
     assert finished([*events, *reply]).text == alone.text

@@ -371,7 +371,7 @@ def no_neighbours(history: Sequence[int], /) -> NDArray[np.bool_]:
 def test_a_mask_binds_every_reply_whoever_drafts(
     monkeypatch: pytest.MonkeyPatch, settings: SpeculationSettings, verification: Verification
 ) -> None:
-    monkeypatch.setattr("engine.generation.session.Sampler", partial(Sampler, mask=no_neighbours))
+    monkeypatch.setattr("engine.generation.loop.Sampler", partial(Sampler, mask=no_neighbours))
     for sampling in (GREEDY, WARM, PENALISED):
         wanted = request("aaabbbccc", sampling=sampling)
         masked = finished(run(make_session(OFF), wanted))
@@ -431,7 +431,7 @@ class PlansPlain(FixedController):
 
 
 def test_strict_bounds_a_draft_that_nobody_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.generation.session.make_controller", lambda *_: PlansPlain(8))
+    monkeypatch.setattr("engine.generation.loop.make_controller", lambda *_: PlansPlain(8))
     settings = replace(DRAFT, strict=True, controller=ControllerName.AUTO)
     session = make_session(settings, target=RoughFromFour(LETTERS, sharpness=0.6))
     told = rounds(run(session, request()))

@@ -1,0 +1,441 @@
+"""The loop of one reply: prefill, then rounds of draft, verify, accept and crop.
+
+Committed tokens are `tokens`. The last one is pending: the sequence has decoded exactly
+`tokens[:-1]`. A round decodes the pending token and the draft in one batch, keeps what the target
+would have said itself, adds the target's own next token, and crops the cache back to the
+invariant. Everything is reported by events; nobody is called. What has to be computed is asked for
+(`computed`), so that a scheduler can compute it together with the steps of other replies.
+"""
+
+import secrets
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+from engine.backends.base import Backend, Forward, Step
+from engine.cache.recall import Recall
+from engine.cache.requantised import Requantised
+from engine.clock import Stopwatch
+from engine.configuration import SpeculationSettings
+from engine.errors import DecodeAborted, EngineError
+from engine.events import (
+    CacheChanged,
+    CostsMeasured,
+    Event,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    RoundFinished,
+    SpeculationChanged,
+    ThreadsChanged,
+    TiersChanged,
+    TokensCommitted,
+)
+from engine.generation.drafting import Drafting, DraftingPool
+from engine.generation.prefill import FirstRow, Prefill
+from engine.generation.prompt import Prompt, asked_prompt, spelled
+from engine.generation.reply import Reply, Round, StreamingText
+from engine.generation.scheduler import NOTHING, Company, Computed, Item, StandBy, computed
+from engine.generation.threads import Threads
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Cancellation, GenerationRequest
+from engine.sampling import Sampler
+from engine.speculation.costs import Costs, PlainStep
+from engine.speculation.drafter import Draft, Drafter, make_controller
+from engine.speculation.stats import ReplyStats
+from engine.speculation.verify import Exactness, Verdict, compares, settle, verify_draft
+
+SEED_BITS = 63
+COSTS_EVERY = 16
+"""Rounds after which the measured costs are told again."""
+FIRST_TOKEN = "the first token comes with the prompt"
+
+Events = Generator[Item, Computed | None, None]
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all replies of a session use."""
+
+    backend: Backend
+    template: ChatTemplate
+    n_ctx_train: int | None
+    """Tokens that the target was trained on."""
+    wanted: SpeculationSettings
+    """How replies are drafted for that say nothing of it; may change between rounds."""
+    threads: Threads
+    recall: Recall
+    costs: Costs
+    drafting: DraftingPool
+    company: Company
+    prefill: Prefill
+    exactness: Exactness = field(default_factory=Exactness)
+    n_held: int = 0
+    """Replies under way that have to round as they did before."""
+
+
+class ReplyLoop:
+    """Makes one reply, from its request to `Finished`."""
+
+    def __init__(
+        self, shared: Shared, request: GenerationRequest, cancellation: Cancellation
+    ) -> None:
+        self._shared = shared
+        self._request = request
+        self._cancellation = cancellation
+        self._backend, self._recall = shared.backend, shared.recall
+        self._drafting: Drafting | None = None
+        self._reply: Reply | None = None
+        self._watch = Stopwatch()
+        self._is_verifying = False
+        """Whether the step that it wants is a round's: one that stalls is begun again."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self._wanted.strict
+
+    @property
+    def _wanted(self) -> SpeculationSettings:
+        return self._request.speculation or self._shared.wanted
+
+    @property
+    def _plain_step(self) -> PlainStep:
+        return self._shared.costs.plain
+
+    def run(self) -> Events:
+        prompt = self._prompt()
+        has_begun = False
+        try:
+            while not self._recall.has_room(len(prompt.tokens)):
+                self._cancellation.check()
+                yield StandBy()
+            has_begun = True
+        except DecodeAborted:
+            yield self._never_begun()
+        if has_begun:
+            is_held = self._backend.rounds_by_threads and self._rounds_again()
+            self._shared.n_held += is_held
+            self._drafting = self._shared.drafting.take(self._request.owner)
+            try:
+                yield from self._run(prompt)
+            finally:
+                self._shared.n_held -= is_held
+                self._shared.drafting.give_back(self._drafting)
+                if self._reply is not None:
+                    self._recall.end(self._reply.recalled.slot)
+
+    def compute(self, step: Step) -> Forward:
+        sequence = step.sequence
+        if not step.tokens:
+            sequence.prefill(step.unread)
+            return NOTHING
+        if not self._is_verifying:
+            return sequence.verify(step.tokens, unread=step.unread)
+        n_held = len(sequence.tokens)
+        return self._shared.threads.step(
+            lambda: sequence.verify(step.tokens),
+            lambda: sequence.crop(n_held),
+            self._shared.costs.rows.steps(len(step.tokens)),
+        )
+
+    def give_up(self) -> bool:
+        return self._reply is not None and self._recall.give_up(self._reply.recalled.slot)
+
+    def _run(self, prompt: Prompt) -> Events:
+        reply = self._reply = self._begun(prompt)
+        fault: EngineError | None = None
+        try:
+            read = self._shared.prefill.read(reply, self._wanted, self._cancellation)
+            row = yield from read
+            yield from self._first_token(reply, row)
+            yield from self._rounds(reply)
+        except DecodeAborted:
+            reply.ended = FinishReason.CANCELLED
+        except EngineError as error:
+            fault = error
+        rest = reply.text.finish()
+        if rest:
+            yield TokensCommitted((), rest)
+        yield self._cache_state(reply)
+        if fault is not None:
+            raise fault
+        yield from self._measured_costs()
+        yield self._finished(reply)
+
+    def _prompt(self) -> Prompt:
+        return asked_prompt(
+            self._request,
+            self._shared.template,
+            self._backend.vocabulary,
+            n_ctx=self._backend.n_ctx,
+            n_ctx_train=self._shared.n_ctx_train,
+        )
+
+    def _begun(self, prompt: Prompt) -> Reply:
+        """A reply whose sequence holds as much of the prompt as lies anywhere."""
+        request, tokens = self._request, list(prompt.tokens)
+        sampler = Sampler(request.sampling, self._seed())
+        shared = self._shared
+        shared.threads.begin(is_held=shared.n_held > 0)
+        shared.costs.use_threads(shared.threads.n_decode)
+        recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
+        return Reply(
+            request=request,
+            sampler=sampler,
+            tokens=tokens,
+            n_prompt=len(tokens) - len(request.continues),
+            text=self._text(),
+            stats=ReplyStats(n_prompt=len(tokens), n_reused=recalled.n_reused, prefill_s=0.0),
+            watch=self._watch,
+            recalled=recalled,
+            note=_joined(prompt.note, recalled.requantised),
+        )
+
+    def _seed(self) -> int:
+        return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
+
+    def _never_begun(self) -> Finished:
+        """The end of a reply that was cancelled while it waited for room."""
+        vocabulary = self._backend.vocabulary
+        return Finished(
+            reason=FinishReason.CANCELLED,
+            text=spelled(self._request.continues, vocabulary),
+            token_ids=self._request.continues,
+            vocabulary_id=vocabulary.identifier,
+            seed=self._seed(),
+            stats=GenerationStats(),
+            n_cells=self._backend.n_ctx,
+        )
+
+    def _rounds_again(self) -> bool:
+        """Whether the reply has to come out as it did before, rounding included."""
+        return self._wanted.strict or self._request.seed is not None
+
+    def _text(self) -> StreamingText:
+        text = StreamingText((*self._request.stop, *self._stop_strings()))
+        pieces = (self._backend.vocabulary.piece(token) for token in self._request.continues)
+        text.resume(b"".join(pieces))
+        return text
+
+    def _stop_strings(self) -> tuple[str, ...]:
+        return () if self._request.raw_prompt is not None else self._shared.template.stop
+
+    def _first_token(self, reply: Reply, row: FirstRow) -> Iterator[Event]:
+        """Commit what the model says behind the prompt: a plain round without a forward."""
+        reply.ended = reply.out_of_room(self._backend.n_ctx)
+        if reply.ended is None:
+            by = self._wanted.verification
+            verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
+            committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
+            reply.stats.first_token_s = reply.watch.total()
+            verify_s = row.elapsed_s + reply.watch.split()
+            done = Round(Draft(), verdict, committed, verify_s=verify_s, is_alone=row.is_alone)
+            yield from self._tell(reply, done)
+
+    def _rounds(self, reply: Reply) -> Events:
+        """Decide, do, tell, until the reply has ended."""
+        drafter: Drafter | None = None
+        slot = reply.recalled.slot
+        while reply.ended is None:
+            self._cancellation.check()
+            if drafter is None or drafter.settings is not self._wanted or drafter.fault:
+                drafter, changed = self._switch(reply, drafter)
+                yield changed
+            reply.ended = reply.out_of_room(self._backend.n_ctx)
+            if reply.ended is not None:
+                return
+            yield from self._room(reply)
+            yield from self._round(reply, drafter)
+            if self._recall.is_due(slot):
+                self._recall.keep(slot)
+                reply.watch.split()
+                yield TiersChanged(self._recall.report())
+            if reply.stats.rounds % COSTS_EVERY == 0:
+                yield from self._measured_costs()
+
+    def _room(self, reply: Reply) -> Events:
+        """Stand by until a shared pool has room for one more round, whatever that takes."""
+        slot, n_known = reply.recalled.slot, len(reply.tokens) - 1
+        if self._recall.make_room(slot, n_known):
+            return
+        while not self._recall.make_room(slot, n_known):
+            self._cancellation.check()
+            yield StandBy()
+        yield from self._shared.prefill.restore(reply, self._cancellation)
+        reply.watch.split()
+
+    def _round(self, reply: Reply, drafter: Drafter) -> Events:
+        waited_s, length = reply.watch.split(), drafter.length
+        most_exact = self._most_exact(reply) if drafter.is_on else None
+        draft = drafter.draft(self._n_draft_max(reply, most_exact))
+        draft_s = reply.watch.split()
+        is_exact = most_exact is not None
+        verdict, is_alone = yield from self._verify(reply, drafter.settings, draft, is_exact)
+        committed = reply.commit(draft, verdict, self._backend.vocabulary)
+        reply.sequence.crop(len(reply.tokens) - 1)
+        verify_s = reply.watch.split()
+        done = Round(draft, verdict, committed, waited_s, draft_s, verify_s, is_alone)
+        changed = self._learn(drafter, done)
+        yield from self._tell(reply, done, length, drafter)
+        if changed is not None:
+            yield changed
+
+    def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
+        settings, drafting = self._wanted, self._drafting
+        assert drafting is not None, "a reply that is made has predictors"
+        if old is not None and old.fault is not None:
+            drafting.registry.give_up(old.settings, old.fault)
+        controller = make_controller(settings, drafting.auto)
+        engaged = drafting.registry.engage(
+            settings,
+            reply.request,
+            reply.sampler,
+            controller=controller,
+            plain_step=self._plain_step,
+        )
+        drafter = Drafter(engaged.sources, controller, settings)
+        drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
+        reply.stats.predictor = settings.title_of(engaged.name)
+        reply.stats.controller = settings.controller.value
+        return drafter, SpeculationChanged(engaged.name, settings.controller, engaged.note)
+
+    def _verify(
+        self, reply: Reply, settings: SpeculationSettings, draft: Draft, is_exact: bool
+    ) -> Generator[Step, Computed | None, tuple[Verdict, bool]]:
+        """Decode the pending token and the draft in one batch, and compare.
+
+        Returns:
+            The verdict, and whether no other reply's step was in the batch.
+        """
+        n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
+        rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
+        self._is_verifying = True
+        given = yield from computed(Step(reply.sequence, rows))
+        self._is_verifying = False
+        verdict = verify_draft(
+            draft.tokens,
+            given.logits,
+            reply.sampler,
+            reply.tokens,
+            verification=settings.verification,
+            laws=draft.laws,
+            strict=settings.strict and not is_exact and n_rows > 1,
+        )
+        if not verdict.is_open:
+            return verdict, given.is_alone
+        line = [*reply.tokens, *draft.tokens[: verdict.n_accepted]]
+        reply.sequence.crop(len(line) - 1)
+        given = yield from computed(Step(reply.sequence, (line[-1],)))
+        verdict = settle(verdict, draft.tokens, given.logits[0], reply.sampler, line)
+        return verdict, given.is_alone
+
+    def _learn(self, drafter: Drafter, done: Round) -> ThreadsChanged | None:
+        outcome, changed = done.outcome, None
+        costs, threads = self._shared.costs, self._shared.threads
+        if outcome.verify_s is not None and done.is_alone:
+            n_rows = 1 + outcome.n_verified
+            costs.add(n_rows, outcome.verify_s)
+            changed = threads.stepped(outcome.verify_s, costs.rows.steps(n_rows))
+        drafter.observe(outcome, [token.token for token in done.committed.tokens])
+        costs.use_threads(threads.n_decode)
+        return changed
+
+    def _tell(
+        self, reply: Reply, done: Round, length: int = 0, drafter: Drafter | None = None
+    ) -> Iterator[Event]:
+        """Count a round that was planned with `length` tokens, and tell it."""
+        stats, step, n_verified = reply.stats, self._plain_step, len(done.draft.tokens)
+        if done.is_alone:
+            stats.saved.add(
+                step,
+                n_verified=n_verified,
+                n_emitted=len(done.committed.tokens),
+                draft_s=done.draft_s,
+                elapsed_s=done.elapsed_s,
+                switching=self._shared.costs.rows.switching,
+            )
+        finished = RoundFinished(
+            n_drafted=done.draft.n_drafted,
+            n_verified=n_verified,
+            n_examined=done.verdict.n_examined,
+            n_accepted=done.verdict.n_accepted,
+            n_emitted=len(done.committed.tokens),
+            source=done.draft.source,
+            length=max(length, n_verified),
+            next_length=0 if drafter is None else drafter.length,
+            reason=FIRST_TOKEN if drafter is None else drafter.reason,
+            draft_s=done.draft_s,
+            verify_s=done.verify_s,
+            elapsed_s=done.elapsed_s,
+            plain_step_s=step.seconds,
+            plain_spread=step.spread,
+            saved_s=stats.saved.seconds,
+            saved_error_s=stats.saved.error_s,
+            verdicts=tuple(index < done.verdict.n_accepted for index in range(n_verified)),
+            n_near_ties=done.verdict.n_near_ties,
+            is_redecoded=done.verdict.is_redecoded,
+        )
+        stats.add(finished)
+        yield done.committed
+        yield finished
+        yield self._cache_state(reply)
+
+    def _most_exact(self, reply: Reply) -> int | None:
+        """The longest draft that rounds as plain steps where `strict` asks for it, else None.
+
+        What measuring takes is counted to the prompt: no round caused it.
+        """
+        is_asked = self._wanted.strict and compares(self._wanted.verification, reply.sampler)
+        if not is_asked or not self._backend.can_crop:
+            return None
+        n_held = len(reply.sequence.tokens)
+        n_rows = min(self._backend.n_rows, self._backend.n_ctx - n_held)
+        self._shared.exactness.measure(reply.sequence, reply.tokens, n_rows)
+        reply.stats.prefill_s += reply.watch.split()
+        return self._shared.exactness.most_drafted(n_held)
+
+    def _n_draft_max(self, reply: Reply, most_exact: int | None) -> int:
+        """The room of a draft: rows of logits, cells, and tokens that may still be emitted."""
+        n_rows = self._backend.n_rows if self.is_exclusive else self._shared.company.n_rows
+        n_max = min(n_rows - 1, self._backend.n_ctx - len(reply.tokens))
+        if most_exact is not None:
+            n_max = min(n_max, most_exact)
+        if reply.request.max_tokens is not None:
+            n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
+        return n_max
+
+    def _cache_state(self, reply: Reply) -> CacheChanged:
+        return CacheChanged(
+            n_used=len(reply.sequence.tokens),
+            n_cells=self._backend.n_ctx,
+            kv_bytes=self._backend.kv_bytes,
+            n_reused=reply.stats.n_reused,
+            n_prompt=reply.stats.n_prompt,
+            n_hot=reply.recalled.n_hot,
+            n_warm=reply.recalled.n_warm,
+            n_cold=reply.recalled.n_cold,
+            restore_s=reply.recalled.restore_s,
+        )
+
+    def _measured_costs(self) -> Iterator[CostsMeasured]:
+        """What was measured; nothing before a batch was compared with a plain step."""
+        rows, plain_s = self._shared.costs.rows, self._shared.costs.plain.seconds
+        if plain_s is not None and len(rows.measured()) > 1:
+            yield CostsMeasured(rows.measured(), plain_s, rows.all_steps)
+
+    def _finished(self, reply: Reply) -> Finished:
+        return Finished(
+            reason=reply.ended or FinishReason.CANCELLED,
+            text=reply.text.text,
+            token_ids=reply.generated,
+            vocabulary_id=self._backend.vocabulary.identifier,
+            seed=reply.sampler.seed,
+            stats=reply.stats.summary(self._plain_step),
+            n_used=len(reply.sequence.tokens),
+            n_cells=self._backend.n_ctx,
+        )
+
+
+def _joined(note: str | None, requantised: Requantised | None) -> str | None:
+    """What there is to say of a prompt's reuse."""
+    said = [text for text in (note, requantised and requantised.sentence) if text]
+    return "; ".join(said) or None

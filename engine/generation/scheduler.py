@@ -1,0 +1,378 @@
+"""Continuous batching: the steps of all replies under way, computed together.
+
+The loop of a reply asks for its forwards instead of calling them. It yields events and, where it
+needs the model, a `Step`; it is sent what that gave. So the steps of several replies go into one
+batch, a new prompt is read in chunks between them, and one that is over leaves at once (iteration
+level scheduling: Yu et al. 2022, Orca, OSDI, section 3).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from engine.backends.base import Backend, Forward, Logits, Step
+from engine.cache.recall import Recall
+from engine.errors import DecodeAborted, EngineError
+from engine.events import Event
+from engine.requests import Cancellation
+
+CHUNK_S = 0.1
+"""Time that a stretch of a prompt may add to a step in which other replies decode."""
+CHUNK = 64
+"""Tokens of such a stretch before the speed of prompts is known."""
+LEAST_CHUNK = 16
+NOTHING = Forward(np.empty((0, 0), np.float32))
+"""What a stretch of a prompt gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step gave."""
+
+    logits: Logits
+    """`[n_rows, n_vocab]`, valid until the loop yields again."""
+    is_alone: bool
+    """Whether no other reply's step was in the batch, so that its time is this step's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """A reply waits until others give up cells or a sequence."""
+
+
+Item = Event | Step | StandBy
+
+
+def computed(step: Step) -> Generator[Step, Computed | None, Computed]:
+    """What a step gives, within a loop."""
+    given = yield step
+    assert given is not None, "who yields a step is sent what it gave"
+    return given
+
+
+class Loop(Protocol):
+    """One reply, as the scheduler sees it."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its steps have to round as they do alone."""
+        ...
+
+    def run(self) -> Generator[Item, Computed | None, None]:
+        """Events, steps to compute and, where there is no room, `StandBy`, to the end.
+
+        Between a step and the next thing that it yields it calls no backend: the logits of other
+        replies are read then.
+
+        Raises:
+            EngineError: the reply failed.
+        """
+        ...
+
+    def compute(self, step: Step) -> Forward:
+        """What a step of its own gives with which no other reply's is computed.
+
+        Raises:
+            DecodeAborted: stopped.
+            DecodeError: the backend failed.
+        """
+        ...
+
+    def give_up(self) -> bool:
+        """Free the cells of a reply that stands by, which computes them again; False: has none."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One reply from its request to its end: what it tells, and how it ended."""
+
+    loop: Loop
+    cancellation: Cancellation
+    number: int
+    """In the order of the requests."""
+    running: Generator[Item, Computed | None, None]
+    events: deque[Event] = field(default_factory=deque)
+    """Told and not taken yet; while there are any, it stands still."""
+    fault: EngineError | None = None
+    """Why it failed."""
+    is_over: bool = False
+    wish: Step | None = None
+    """What it needs computed next."""
+    is_standing_by: bool = False
+    turn: int = 0
+    """When a step of it was computed last, in batches."""
+
+    def take(self) -> Iterator[Event]:
+        """The events that it has told, each once."""
+        while self.events:
+            yield self.events.popleft()
+
+
+class Company:
+    """How many replies are under way, and how much of a prompt fits beside them."""
+
+    def __init__(self, backend: Backend, recall: Recall) -> None:
+        self._backend = backend
+        self._recall = recall
+        self.n_replies = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether at most one reply is under way."""
+        return self.n_replies < 2
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a prompt that go into one batch."""
+        n_batch = self._backend.n_batch
+        if self.is_alone:
+            return n_batch
+        token_s = self._recall.rate.seconds_of(1)
+        n_tokens = CHUNK if not token_s else int(CHUNK_S / token_s)
+        n_beside = max(n_batch - self._backend.n_rows, n_batch // 2, 1)
+        return min(max(n_tokens, LEAST_CHUNK), n_beside)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of logits that each reply may ask for, so that the steps of all fit one batch."""
+        return max(1, self._backend.n_rows // max(1, self.n_replies))
+
+
+class Scheduler:
+    """Takes the replies of one context on, step by step; from one thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        company: Company,
+        *,
+        stop: Callable[[], None],
+        clear: Callable[[], None],
+    ) -> None:
+        """Without a reply.
+
+        Args:
+            backend: Of all of them.
+            company: Is told how many replies are under way.
+            stop: Aborts what is being computed, from any thread.
+            clear: Lets what follows run again.
+        """
+        self._backend = backend
+        self._company = company
+        self._stop, self._clear = stop, clear
+        self._under_way: list[Generation] = []
+        self._waiting: list[Generation] = []
+        self._computing: tuple[Generation, ...] = ()
+        """Whose work an abort would stop."""
+        self._is_stopped = False
+        self._stopping = threading.Lock()
+        """Guards those two: a late abort must not stop another reply's work."""
+        self._has_room = True
+        """Whether something was given up since the first that waits was asked."""
+        self._n_begun = self._n_batches = 0
+
+    @property
+    def n_replies(self) -> int:
+        """Replies that are not over, those that wait included."""
+        return len(self._under_way) + len(self._waiting)
+
+    def add(self, loop: Loop, cancellation: Cancellation) -> Generation:
+        """A reply that begins as soon as there is room for it, in the order of the requests."""
+        self._n_begun += 1
+        generation = Generation(loop, cancellation, self._n_begun, loop.run())
+        self._waiting.append(generation)
+        self._has_room = self._has_room or len(self._waiting) == 1
+        cancellation.attach(self._on_cancel)
+        return generation
+
+    def step(self) -> bool:
+        """Take every reply whose events were taken to its next event, or compute what all need.
+
+        Returns:
+            Whether anything was done; False where all have events that nobody takes.
+        """
+        n_before = len(self._waiting)
+        self._admit()
+        ready = [one for one in self._under_way if not one.events]
+        idle = [one for one in ready if one.wish is None]
+        for one in idle:
+            self._advance(one)
+        if ready and not idle:
+            self._compute(ready)
+        if not self._under_way and self._waiting and not self._has_room:
+            return self._make_way()
+        return bool(ready) or len(self._waiting) != n_before
+
+    def end(self, generation: Generation) -> None:
+        """Let go of a reply, whether it is over or not."""
+        if not generation.is_over:
+            self._compute_for((generation,))
+            generation.running.close()
+            self._finish(generation)
+
+    def _admit(self) -> None:
+        """Let those that wait begin or go on, in the order of the requests."""
+        for one in tuple(self._waiting):
+            if one.cancellation.is_cancelled:
+                self._let_in(one)
+        while self._waiting and self._has_room:
+            self._has_room = self._let_in(self._waiting[0])
+
+    def _let_in(self, one: Generation) -> bool:
+        """Try whether there is room by now."""
+        self._waiting.remove(one)
+        self._under_way.append(one)
+        one.is_standing_by = False
+        self._count()
+        self._advance(one)
+        return not one.is_standing_by
+
+    def _make_way(self) -> bool:
+        """The youngest reply that stands by gives its cells to the others; False: none has any."""
+        for one in reversed(self._waiting):
+            if one.loop.give_up():
+                self._has_room = True
+                return True
+        return False
+
+    def _advance(self, one: Generation) -> None:
+        """Take a reply to its next event, step or end."""
+        self._compute_for((one,))
+        self._take(one)
+
+    def _compute(self, ready: Sequence[Generation]) -> None:
+        """Compute the steps of some replies in one batch, and take each to what comes behind."""
+        chosen = self._chosen(ready)
+        if not chosen:
+            return
+        self._compute_for(chosen)
+        self._n_batches += 1
+        lengths = [len(one.wish.sequence.tokens) for one in chosen if one.wish is not None]
+        try:
+            forwards = self._forwards(chosen)
+        except EngineError as error:
+            self._recover(chosen, lengths, error)
+            return
+        is_alone = len(chosen) == 1
+        for one, forward in zip(chosen, forwards, strict=True):
+            one.wish, one.turn = None, self._n_batches
+            self._take(one, Computed(forward.logits, is_alone))
+
+    def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
+        steps = [one.wish for one in chosen if one.wish is not None]
+        return (
+            [chosen[0].loop.compute(*steps)]
+            if len(steps) == 1
+            else self._backend.verify_batch(steps)
+        )
+
+    def _chosen(self, ready: Sequence[Generation]) -> tuple[Generation, ...]:
+        """Whose steps go into the next batch: those that waited longest, as many as fit."""
+        if len(ready) == 1 and not ready[0].cancellation.is_cancelled:
+            return (ready[0],)
+        chosen: list[Generation] = []
+        n_rows = n_tokens = n_unread = 0
+        for one in sorted(ready, key=lambda one: one.turn):
+            step = one.wish
+            assert step is not None, "whoever is ready has something to compute"
+            if one.cancellation.is_cancelled:
+                self._throw(one, DecodeAborted("stopped between two steps"))
+                continue
+            if one.loop.is_exclusive:
+                if chosen:
+                    continue
+                return (one,)
+            n_rows_then = n_rows + len(step.tokens)
+            n_tokens_then = n_tokens + step.n_tokens
+            n_unread_then = n_unread + len(step.unread)
+            fits = n_rows_then <= self._backend.n_rows
+            fits = fits and (n_tokens_then <= self._backend.n_batch or n_tokens_then == n_rows_then)
+            fits = fits and (
+                not step.unread or not n_unread or n_unread_then <= self._company.chunk
+            )
+            if fits or not chosen:
+                chosen.append(one)
+                n_rows, n_tokens, n_unread = n_rows_then, n_tokens_then, n_unread_then
+        return tuple(chosen)
+
+    def _recover(
+        self, chosen: Sequence[Generation], lengths: Sequence[int], error: EngineError
+    ) -> None:
+        """Go on behind a batch that failed: the reply that it failed for is told, no other."""
+        if len(chosen) == 1:
+            self._throw(chosen[0], error)
+            return
+        for one, length in zip(chosen, lengths, strict=True):
+            assert one.wish is not None
+            sequence = one.wish.sequence
+            if len(sequence.tokens) >= length and sequence.can_crop(length):
+                sequence.crop(length)
+            else:
+                self._throw(one, error)
+        for one in chosen:
+            if one.wish is not None:
+                self._compute((one,))
+
+    def _throw(self, one: Generation, error: EngineError) -> None:
+        one.wish = None
+        self._take(one, error)
+
+    def _take(self, one: Generation, given: Computed | EngineError | None = None) -> None:
+        """Let a loop go on, with what it was given, to the next thing that it yields."""
+        try:
+            if isinstance(given, EngineError):
+                item = one.running.throw(given)
+            else:
+                item = one.running.send(given)
+        except StopIteration:
+            self._finish(one)
+        except EngineError as error:
+            one.fault = error
+            self._finish(one)
+        else:
+            if isinstance(item, Step):
+                one.wish = item
+            elif isinstance(item, StandBy):
+                one.is_standing_by = True
+                self._under_way.remove(one)
+                self._waiting.append(one)
+                self._waiting.sort(key=lambda waiting: waiting.number)
+                self._count()
+            else:
+                one.events.append(item)
+
+    def _finish(self, one: Generation) -> None:
+        one.is_over, one.wish = True, None
+        one.cancellation.detach()
+        for generations in (self._under_way, self._waiting):
+            if one in generations:
+                generations.remove(one)
+        self._has_room = True
+        self._count()
+
+    def _count(self) -> None:
+        self._company.n_replies = len(self._under_way)
+
+    def _compute_for(self, generations: tuple[Generation, ...]) -> None:
+        """What follows is these replies' work; an abort that was meant for others is over."""
+        with self._stopping:
+            self._computing = generations
+            if self._is_stopped:
+                self._is_stopped = False
+                self._clear()
+                self._stop_unwanted()
+
+    def _on_cancel(self) -> None:
+        with self._stopping:
+            self._stop_unwanted()
+
+    def _stop_unwanted(self) -> None:
+        """Abort what is being computed where nobody wants it any more."""
+        if all(one.cancellation.is_cancelled for one in self._computing):
+            self._is_stopped = True
+            self._stop()
