@@ -4,6 +4,7 @@ Nothing of kvchat imports this module; packages that bring predictors or backend
 """
 
 import struct
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from functools import lru_cache
 
@@ -314,3 +315,27 @@ class FakeSequence:
         self._backend.n_decoded += len(tokens)
         self._tokens.extend(tokens)
         self.cells.extend(FakeCell(token) for token in tokens)
+
+
+def target_function(
+    backend: FakeBackend,
+) -> Callable[[Tokens[int], Tokens[int]], Logits]:
+    """What a `CallbackDecoder` asks for a verdict, answered by a fake model."""
+
+    def target(line: Tokens[int], draft: Tokens[int]) -> Logits:
+        lines = ((*line, *draft[:n]) for n in range(len(draft) + 1))
+        return np.stack([backend.logits_behind(each) for each in lines])
+
+    return target
+
+
+def draft_function(backend: FakeBackend) -> Callable[[Tokens[int], int], Iterator[int]]:
+    """What a `CallbackDecoder` asks for guesses, answered by a fake model's likeliest tokens."""
+
+    def draft(line: Tokens[int], n_max: int) -> Iterator[int]:
+        tokens = list(line)
+        for _ in range(n_max):
+            tokens.append(int(backend.logits_behind(tokens).argmax()))
+            yield tokens[-1]
+
+    return draft

@@ -1,0 +1,38 @@
+"""The doubles that the wheel brings do what those do that they stand for."""
+
+from dataclasses import replace
+
+from engine.configuration import ControllerName, SpeculationSettings
+from engine.generation.callbacks import CallbackDecoder
+from engine.metrics import ACCEPTED, VERIFIED
+from engine.requests import GenerationRequest
+from engine.testing import FakeBackend, FakeVocabulary, draft_function, target_function
+from tests.engine.generation.test_session import DRAFT, LETTERS, finished, make_session, run
+
+FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
+
+
+def test_the_doubles_functions_decode_as_a_session_of_the_doubles_does() -> None:
+    target = FakeBackend(LETTERS, sharpness=2.0)
+    draft = FakeBackend(LETTERS, sharpness=2.0, noise=0.3)
+    made = CallbackDecoder(
+        draft_function(draft),
+        target_function(target),
+        n_vocab=LETTERS.n_tokens,
+        is_end=LETTERS.is_end,
+        settings=FIXED,
+    )
+    asked = GenerationRequest(raw_prompt="abcabc", max_tokens=60, seed=7)
+    settings = replace(DRAFT, n_draft=3)
+    end = finished(run(make_session(settings, target=target, draft=draft), asked))
+    prompt = LETTERS.tokenize("abcabc", add_special=True, parse_special=True)
+    assert made.decode(prompt, max_tokens=60) == end.token_ids
+    assert made.metrics.total(VERIFIED) > made.metrics.total(ACCEPTED) > 0
+
+
+def test_a_vocabulary_spells_what_it_reads() -> None:
+    letters = FakeVocabulary(26, ord("a"))
+    tokens = letters.tokenize("<user>abc<end>", add_special=True, parse_special=True)
+    spelled = b"".join(letters.piece(token, special=True) for token in tokens)
+    assert spelled == b"<bos><user>abc<end>"
+    assert letters.is_end(tokens[-1])
