@@ -36,7 +36,7 @@ from engine.generation.threads import (
 from engine.memory.hardware import usable_cores
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
-from tests.fakes import TEMPLATE, FakeBackend
+from engine.testing import TEMPLATE, FakeBackend
 
 # Two cores, the starter model: seconds of a step by busy processes and threads.
 TWO_CORES = {
