@@ -124,7 +124,7 @@ class Source:
     @property
     def is_known(self) -> bool:
         """Whether its cost was measured."""
-        return self.cost.step is not None
+        return self.cost.is_known
 
     @property
     def is_cheap(self) -> bool:

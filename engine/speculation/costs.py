@@ -46,6 +46,8 @@ UNLIKE = 1.5
 nearer lengths tell more of the clock."""
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
+LEAST_DRAFTS = 2
+"""Drafts behind which the cost of guessing is believed: a single one may have stalled."""
 CATCH_UP_SHARE = 0.1
 """Share of a draft step that a token of a batch is taken to cost where no catch-up was measured;
 low, since a guess that is too high is never put right."""
@@ -353,6 +355,7 @@ class DraftCost:
         self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT_DRAFTS)
         self._silent: deque[float] = deque(maxlen=RECENT_DRAFTS)
         self._fixed = 0.0
+        self._n_timed = 0
         self.step: float | None = None
         """Plain steps that one more guess takes, None before one was timed."""
         if known is not None:
@@ -360,15 +363,22 @@ class DraftCost:
             self._catch_ups.append((1, known.catch_up))
             self._silent.append(known.silence)
             self._drafts.extend((n, known.fixed + known.step * n) for n in (1, 4))
+            self._n_timed = LEAST_DRAFTS
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough drafts were timed, here or in an earlier run."""
+        return self._n_timed >= LEAST_DRAFTS
 
     def known(self) -> KnownCost | None:
-        """What a later run can start from, None before anything was timed."""
-        if self.step is None:
+        """What a later run can start from, None before enough was timed."""
+        if self.step is None or not self.is_known:
             return None
         return KnownCost(self._fixed, self.step, self._catch_up_steps(), self.silence)
 
     def add(self, n_drafted: int, n_behind: int, n_steps: float) -> None:
         """Take the time of a draft that began `n_behind` tokens behind the line."""
+        self._n_timed += 1
         if n_behind > CAUGHT_UP and self.step is None:
             self.step = n_steps / (n_drafted + CATCH_UP_SHARE * n_behind)
         if n_behind > CAUGHT_UP:

@@ -242,6 +242,8 @@ def test_a_source_is_known_once_its_cost_was_measured() -> None:
     assert not source.is_known
     assert not source.is_cheap
     source.cost.add(4, 1, 0.004)
+    assert not source.is_known
+    source.cost.add(4, 1, 0.004)
     assert source.is_known
     assert source.is_cheap
 

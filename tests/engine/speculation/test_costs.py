@@ -219,6 +219,16 @@ def test_a_stalled_draft_does_not_move_the_step() -> None:
     assert cost.step == pytest.approx(0.002, rel=0.2)
 
 
+def test_one_stalled_draft_alone_makes_no_source_dear() -> None:
+    cost = DraftCost()
+    cost.add(3, 32, 5.0)
+    assert not cost.is_known
+    assert cost.known() is None
+    cost.add(3, 1, 0.003)
+    assert cost.is_known
+    assert cost.steps(4, 1) == pytest.approx(0.004)
+
+
 def test_one_stalled_draft_of_another_length_does_not_set_the_step() -> None:
     cost = DraftCost()
     for n_drafted, n_steps in [(1, 0.02), (1, 0.02), (1, 0.02), (2, 4.8)]:
@@ -259,6 +269,8 @@ def test_what_one_run_leaves_is_where_the_next_one_starts() -> None:
 def test_nothing_is_left_before_anything_was_timed() -> None:
     cost = DraftCost()
     cost.add_silent(0.1)
+    assert cost.known() is None
+    cost.add(1, 1, 0.2)
     assert cost.known() is None
     cost.add(1, 1, 0.2)
     assert cost.known() is not None
@@ -354,6 +366,7 @@ def test_what_was_measured_is_left() -> None:
     costs = timed(Costs())
     costs.drafts["draft"] = drafting = DraftCost()
     costs.drafts["never asked"] = DraftCost()
+    drafting.add(4, 1, 0.4)
     drafting.add(4, 1, 0.4)
     left = costs.profile()
     assert left is not None
