@@ -33,15 +33,23 @@ def rows() -> list[tuple[int, str, str, str]]:
     return [(int(row[1]), row[2], row[3], row[4]) for row in found if row]
 
 
+def section(title: str) -> list[str]:
+    """The rows of a section's table, without its head."""
+    _, _, behind = PAGE.read_text().partition(f"## {title}\n")
+    body, _, _ = behind.partition("\n## ")
+    return [line for line in body.splitlines() if line.startswith("| ")][1:]
+
+
 def left_out() -> list[str]:
-    _, _, behind = PAGE.read_text().partition("## Left out on purpose")
-    return [line for line in behind.splitlines() if line.startswith("| ")][1:]
+    return section("Left out on purpose")
 
 
 def spans() -> list[str]:
     """All that the page says of kvchat in code: places, proofs and reasons."""
     cells = [cell for _, _, where, shown in rows() for cell in (where, shown)]
-    return [span for cell in (*cells, *left_out()) for span in CODE.findall(cell)]
+    return [
+        span for cell in (*cells, *left_out(), *section("Not built")) for span in CODE.findall(cell)
+    ]
 
 
 def test_ids() -> list[str]:
@@ -91,10 +99,13 @@ def has(path: Path, names: list[str]) -> bool:
 
 
 def inherits(path: Path, class_name: str, name: str) -> bool:
-    """Whether a base of a class, which another module defines, has this member."""
+    """Whether a base of a class, of this module or another, has this member."""
     node = defined(tree(path).body)[class_name]
     assert isinstance(node, ast.ClassDef)
     bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    own = bases & set(defined(tree(path).body))
+    if any(has(path, [base, name]) for base in own):
+        return True
     imports = (each for each in tree(path).body if isinstance(each, ast.ImportFrom))
     for each in imports:
         module = ROOT / f"{(each.module or '').replace('.', '/')}.py"

@@ -234,6 +234,7 @@ class CallbackDecoder:
         return finished
 
     def _new_session(self) -> Session:
+        self._backend.clear_abort()  # a reply that was cancelled may have left one
         return Session(
             self._backend,
             ChatTemplate(""),

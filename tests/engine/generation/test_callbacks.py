@@ -553,6 +553,7 @@ async def test_a_cancelled_task_cancels_what_it_awaits() -> None:
         await reply
     assert slow.n_running == 0
     slow.hangs = False
+    made.reset()
     assert (await made.generate(PROMPT, max_tokens=5)).token_ids == own_text(GREEDY, 5)
 
 

@@ -63,3 +63,10 @@ def test_the_two_functions_run_and_draft(capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     assert "50 in " in shown
     assert " 0 refuted (100% right)" in shown
+
+
+def test_the_asynchronous_functions_run_and_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    source = re.search(r"```python\n# asynchronous.py\n(.*?)```", TEXT, re.DOTALL)
+    assert source is not None
+    exec(compile(source[1], "asynchronous.py", "exec"), {})
+    assert capsys.readouterr().out.split() == ["changed:", "n_draft", "8", "9", "10", "11", "12"]
