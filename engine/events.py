@@ -330,6 +330,15 @@ class WorkerStopped:
     crashed while loading, and after it hung."""
 
 
+@dataclass(frozen=True, slots=True)
+class OfReply:
+    """What a reply tells that is made beside others; that of the chat's own reply comes bare."""
+
+    reply_id: int
+    """As it was asked for with, from 1 on."""
+    event: "Event"
+
+
 Event = (
     Loaded
     | PromptProgress
@@ -344,6 +353,7 @@ Event = (
     | SpeculationChanged
     | Failed
     | WorkerStopped
+    | OfReply
 )
 
 ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged)

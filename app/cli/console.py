@@ -91,6 +91,10 @@ class SlowReading:
         """Show how many models of the folders were looked at."""
         self._tell("reading the headers of the models", f"{n_done} of {n_all}")
 
+    def answered(self, n_done: int, n_all: int, tps: float) -> None:
+        """Show how many prompts of a batch are answered, and how fast."""
+        self._tell("answering", f"{n_done:,} of {n_all:,} · {tps:.0f} tok/s")
+
     def done(self) -> None:
         """Take the line away."""
         if self._is_terminal and self._has_told:

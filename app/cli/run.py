@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
-from app.cli.console import note, print_json, print_text, prompt_text, say
+from app.cli.console import SlowReading, note, print_json, print_text, prompt_text, say
 from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
-from engine.configuration import MAX_DRAFT, ComputeType
+from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
 from engine.planning.values import AskedThreads
 
 if TYPE_CHECKING:
@@ -29,6 +29,16 @@ SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
 BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as_json")
 """What may be typed beside a manifest, which says all the rest."""
+OF_ONE_REPLY = {
+    "prompt": "the prompt",
+    "raw": "--raw",
+    "written_path": "--write-manifest",
+    "metrics_path": "--metrics",
+    "as_json": "--json",
+}
+"""What may not be typed beside `--batch`, and how it is called."""
+PARALLEL = 4
+"""Replies of a batch that are made at once."""
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
@@ -110,6 +120,15 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     type=FILE,
     help="Write all that this run is made of, and its tokens; drafts are then --strict.",
 )
+@click.option(
+    "--batch", "batch_path", type=FILE, help="Answer the prompts of this file, a JSON line each."
+)
+@click.option("--out", "out_path", type=FILE, help="Where a batch's results are appended.")
+@click.option(
+    "--parallel",
+    type=Count(1, MAX_SLOTS),
+    help=f"Replies of a batch that are made at once. [{PARALLEL}]",
+)
 @click.option("--metrics", "metrics_path", type=FILE, help="Write counts and times for Prometheus.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
@@ -129,6 +148,9 @@ def command(
     seed: int | None,
     manifest_path: Path | None,
     written_path: Path | None,
+    batch_path: Path | None,
+    out_path: Path | None,
+    parallel: int | None,
     metrics_path: Path | None,
     as_json: bool,
     **typed: object,
@@ -143,6 +165,7 @@ def command(
     kvchat run --max-tokens 200 --json < letter.txt
     kvchat run --write-manifest hello.toml "Hello"
     kvchat run --manifest hello.toml
+    kvchat run --batch prompts.jsonl --out replies.jsonl --parallel 8
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest, loaded_engine, open_model
@@ -156,7 +179,11 @@ def command(
             metrics_path=metrics_path,
             as_json=as_json,
         )
-    text = prompt_text(prompt, 'kvchat run "..."')
+    if (batch_path is None) is not (out_path is None):
+        raise click.UsageError("--batch FILE and --out FILE go together")
+    if batch_path is None and parallel is not None:
+        raise click.UsageError("--parallel is for --batch FILE")
+    text = "" if batch_path is not None else prompt_text(prompt, 'kvchat run "..."')
     if raw and system:
         raise click.UsageError("--raw hands the prompt over as it is: leave out --system")
     asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
@@ -177,6 +204,12 @@ def command(
         stop=stop,
         seed=seed,
     )
+    if batch_path is not None and out_path is not None:
+        _refuse_beside_batch()
+        files = (batch_path, out_path)
+        return _answer_batch(
+            files, configuration, request, instruction, n_at_once=parallel or PARALLEL, n_ctx=n_ctx
+        )
     since = time.time()
     with (
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
@@ -189,6 +222,70 @@ def command(
     if as_json:
         print_json(summary(finished))
     return _exit_code(finished)
+
+
+def _refuse_beside_batch() -> None:
+    """Make sure that nothing was typed which is of one reply.
+
+    Raises:
+        UsageError: something was.
+    """
+    context = click.get_current_context()
+    for name, title in OF_ONE_REPLY.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--batch has prompts and results of its own: leave out {title}")
+
+
+def _answer_batch(
+    files: tuple[Path, Path],
+    configuration: "Configuration",
+    base: "GenerationRequest",
+    system: str,
+    *,
+    n_at_once: int,
+    n_ctx: int | None,
+) -> int:
+    """Answer a file of prompts; 1 where a line could not be, 130 where it was stopped."""
+    from app.batch import BatchProgress, Results, answer_all, for_batch, read_requests
+    from app.opening import loaded_engine
+
+    path, out = files
+    if out.exists() and path.exists() and out.samefile(path):
+        raise click.UsageError("--out names the file of the prompts: name another")
+    requests, broken = read_requests(path, base, system)
+    for line in broken:
+        note(f"line {line.number} is not answered: {line.reason}")
+    with Results(out) as results:
+        done = results.done()
+        left = [one for one in requests if (one.name, one.digest) not in done]
+        progress = BatchProgress(n_all=len(requests), n_done=len(requests) - len(left))
+        if progress.n_done:
+            note(f"{progress.n_done:,} of {progress.n_all:,} are in {out} already")
+        if not left:
+            return int(bool(broken))
+        n_at_once = min(n_at_once, len(left))
+        configuration = for_batch(configuration, n_at_once, n_ctx)
+        shown = SlowReading()
+        try:
+            with loaded_engine(configuration, note) as engine:
+                steps = answer_all(engine, left, results, progress, n_at_once=n_at_once)
+                for told in steps:
+                    shown.answered(told.n_done, told.n_all, told.tps)
+        except KeyboardInterrupt:
+            shown.done()
+            note(
+                f"stopped: {progress.n_done:,} of {progress.n_all:,} are in {out}; the same "
+                "command goes on"
+            )
+            return EXIT_CANCELLED
+    shown.done()
+    for line in progress.failed:
+        note(f"line {line.number} is not answered: {line.reason}")
+    note(
+        f"{progress.n_done:,} of {progress.n_all:,} are in {out}: {progress.n_tokens:,} tokens in "
+        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} a second, {n_at_once} at once"
+    )
+    return int(bool(broken or progress.failed))
 
 
 def summary(finished: "Finished") -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""An engine that is waited for: load a model, then take one reply after the other.
+"""An engine that is waited for: load a model, then take one reply after the other, or several.
 
 Commands, benchmarks and checks use it; the screen polls an `EngineClient` itself.
 """
@@ -6,11 +6,11 @@ Commands, benchmarks and checks use it; the screen polls an `EngineClient` itsel
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import WorkerError
-from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
+from engine.events import Event, Failed, Finished, Loaded, OfReply, WorkerStopped
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
@@ -126,6 +126,38 @@ class BlockingClient:
             yield event
             if isinstance(event, Finished):
                 return
+
+    def replies(
+        self, requests: Iterable[tuple[int, GenerationRequest]], *, n_at_once: int
+    ) -> Iterator[OfReply]:
+        """What several replies tell, made at once; each ends with `Finished` or `Failed`.
+
+        Args:
+            requests: Each with the number of its reply, from 1 on; taken as replies end.
+            n_at_once: Replies that are asked for at a time.
+
+        Raises:
+            EngineStoppedError: the engine's process ended; the replies under way are lost.
+            RequestFailedError: the engine failed as a whole.
+        """
+        waiting, n_running = iter(requests), 0
+        while True:
+            while n_running < n_at_once and (following := next(waiting, None)) is not None:
+                reply_id, request = following
+                self.client.generate(request, reply_id)
+                n_running += 1
+            if not n_running:
+                return
+            for event in self.client.poll(POLL_S):
+                match event:
+                    case OfReply(event=told):
+                        n_running -= isinstance(told, Finished | Failed)
+                        yield event
+                    case Failed(fatal=True):
+                        raise RequestFailedError(event)
+                    case WorkerStopped():
+                        self._is_gone = True
+                        raise EngineStoppedError(event)
 
     def events(self, limit_s: float = math.inf) -> Iterator[Event]:
         """Every event as it comes, without an end of its own.

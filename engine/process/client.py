@@ -25,7 +25,7 @@ import psutil
 
 from engine.cache.report import CacheSettings
 from engine.configuration import Configuration, SpeculationSettings
-from engine.events import Event, Failed, Finished, Loaded, WorkerStopped
+from engine.events import Event, Failed, Finished, Loaded, OfReply, WorkerStopped
 from engine.process.protocol import (
     Answer,
     CacheAction,
@@ -60,6 +60,7 @@ LOAD_CRASH = "llama.cpp crashed while loading"
 LOADING_STOPPED = Failed(
     "Loading was stopped", "load a model, or restart the engine, to go on", fatal=True
 )
+NOT_RUNNING = Failed("The engine is not running", "load a model, or restart the engine first")
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and runs without extra buffer types (AMX, repacked "
     "weights) now, which is slower on batches: rebuild it with `make llama`, see `kvchat doctor`"
@@ -154,7 +155,11 @@ class WorkerClient:
             self._speculation = configuration.speculation
         self._turn_to(Load(configuration, costs_path=self._costs_path, cache=self._cache))
 
-    def generate(self, request: GenerationRequest) -> None:
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
+        if reply_id:
+            if not self._is_loaded or not self._send(Generate(request, reply_id)):
+                self._events.put(OfReply(reply_id, NOT_RUNNING))
+            return
         if self._is_busy:
             what = "a reply is being made" if self._is_loaded else "a model is being loaded"
             self._events.put(Failed("Busy", f"{what}: stop it first, or wait"))
@@ -162,16 +167,14 @@ class WorkerClient:
         self._is_busy = True
         if not self._send(Generate(request)):
             self._is_busy = False
-            self._events.put(
-                Failed("The engine is not running", "load a model, or restart the engine first")
-            )
+            self._events.put(NOT_RUNNING)
 
-    def stop(self) -> None:
+    def stop(self, reply_id: int = 0) -> None:
         if self._is_busy and not self._is_loaded:
             self._turn_to(None)
             self._events.put(LOADING_STOPPED)
         else:
-            self._send(Stop())
+            self._send(Stop(reply_id))
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         with self._sending:

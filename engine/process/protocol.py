@@ -26,14 +26,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Make a reply."""
+    """Make a reply, beside those that are being made as far as the context has room."""
 
     request: GenerationRequest
+    reply_id: int = 0
+    """What its events name: those of 0 come bare, those of others as `OfReply`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Cancel the replies that were asked for so far."""
+
+    reply_id: int | None = None
+    """Of the one that is cancelled; None is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ Answer = tuple[Event, ...] | Pong
 class EngineClient(Protocol):
     """Asks without waiting; the answers come as events from `poll`.
 
-    One request runs at a time. `generate` while another runs is answered with `Failed`.
+    The chat's own reply is one at a time: `generate` while it is made is answered with `Failed`.
+    Others are made beside it, each under a number; what they tell comes as `OfReply`.
     """
 
     @property
@@ -115,12 +121,18 @@ class EngineClient(Protocol):
         """
         ...
 
-    def generate(self, request: GenerationRequest) -> None:
-        """Start a reply; ends with `Finished` or `Failed`."""
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
+        """Start a reply; ends with `Finished` or `Failed`.
+
+        Args:
+            request: What to reply to.
+            reply_id: 0 is the chat's own reply. Any other number is free once its reply ended;
+                that reply waits where the context has no sequence left for it.
+        """
         ...
 
-    def stop(self) -> None:
-        """End the running reply within 0.3 s; it finishes with `FinishReason.CANCELLED`.
+    def stop(self, reply_id: int = 0) -> None:
+        """End a reply within 0.3 s; it finishes with `FinishReason.CANCELLED`.
 
         A load that is under way is given up; it ends with `Failed`, and no model is loaded then.
         """

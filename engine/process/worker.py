@@ -1,9 +1,10 @@
 """The engine's process: a session that is asked and tells through a pipe.
 
 `python -m engine.process.worker FD` takes the file descriptor of its end of a socket pair. The main
-thread loads and generates; a second thread reads the pipe, so that a stop is obeyed in the middle
-of a decode and a ping is answered at any time. When it is asked to end, or when the pipe closes, it
-stops the reply, writes down what it holds and ends; a time limit sees to that.
+thread loads and generates, several replies at once where they are asked for; a second thread reads
+the pipe, so that a stop is obeyed in the middle of a decode and a ping is answered at any time.
+When it is asked to end, or when the pipe closes, it stops the replies, writes down what it holds
+and ends; a time limit sees to that.
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
@@ -22,11 +25,13 @@ from engine.events import (
     Event,
     Failed,
     Finished,
+    OfReply,
     PromptProgress,
     PromptReady,
     RoundFinished,
     TiersChanged,
 )
+from engine.generation.scheduler import Generation
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.process.cache_service import CacheKeeper
@@ -44,7 +49,7 @@ from engine.process.protocol import (
     SetSpeculation,
     Stop,
 )
-from engine.requests import Cancellation, GenerationRequest
+from engine.requests import Cancellation
 from engine.speculation.cost_profile import KeptCosts
 
 SEND_EVERY_S = 0.06
@@ -57,6 +62,28 @@ END_LIMIT_S = 5.0
 SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 
+@dataclass(slots=True)
+class _Told:
+    """A reply under way, and what it has told that is not sent yet."""
+
+    reply_id: int
+    generation: Generation
+    batch: list[Event] = field(default_factory=list)
+    since: Stopwatch = field(default_factory=Stopwatch)
+    n_rounds: int = 0
+
+    def take(self) -> bool:
+        """Take what the reply tells; whether it is to be sent now."""
+        is_due = False
+        for event in self.generation.take():
+            self.batch.append(event)
+            self.n_rounds += isinstance(event, RoundFinished)
+            is_time = self.n_rounds == 1 or self.since.since_split() >= SEND_EVERY_S
+            is_due |= isinstance(event, SENT_AT_ONCE)
+            is_due |= isinstance(event, CacheChanged) and is_time
+        return is_due or self.generation.is_over
+
+
 class Worker:
     """One session behind a pipe."""
 
@@ -64,7 +91,8 @@ class Worker:
         self._connection = connection
         self._send_lock = threading.Lock()
         self._tasks: SimpleQueue[Load | tuple[Generate, Cancellation] | Close] = SimpleQueue()
-        self._cancellations: list[Cancellation] = []
+        self._cancellations: list[tuple[int, Cancellation]] = []
+        self._replies: list[_Told] = []
         self._session: Session | None = None
         self._costs: KeptCosts | None = None
         self._cache = CacheKeeper(lambda event: self._send((event,)))
@@ -73,11 +101,16 @@ class Worker:
         """Serve until the pipe closes."""
         threading.Thread(target=self._read_commands, name="commands", daemon=True).start()
         while True:
-            task = self._tasks.get()
-            try:
-                self._do(task)
-            except EngineError as error:
-                self._send((Failed(error.title, str(error), fatal=isinstance(task, Load)),))
+            while not (self._replies and self._tasks.empty()):
+                self._try(self._tasks.get())
+            self._go_on()
+
+    def _try(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
+        try:
+            self._do(task)
+        except EngineError as error:
+            reply_id = task[0].reply_id if isinstance(task, tuple) else 0
+            self._tell(reply_id, [Failed(error.title, str(error), fatal=isinstance(task, Load))])
 
     def _do(self, task: Load | tuple[Generate, Cancellation] | Close) -> None:
         match task:
@@ -88,35 +121,43 @@ class Worker:
                 gc.freeze()  # what lives as long as the model is not looked at in every collection
                 self._send((loaded.loaded,))
                 self._cache.open(loaded, cache)
-            case (Generate(request), cancellation):
-                try:
-                    self._generate(request, cancellation)
-                finally:
-                    self._cancellations.remove(cancellation)
-                    self._keep_what_was_computed()
-                self._keep_costs()
+            case (Generate(request, reply_id), cancellation):
+                if self._session is None:
+                    self._cancellations.remove((reply_id, cancellation))
+                    raise EngineError("no model is loaded: load one first")
+                generation = self._session.begin(request, cancellation)
+                self._replies.append(_Told(reply_id, generation))
             case Close():
+                while self._replies:
+                    self._go_on()
                 self._cache.close(END_LIMIT_S)
                 os._exit(0)  # native threads must not outlive the front end
 
-    def _generate(self, request: GenerationRequest, cancellation: Cancellation) -> None:
-        if self._session is None:
-            raise EngineError("no model is loaded: load one first")
-        batch: list[Event] = []
-        since = Stopwatch()
-        n_rounds = 0
-        try:
-            for event in self._session.generate(request, cancellation):
-                batch.append(event)
-                n_rounds += isinstance(event, RoundFinished)
-                is_due = n_rounds == 1 or since.since_split() >= SEND_EVERY_S
-                if isinstance(event, SENT_AT_ONCE) or (isinstance(event, CacheChanged) and is_due):
-                    since.split()
-                    self._send(tuple(batch))
-                    batch.clear()
-        finally:
-            if batch:  # of a reply that failed: what was committed before is part of the chat
-                self._send(tuple(batch))
+    def _go_on(self) -> None:
+        """One step of all replies under way; what they told is sent as it is due."""
+        assert self._session is not None, "replies are a session's"
+        self._session.step()
+        for told in tuple(self._replies):
+            if told.take():
+                told.since.split()
+                self._tell(told.reply_id, told.batch)
+                told.batch.clear()
+            if told.generation.is_over:
+                self._end_reply(told)
+
+    def _end_reply(self, told: _Told) -> None:
+        self._replies.remove(told)
+        self._cancellations.remove((told.reply_id, told.generation.cancellation))
+        fault = told.generation.fault
+        if fault is not None:
+            self._tell(told.reply_id, [Failed(fault.title, str(fault))])
+        self._keep_what_was_computed()
+        if fault is None:
+            self._keep_costs()
+
+    def _tell(self, reply_id: int, events: Sequence[Event]) -> None:
+        if events:
+            self._send(tuple(OfReply(reply_id, each) if reply_id else each for each in events))
 
     def _keep_what_was_computed(self) -> None:
         if self._session is not None:
@@ -152,11 +193,10 @@ class Worker:
                 self._tasks.put(command)
             case Generate():
                 cancellation = Cancellation()
-                self._cancellations.append(cancellation)
+                self._cancellations.append((command.reply_id, cancellation))
                 self._tasks.put((command, cancellation))
-            case Stop():
-                for cancellation in tuple(self._cancellations):
-                    cancellation.cancel()
+            case Stop(reply_id):
+                self._cancel(reply_id)
             case SetSpeculation(settings):
                 if self._session is not None:  # the client says it again behind `Loaded`
                     self._session.set_speculation(settings)
@@ -167,6 +207,11 @@ class Worker:
             case Ping():
                 session = self._session
                 self._send(Pong(None if session is None else session.busy_predictor()))
+
+    def _cancel(self, reply_id: int | None) -> None:
+        for of_reply, cancellation in tuple(self._cancellations):
+            if reply_id in (None, of_reply):
+                cancellation.cancel()
 
     def _send(self, answer: Answer) -> None:
         with self._send_lock, contextlib.suppress(OSError):  # who reads the pipe sees its end

@@ -1,31 +1,28 @@
 """The worker's own part: what it does with what a session tells."""
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Sequence
 
 import pytest
 
+from engine.backends.base import Logits
+from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import DecodeError
-from engine.events import CacheChanged, CommittedToken, Event, Failed, TokenKind, TokensCommitted
+from engine.events import Event, Failed, TokensCommitted
 from engine.generation.session import Session
+from engine.model.chat_template import ChatTemplate
 from engine.process.protocol import Generate
 from engine.process.worker import Worker
-from engine.requests import Cancellation, GenerationRequest
+from engine.requests import GenerationRequest, Message
+from engine.testing import TEMPLATE, FakeBackend
 
-WORDS = ("one ", "two ", "three ")
 
+class Failing(FakeBackend):
+    """A dozen passes succeed."""
 
-class FailingSession:
-    """Commits some words and fails."""
-
-    def generate(self, request: GenerationRequest, cancellation: Cancellation) -> Iterator[Event]:
-        for token, word in enumerate(WORDS):
-            yield TokensCommitted((CommittedToken(token, TokenKind.PLAIN),), word)
-            yield CacheChanged(1, 1, 1, 0, 1)
-        raise DecodeError("llama_decode gave -3")
-
-    def keep(self) -> None:
-        return None
+    def logits_behind(self, tokens: Sequence[int]) -> Logits:
+        if self.n_decodes > 12:
+            raise DecodeError("llama_decode gave -3")
+        return super().logits_behind(tokens)
 
 
 class Pipe:
@@ -42,12 +39,16 @@ def test_what_was_committed_before_a_failure_reaches_the_front_end(
     monkeypatch.setattr("engine.process.worker.SEND_EVERY_S", 3600.0)
     pipe = Pipe()
     worker = Worker(pipe)  # type: ignore[arg-type]
-    worker._session = cast(Session, FailingSession())
-    worker._take(Generate(GenerationRequest()))
+    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
+    off = SpeculationSettings(predictor=PredictorName.OFF)
+    worker._session = Session(Failing(sharpness=2.0), template, off)
+    asked = GenerationRequest((Message("user", "abc"),), max_tokens=60, seed=1)
+    worker._take(Generate(asked))
 
-    with pytest.raises(DecodeError):
-        worker._do(worker._tasks.get())
+    worker._do(worker._tasks.get())
+    while worker._replies:
+        worker._go_on()
 
-    said = [event.text for event in pipe.sent if isinstance(event, TokensCommitted)]
-    assert "".join(said) == "".join(WORDS)
-    assert not any(isinstance(event, Failed) for event in pipe.sent)
+    assert sum(isinstance(event, TokensCommitted) for event in pipe.sent) == 11
+    [failed] = (event for event in pipe.sent if isinstance(event, Failed))
+    assert "llama_decode gave -3" in failed.message

@@ -1,0 +1,359 @@
+"""Many prompts from a file of lines, answered at once into another; a second run goes on.
+
+Each line is a JSON object: a prompt or messages, and what it asks for of its own. Each result is a
+line too, appended whole as soon as its reply ends, so that a run which is stopped loses nothing but
+what was under way.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.configuration import (
+    Configuration,
+    MinP,
+    RepetitionPenalty,
+    SamplingSettings,
+    Temperature,
+    TopP,
+)
+from engine.errors import EngineError
+from engine.events import Failed, Finished, FinishReason
+from engine.files import read_bytes
+from engine.parsing import parse_json
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
+
+MOST_BYTES = 1 << 30
+"""Of a file of requests or results."""
+HASH_LENGTH = 16
+MOST_FAULTS = 3
+"""Of one line, that are told."""
+
+SAMPLING = tuple(each.name for each in fields(SamplingSettings))
+Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
+Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
+
+
+class BatchError(EngineError):
+    """The files of a batch cannot be read or written."""
+
+    title = "The batch cannot run"
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Line(BaseModel):
+    """What a line may say; what it leaves out is as the command says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    id: str | int | None = None
+    prompt: str | None = None
+    messages: list[_Message] | None = None
+    system: str | None = None
+    raw: bool = False
+    max_tokens: Positive | None = None
+    seed: Natural | None = None
+    stop: str | list[str] | None = None
+    temperature: Temperature | None = None
+    top_k: Natural | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    repetition_window: Natural | None = None
+
+    def fault(self) -> str | None:
+        """What of it does not go together."""
+        if (self.prompt is None) == (self.messages is None):
+            return "it needs either a prompt or messages"
+        if not (self.messages or (self.prompt or "").strip()):
+            return "there is nothing to answer in it"
+        if self.raw and (self.messages is not None or self.system):
+            return "raw takes a prompt alone"
+        return None
+
+    def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
+        """The request that the line makes of the command's."""
+        own = {name: getattr(self, name) for name in SAMPLING}
+        given = {name: value for name, value in own.items() if value is not None}
+        stop = base.stop if self.stop is None else self.stop
+        return replace(
+            base,
+            messages=() if self.raw else self._messages(system),
+            raw_prompt=self.prompt if self.raw else None,
+            sampling=replace(base.sampling, **given),
+            max_tokens=self.max_tokens or base.max_tokens,
+            seed=base.seed if self.seed is None else self.seed,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        )
+
+    def _messages(self, system: str) -> tuple[Message, ...]:
+        asked = [Message(each.role, each.content) for each in self.messages or ()]
+        if self.prompt is not None:
+            asked = [Message("user", self.prompt)]
+        instruction = system if self.system is None else self.system
+        has_own = bool(asked) and asked[0].role == "system"
+        return (*([Message("system", instruction)] if instruction and not has_own else []), *asked)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """One line that can be answered."""
+
+    number: int
+    """Of the line, from 1 on."""
+    name: str
+    """Its id; the number where it has none."""
+    digest: str
+    """Of all that is asked, which tells it from another line of its id."""
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLine:
+    """One line that cannot be answered, and why."""
+
+    number: int
+    reason: str
+
+
+def read_requests(
+    path: Path, base: GenerationRequest, system: str
+) -> tuple[list[BatchRequest], list[BrokenLine]]:
+    """The lines of a file, those that can be answered and those that cannot.
+
+    Args:
+        path: The file.
+        base: What a line leaves out.
+        system: The instruction that each begins with, unless it has one; empty is none.
+
+    Raises:
+        BatchError: the file cannot be read.
+    """
+    requests: list[BatchRequest] = []
+    broken: list[BrokenLine] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = _read_line(number, line, base, system)
+            if found.name in seen:
+                raise ValueError(f"its id {found.name!r} is that of line {seen[found.name]}")
+        except ValueError as error:
+            broken.append(BrokenLine(number, str(error)))
+        else:
+            seen[found.name] = number
+            requests.append(found)
+    return requests, broken
+
+
+def _read_line(number: int, line: bytes, base: GenerationRequest, system: str) -> BatchRequest:
+    try:
+        said = _Line.model_validate(parse_json(line))
+    except ValidationError as error:
+        raise ValueError(_faults(error)) from error
+    fault = said.fault()
+    if fault is not None:
+        raise ValueError(fault)
+    request = said.request(base, system)
+    digest = hashlib.sha256(repr(request).encode()).hexdigest()[:HASH_LENGTH]
+    name = str(number) if said.id is None else str(said.id)
+    return BatchRequest(number, name, digest, request)
+
+
+def _faults(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False)
+    told = [": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in found]
+    return "; ".join(told[:MOST_FAULTS])
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return read_bytes(path, limit=MOST_BYTES).split(b"\n")
+    except OSError as error:
+        raise BatchError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+class Results:
+    """The file that results are appended to; nobody else appends to it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or make it.
+
+        Raises:
+            BatchError: it cannot be written, or another run writes it.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise BatchError(f"{path} cannot be written: {error.strerror or error}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise BatchError(f"another run writes {path}: wait for it, or name another") from error
+        self._path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def done(self) -> set[tuple[str, str]]:
+        """Name and digest of each result in it; lines that are none are no results.
+
+        Raises:
+            BatchError: it cannot be read.
+        """
+        lines = _lines(self._path)
+        if lines[-1]:  # the end of a line that a power cut has torn
+            self._write(b"\n")
+        found: set[tuple[str, str]] = set()
+        for line in filter(None, lines):
+            try:
+                value = parse_json(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                found.add((str(value.get("id")), str(value.get("request"))))
+        return found
+
+    def append(self, values: dict[str, object]) -> None:
+        """Append a result as one line, all of it or nothing.
+
+        Raises:
+            BatchError: it cannot be written.
+        """
+        self._write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        length = os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, data) < len(data):
+                os.ftruncate(self._descriptor, length)
+                raise BatchError(f"{self._path} cannot be written: the disk is full")
+        except OSError as error:
+            os.ftruncate(self._descriptor, length)
+            raise BatchError(
+                f"{self._path} cannot be written: {error.strerror or error}"
+            ) from error
+
+
+@dataclass(slots=True)
+class BatchProgress:
+    """How far a batch is."""
+
+    n_all: int
+    n_done: int = 0
+    """Results that are in the file, those of earlier runs included."""
+    n_tokens: int = 0
+    """That this run made."""
+    failed: list[BrokenLine] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    @property
+    def tps(self) -> float:
+        """Tokens a second of all replies together."""
+        return self.n_tokens / self.elapsed_s if self.elapsed_s else 0.0
+
+
+def answer_all(
+    engine: BlockingClient,
+    requests: Iterable[BatchRequest],
+    results: Results,
+    progress: BatchProgress,
+    *,
+    n_at_once: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[BatchProgress]:
+    """Answer requests, and append each result as soon as it is there; the same progress each time.
+
+    Raises:
+        BatchError: a result cannot be written.
+        WorkerError: the engine ended; what was done before is in the file.
+    """
+    began = clock()
+    since: dict[int, float] = {}
+    asked = {each.number: each for each in requests}
+
+    def waiting() -> Iterator[tuple[int, GenerationRequest]]:
+        for number, each in asked.items():
+            since[number] = clock()
+            yield number, each.request
+
+    for told in engine.replies(waiting(), n_at_once=n_at_once):
+        one = asked[told.reply_id]
+        match told.event:
+            case Failed(title, message):
+                progress.failed.append(BrokenLine(one.number, f"{title}: {message}"))
+            case Finished(reason=FinishReason.CANCELLED):
+                pass
+            case Finished() as finished:
+                results.append(result_of(one, finished, clock() - since[one.number]))
+                progress.n_done += 1
+                progress.n_tokens += finished.stats.n_emitted
+            case _:
+                continue
+        progress.elapsed_s = clock() - began
+        yield progress
+
+
+def result_of(one: BatchRequest, finished: Finished, latency_s: float) -> dict[str, object]:
+    """A result as its line has it; times in seconds."""
+    stats = finished.stats
+    return {
+        "id": one.name,
+        "line": one.number,
+        "request": one.digest,
+        "text": finished.text,
+        "token_ids": finished.token_ids,
+        "finish_reason": finished.reason.value,
+        "seed": finished.seed,
+        "n_prompt": stats.n_prompt,
+        "n_reused": stats.n_reused,
+        "n_emitted": stats.n_emitted,
+        "n_rounds": stats.n_rounds,
+        "n_verified": stats.n_verified,
+        "n_accepted": stats.n_accepted,
+        "latency_s": round(latency_s, 6),
+        "first_token_s": stats.first_token_s,
+        "decode_s": stats.decode_s,
+    }
+
+
+def for_batch(configuration: Configuration, n_at_once: int, n_ctx: int | None) -> Configuration:
+    """A configuration whose context holds that many replies.
+
+    Args:
+        configuration: Of one reply.
+        n_at_once: Replies.
+        n_ctx: Tokens of each that were asked for; None shares out what the configuration has.
+    """
+    if configuration.kv_unified:
+        return replace(configuration, n_slots=n_at_once)
+    each = max(configuration.n_ctx // n_at_once, 1) if n_ctx is None else n_ctx
+    return replace(configuration, n_slots=n_at_once, n_ctx=each * n_at_once)

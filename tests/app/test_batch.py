@@ -1,0 +1,203 @@
+"""Files of many prompts: read line by line, answered at once, gone on with where a run ended."""
+
+import json
+import os
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from app.batch import (
+    BatchError,
+    BatchProgress,
+    Results,
+    answer_all,
+    for_batch,
+    read_requests,
+    result_of,
+)
+from engine.configuration import Configuration, SamplingSettings
+from engine.events import Event, Failed, Finished, FinishReason, GenerationStats, OfReply
+from engine.process.blocking_client import BlockingClient
+from engine.process.protocol import EngineClient
+from engine.requests import GenerationRequest, Message
+
+BASE = GenerationRequest(
+    sampling=SamplingSettings(temperature=0.5), max_tokens=9, seed=4, stop=("END",)
+)
+
+
+def written(folder: Path, *lines: object) -> Path:
+    path = folder / "prompts.jsonl"
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    path.write_text("\n".join(texts) + "\n", "utf-8")
+    return path
+
+
+class EchoingClient:
+    """Answers with the prompt, the last asked first; a prompt `fail` is refused."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.most_at_once = 0
+        self._running: list[tuple[int, GenerationRequest]] = []
+
+    def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
+        self.asked.append(reply_id)
+        self._running.append((reply_id, request))
+        self.most_at_once = max(self.most_at_once, len(self._running))
+
+    def poll(self, timeout_s: float = 0.0) -> list[Event]:
+        reply_id, request = self._running.pop()
+        text = request.messages[-1].content
+        if text == "fail":
+            return [OfReply(reply_id, Failed("No room", "the prompt is too long"))]
+        return [OfReply(reply_id, finished(text))]
+
+
+def finished(text: str, reason: FinishReason = FinishReason.END) -> Finished:
+    return Finished(reason, text, (1, 2), "v", 4, GenerationStats(n_prompt=3, n_emitted=3))
+
+
+def run(path: Path, out: Path, client: EchoingClient, n_at_once: int = 2) -> BatchProgress:
+    requests, _ = read_requests(path, BASE, "")
+    with Results(out) as results:
+        done = results.done()
+        left = [one for one in requests if (one.name, one.digest) not in done]
+        progress = BatchProgress(len(requests), len(requests) - len(left))
+        engine = BlockingClient(cast(EngineClient, client))
+        for _ in answer_all(engine, left, results, progress, n_at_once=n_at_once):
+            pass
+    return progress
+
+
+def lines_of(out: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def test_a_line_says_what_is_its_own_and_has_the_rest_of_the_command(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"prompt": "one"},
+        {"id": "b", "prompt": "two", "temperature": 0, "max_tokens": 3, "seed": 8, "stop": "x"},
+        {"id": 7, "messages": [{"role": "user", "content": "three"}], "system": "Be brief."},
+        {"prompt": "four", "raw": True},
+    )
+    [first, second, third, fourth], broken = read_requests(path, BASE, "Help.")
+    assert broken == []
+    assert [first.name, second.name, third.name] == ["1", "b", "7"]
+    assert first.request.messages == (Message("system", "Help."), Message("user", "one"))
+    assert (first.request.max_tokens, first.request.seed, first.request.stop) == (9, 4, ("END",))
+    assert second.request.sampling.temperature == 0
+    assert (second.request.max_tokens, second.request.seed) == (3, 8)
+    assert second.request.stop == ("x",)
+    assert third.request.messages[0] == Message("system", "Be brief.")
+    assert (fourth.request.raw_prompt, fourth.request.messages) == ("four", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{not json", "Expecting"),
+        ("[]", "valid dictionary"),
+        ({"prompt": "a", "temprature": 1}, "temprature"),
+        ({"prompt": "a", "messages": []}, "either a prompt or messages"),
+        ({"prompt": "  "}, "nothing to answer"),
+        ({"messages": []}, "nothing to answer"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "temperature": -1}, "temperature"),
+        ({"prompt": "a", "seed": "4"}, "seed"),
+        ({"id": "1", "prompt": "again"}, "is that of line 1"),
+        ('{"prompt": "half \\ud800"}', "half of a character"),
+        ("[" * 100_000, "nested"),
+        ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
+    ],
+)
+def test_a_broken_line_is_told_by_its_number_and_the_others_run(
+    tmp_path: Path, line: object, why: str
+) -> None:
+    path = written(tmp_path, {"prompt": "one"}, "", line, {"id": "z", "prompt": "three"})
+    requests, [broken] = read_requests(path, BASE, "")
+    assert [one.number for one in requests] == [1, 4]
+    assert broken.number == 3
+    assert why in broken.reason
+
+
+def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:
+    path = written(tmp_path, *({"prompt": text} for text in ("a", "fail", "c", "d", "e")))
+    client, out = EchoingClient(), tmp_path / "deep" / "out.jsonl"
+    progress = run(path, out, client)
+    assert client.most_at_once == 2
+    assert (progress.n_done, progress.n_all, progress.n_tokens) == (4, 5, 12)
+    assert [each.number for each in progress.failed] == [2]
+    assert sorted(str(each["text"]) for each in lines_of(out)) == ["a", "c", "d", "e"]
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_in_the_results_already_is_not_done_again(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run(written(tmp_path, {"prompt": "a"}, {"prompt": "b"}), out, EchoingClient())
+    client = EchoingClient()
+    path = written(tmp_path, {"prompt": "a"}, {"prompt": "changed"}, {"prompt": "c"})
+    progress = run(path, out, client)
+    assert sorted(client.asked) == [2, 3]
+    assert progress.n_done == 3
+    assert [each["text"] for each in lines_of(out)][2:] in (["c", "changed"], ["changed", "c"])
+
+
+def test_a_result_that_was_torn_is_made_anew_and_harms_no_other(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    path = written(tmp_path, {"prompt": "a"}, {"prompt": "b"})
+    run(path, out, EchoingClient(), n_at_once=1)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-9])
+    client = EchoingClient()
+    run(path, out, client, n_at_once=1)
+    assert client.asked == [2]
+    *_, last = out.read_bytes().splitlines(keepends=True)
+    assert last in whole.splitlines(keepends=True) or b'"text": "b"' in last
+    assert last.endswith(b"\n")
+
+
+def test_a_full_disk_leaves_whole_lines_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    real = os.write
+    with Results(out) as results:
+        results.append({"id": "1"})
+        monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:5]))
+        with pytest.raises(BatchError, match="disk is full"):
+            results.append({"id": "2"})
+    assert lines_of(out) == [{"id": "1"}]
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Results(out), pytest.raises(BatchError, match="another run writes"):
+        Results(out)
+    with Results(out):
+        pass
+
+
+def test_a_file_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="cannot be read"):
+        read_requests(tmp_path / "nothing.jsonl", BASE, "")
+    with pytest.raises(BatchError, match="cannot be written"):
+        Results(tmp_path)
+
+
+def test_a_result_has_its_latency_and_its_counts(tmp_path: Path) -> None:
+    [one], _ = read_requests(written(tmp_path, {"id": "a", "prompt": "b"}), BASE, "")
+    values = result_of(one, finished("said"), 1.25)
+    assert (values["id"], values["line"], values["latency_s"]) == ("a", 1, 1.25)
+    assert (values["text"], values["token_ids"], values["finish_reason"]) == ("said", (1, 2), "end")
+    assert (values["n_prompt"], values["n_emitted"], values["seed"]) == (3, 3, 4)
+
+
+def test_each_reply_has_the_context_that_was_asked_for() -> None:
+    one = Configuration(model_path=Path("m.gguf"), n_ctx=8192)
+    assert (for_batch(one, 8, None).n_ctx, for_batch(one, 8, None).n_slots) == (8192, 8)
+    assert for_batch(one, 8, 2048).n_ctx == 16384
+    pool = Configuration(model_path=Path("m.gguf"), n_ctx=8192, kv_unified=True)
+    assert for_batch(pool, 8, None).n_ctx == 8192
