@@ -5,9 +5,10 @@
 
 For each number of busy processes all arms decode by turns, plainly and for the same time: kvchat
 with `auto`, kvchat with each fixed number of threads, and a llama-server with its own default and
-with one thread where it is given. Then a long reply meets a busy process that comes and goes, and
-the time until the number of threads has followed is taken. Tokens per second are medians of the
-rounds; ratios are taken round by round. Run it on a machine that does nothing else.
+with one thread where it is given. The first seconds of replies that begin beside a busy process
+are a table of their own. Then a long reply meets a busy process that comes and goes, and the time
+until the number of threads has followed is taken. Tokens per second are medians of the rounds;
+ratios are taken round by round. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -38,6 +39,8 @@ SETTLE_S = 1.0
 """What a busy process is given to start before anybody is timed."""
 FOUND_S = 2.0
 """Start of a run that is not counted, for nobody: what finding a number takes is timed apart."""
+FIRST_S = 4.0
+"""What counts as the first seconds of a reply."""
 AWAY_S = 4.0
 """How long a busy process stays, and stays away, while a reply follows it."""
 PLAIN = SpeculationSettings(predictor=PredictorName.OFF)
@@ -45,8 +48,9 @@ GREEDY = SamplingSettings(temperature=0.0)
 BUSY = "while True: pass"
 MARK = "<!-- table -->"
 
-Speed = Callable[[float], float]
-"""Tokens per second over about that many seconds."""
+Speed = Callable[[float, float], float]
+"""Tokens per second: uncounted seconds from the start of a reply, and about as many counted ones.
+"""
 
 
 def main() -> None:
@@ -60,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = []
     with arms(options) as speeds:
-        lines += table(options, speeds)
+        lines += [*table(options, speeds), "", *beginnings(options, speeds)]
     lines += ["", *followed(options.model)]
     print("\n".join(lines))
     if options.docs is not None:
@@ -76,7 +80,8 @@ def arms(options: argparse.Namespace) -> Iterator[dict[str, Speed]]:
     engines = {"auto": engine(options.model, None)}
     engines |= {f"{n} threads" if n > 1 else "1 thread": engine(options.model, n) for n in numbers}
     speeds: dict[str, Speed] = {
-        name: (lambda seconds, one=one: speed_of(one, seconds)) for name, one in engines.items()
+        name: (lambda waited, seconds, one=one: speed_of(one, waited, seconds))
+        for name, one in engines.items()
     }
     servers = []
     if options.llama_server is not None:
@@ -96,7 +101,7 @@ def engine(model: Path, n_threads: int | None) -> BlockingClient:
     return load(model, n_ctx=N_CTX, n_threads=n_threads, speculation=PLAIN)
 
 
-def speed_of(engine: BlockingClient, seconds: float) -> float:
+def speed_of(engine: BlockingClient, waited_s: float, seconds: float) -> float:
     """Tokens per second of kvchat; the first step of a reply belongs to its prompt."""
     asked = GenerationRequest(raw_prompt=PROMPT, sampling=GREEDY, max_tokens=N_CTX - 64)
     started, n_tokens, elapsed_s = None, 0, 0.0
@@ -106,10 +111,10 @@ def speed_of(engine: BlockingClient, seconds: float) -> float:
         now = time.perf_counter()
         if started is None:
             started = now
-        if now - started < FOUND_S:
+        if now - started < waited_s:
             continue
         n_tokens, elapsed_s = n_tokens + event.n_emitted, elapsed_s + event.elapsed_s
-        if now - started >= FOUND_S + seconds:
+        if now - started >= waited_s + seconds:
             engine.client.stop()
             break
     for event in engine.rest_of_reply():
@@ -143,7 +148,7 @@ class Server:
             time.sleep(0.2)
         sys.exit(f"{binary} did not start")
 
-    def speed(self, seconds: float) -> float:
+    def speed(self, waited_s: float, seconds: float) -> float:
         body = {"prompt": PROMPT, "n_predict": N_CTX - 64, "temperature": 0.0, "stream": True}
         body |= {"ignore_eos": True, "cache_prompt": True}
         request = urllib.request.Request(
@@ -158,11 +163,11 @@ class Server:
                     continue
                 last, before = time.perf_counter(), last
                 started = started or last
-                if last - started < FOUND_S:
+                if last - started < waited_s:
                     continue
                 first = first or before
                 n_tokens += 1
-                if last - started >= FOUND_S + seconds:
+                if last - started >= waited_s + seconds:
                     break
         return n_tokens / (last - first)
 
@@ -186,7 +191,7 @@ def busy(n: int) -> Iterator[None]:
 
 def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
     for speed in speeds.values():
-        speed(1.0)
+        speed(FOUND_S, 1.0)
     head = ["busy processes", *speeds, "auto / best fixed", "auto / default"]
     lines = ["| " + " | ".join(head) + " |", "|--:" * len(head) + "|"]
     default = f"{usable_cores()[0]} threads"
@@ -195,7 +200,7 @@ def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
         for index in range(options.rounds):
             names = list(speeds) if index % 2 == 0 else list(reversed(speeds))
             with busy(n_busy):
-                rounds.append({name: speeds[name](options.seconds) for name in names})
+                rounds.append({name: speeds[name](FOUND_S, options.seconds) for name in names})
         middle = {name: median(one[name] for one in rounds) for name in speeds}
         fixed = [name for name in speeds if "thread" in name]
         best = max(fixed, key=lambda name: middle[name])
@@ -207,6 +212,29 @@ def table(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
         lines.append("| " + " | ".join(cells) + " |")
         print(lines[-1], file=sys.stderr)
     return lines
+
+
+def beginnings(options: argparse.Namespace, speeds: dict[str, Speed]) -> list[str]:
+    """The first seconds of a reply that begins beside a busy process, behind one that did not."""
+    arms = {name: speed for name, speed in speeds.items() if "server" not in name}
+    rounds: list[dict[str, float]] = []
+    for _ in range(options.rounds):
+        found = {}
+        for name, speed in arms.items():
+            speed(0.0, FOUND_S)
+            with busy(1):
+                found[name] = speed(0.0, FIRST_S)
+        rounds.append(found)
+    fixed = [name for name in arms if "thread" in name]
+    middle = {name: median(one[name] for one in rounds) for name in arms}
+    ratio = median(one["auto"] / max(one[name] for name in fixed) for one in rounds)
+    head = [f"first {FIRST_S:g} s of a reply beside one busy process", *arms, "auto / best fixed"]
+    cells = ["tokens per second", *(f"{value:.1f}" for value in middle.values()), f"{ratio:.2f}"]
+    return [
+        "| " + " | ".join(head) + " |",
+        "|---" + "|--:" * (len(head) - 1) + "|",
+        "| " + " | ".join(cells) + " |",
+    ]
 
 
 def followed(model: Path) -> list[str]:
