@@ -94,14 +94,15 @@ def best_length(
         rate: tokens in the time of a plain step.
         credit: plain steps that may be lost if every guess is wrong.
         is_known: whether the shares rest on many guesses: then a draft is made without credit too
-            where it pays with `SURE` of its expected tokens. Without that, credit which was spent
-            on one source would keep a better one from ever earning it back.
+            where it beats plain decoding with `SURE` of its expected tokens. Without that, credit
+            which was spent on one source would keep a better one from ever earning it back. The
+            rate is no measure here: at the best length the gain over it comes to nothing.
     """
     best, best_gain, tokens = 0, 0.0, 0.0
     for length, (share, steps) in enumerate(zip(shares, added_steps, strict=False), start=1):
         tokens += share
         gain = tokens - rate * steps
-        is_covered = steps <= credit or (is_known and SURE * tokens > rate * steps)
+        is_covered = steps <= credit or (is_known and SURE * tokens > steps)
         if gain > best_gain and is_covered:
             best, best_gain = length, gain
     return best
@@ -118,6 +119,8 @@ class Source:
     """Tokens that it has to catch up with; None before its first guess of the reply."""
     tokens_off: int = 0
     probe_after: int = PROBE_EVERY[0]
+    awaits_probe: bool = False
+    """Whether the line has yet to say if the guesses of a probe were right."""
     tokens_since_won: int = WON_FOR - FIRST_TOKENS
     rounds_unasked: float = inf
 
@@ -140,7 +143,7 @@ class Source:
 
     @property
     def is_probe_due(self) -> bool:
-        """Whether one guess is verified though none is expected to gain."""
+        """Whether it makes guesses though none is expected to gain."""
         return self.tokens_off >= self.probe_after
 
     def steps(self, n_drafted: int) -> float:
@@ -166,6 +169,7 @@ class Source:
 
     def end_probe(self, *, was_right: bool) -> None:
         """Take the outcome of a probe: wrong ones make the next one rarer."""
+        self.awaits_probe = False
         self.probe_after = (
             PROBE_EVERY[0] if was_right else min(2 * self.probe_after, PROBE_EVERY[1])
         )
@@ -233,7 +237,7 @@ class AutoController:
         if not source.is_known:
             return len(pulled) < N_TRIAL
         if source.is_probe_due:
-            return False
+            return not self._verifies_probe and len(pulled) < N_PASSING
         if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self.costs.rows.reach - 1):
             return False
         return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
@@ -247,7 +251,7 @@ class AutoController:
         n_best = self._best(self._shares(pulled)[: len(pulled)], n_sunk=len(pulled))
         if n_best:
             source.tokens_since_won = 0
-        elif source.is_probe_due and self._affords(1):
+        elif source.is_probe_due and self._verifies_probe and self._affords(1):
             return 1
         return n_best
 
@@ -282,6 +286,10 @@ class AutoController:
     def observe(self, outcome: RoundOutcome) -> None:
         """Take the outcome of the round, whose times are in `costs` already."""
         self.acceptance.add(outcome.examined)
+        for guess in outcome.examined:
+            source = self._sources.get(guess.source)
+            if source is not None and source.awaits_probe:
+                source.end_probe(was_right=guess.is_right)
         plain_s = self.costs.plain.seconds
         if outcome.verify_s is not None and plain_s is not None:
             # What such rounds take is charged, not what this one took: a stall is nobody's fault.
@@ -325,7 +333,9 @@ class AutoController:
             is_verified = outcome.n_verified and name == self._name
             if is_verified or (was_asked and not source.is_cheap):
                 if source.is_probe_due:
-                    source.end_probe(was_right=outcome.n_accepted > 0)
+                    source.awaits_probe = not is_verified
+                    if is_verified:
+                        source.end_probe(was_right=outcome.n_accepted > 0)
                 source.tokens_off = 0
 
     def _plan(self) -> None:
@@ -364,7 +374,7 @@ class AutoController:
             return False
         if not source.is_cheap and source.is_probe_due:
             is_affordable = source.n_behind is not None or self.credit.steps >= START
-            return is_affordable and self._affords(1)
+            return is_affordable and self._affords_probe
         return self.length > 0
 
     @property
@@ -422,6 +432,19 @@ class AutoController:
             batch[length] - 1.0 + (fixed + step * (length - 1) if length > n_sunk else 0.0)
             for length in lengths
         ]
+
+    @property
+    def _verifies_probe(self) -> bool:
+        """Whether one guess in a batch costs less than more guesses that only the line judges."""
+        step = self._current.cost.step or 0.0
+        is_dear = self.costs.rows.steps(2) - 1.0 > step * (N_PASSING - 1)
+        return self._current.is_cheap or not is_dear
+
+    @property
+    def _affords_probe(self) -> bool:
+        if self._verifies_probe:
+            return self._affords(1)
+        return self._current.steps(N_PASSING) <= self.credit.steps
 
     def _affords(self, length: int) -> bool:
         return self._added_steps(length)[-1] <= self.credit.steps

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -183,6 +184,34 @@ def test_a_trial_asks_for_a_few_guesses_and_a_probe_for_one() -> None:
         while controller.wants_another(guesses):
             guesses.append(DraftToken(1, 0.8))
         assert len(guesses) == n_asked
+
+
+def test_where_a_batch_of_two_is_dear_a_probe_makes_guesses_that_only_the_line_judges() -> None:
+    controller = knowing(DEAR, share=0.01)
+    for n_rows in (2, 3, 4, 8, 17):
+        for _ in range(3):
+            controller.costs.add(n_rows, 0.01 * (3.0 + 0.05 * n_rows))
+    for _ in range(PROBE_EVERY[0]):
+        controller.wants("s")
+        plain_round(controller)
+    assert controller.wants("s")
+    guesses = [DraftToken(1, 0.8)]
+    while controller.wants_another(guesses):
+        guesses.append(DraftToken(1, 0.8))
+    assert len(guesses) == N_PASSING
+    assert controller.n_to_verify(guesses) == 0
+    plain = RoundOutcome(
+        n_verified=0, n_examined=0, n_accepted=0, n_emitted=1, n_drafted=4, draft_s=0.003,
+        verify_s=0.01, examined=(),
+    )  # fmt: skip
+    controller.observe(plain)
+    source = controller._sources["s"]
+    assert source.awaits_probe
+    assert not source.is_probe_due
+    controller.wants("s")
+    controller.observe(replace(plain, n_drafted=0, examined=(Examined("s", 0.8, False),)))
+    assert not source.awaits_probe
+    assert source.probe_after == 2 * PROBE_EVERY[0], "the line said that it was wrong"
 
 
 def test_a_draft_is_right_up_to_a_place_if_all_before_it_are() -> None:
