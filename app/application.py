@@ -40,7 +40,7 @@ from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.planning.space import with_pair
+from engine.planning.space import with_taken_pair
 from engine.policy.pairs import Pair
 from engine.validation import did_you_mean
 
@@ -319,7 +319,7 @@ class KvchatApp(App[None]):
 
         def take(pair: Pair | None) -> None:
             if pair is not None:
-                self.load(with_pair(configuration, pair))
+                self.load(with_taken_pair(configuration, pair))
 
         self.push_screen(LaboratoryScreen(configuration), take)
 

@@ -48,6 +48,12 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     )
 
 
+def due_plans(policy: PolicySettings) -> tuple[SavedPlan, ...]:
+    """The newest plan of each model whose figures are older than the user's interval."""
+    store = PlanStore(paths.cache_plans_dir())
+    return store.due(installed_build(), datetime.now(UTC), policy.probe_days)
+
+
 def keep_report(
     report: Report, configuration: Configuration, model: Model, policy: PolicySettings
 ) -> SavedPlan:

@@ -134,6 +134,22 @@ def _subject(
     n_ctx = max(len(each.tokens) for each in documents)
     gpus = find_gpus() if configuration.n_gpu_layers else ()
     devices = (this_processor().name, *(gpu.name for gpu in gpus))
+    return Subject(
+        model=clean_name(configuration.model_path.name),
+        model_identity=identity_of(model.file),
+        texts_digest=digest_of(documents),
+        build=installed_build(),
+        device=clean_name(", ".join(devices)),
+        n_threads=configuration.n_threads or usable_cores()[0],
+        n_ctx=n_ctx,
+        n_chunk=min(plan.n_chunk, n_ctx),
+        reference=plan.reference,
+        settings=subject_settings(configuration),
+    )
+
+
+def subject_settings(configuration: Configuration) -> dict[str, str]:
+    """The settings that figures of cache quality hang on, as a report names them."""
     rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
     settings = {
         "flash attention": configuration.flash_attention,
@@ -145,18 +161,7 @@ def _subject(
     }
     if configuration.lora_paths:
         settings["LoRA"] = " ".join(map(model_identity, configuration.lora_paths))
-    return Subject(
-        model=clean_name(configuration.model_path.name),
-        model_identity=identity_of(model.file),
-        texts_digest=digest_of(documents),
-        build=installed_build(),
-        device=clean_name(", ".join(devices)),
-        n_threads=configuration.n_threads or usable_cores()[0],
-        n_ctx=n_ctx,
-        n_chunk=min(plan.n_chunk, n_ctx),
-        reference=plan.reference,
-        settings=settings,
-    )
+    return settings
 
 
 def _empty_report(subject: Subject, documents: tuple[Document, ...]) -> Report:

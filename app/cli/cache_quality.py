@@ -85,6 +85,12 @@ def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
 @click.option("--json", "json_path", type=FILE, help="Write the report here, after each text.")
 @click.option("--html", "html_path", type=FILE, help="Write a page with charts here.")
 @click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
+@click.option(
+    "--due",
+    "is_due",
+    is_flag=True,
+    help="Of every model, measure the chosen kind again whose figures are older than probe_days.",
+)
 @click.option("--show", "show_path", type=FILE, help="Only show the JSON of an earlier run.")
 def command(
     model: str | None,
@@ -103,6 +109,7 @@ def command(
     json_path: Path | None,
     html_path: Path | None,
     resume_path: Path | None,
+    is_due: bool,
     show_path: Path | None,
 ) -> int:
     """Measure what types of KV cache cost with MODEL: likelihood, KL divergence, memory and speed.
@@ -116,13 +123,14 @@ def command(
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
     kvchat cache-quality --resume all.json --all   go on where it was stopped
+    kvchat cache-quality --due                     measure again what is old: for a timer
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest
-    from app.quality.measure import Files, Options, run_measurement, show
+    from app.quality.measure import Files, Options, measure_due, run_measurement, show
     from engine.quality.records import CacheKind, read_report
 
     if show_path is not None:
@@ -141,7 +149,13 @@ def command(
         asks=not no_questions,
         takes_times=not no_speeds,
     )
+    settings, files = load_settings().settings, Files(json_path, html_path, resume_path)
+    if is_due:
+        if model is not None or text_paths or chats or files != Files():
+            raise click.UsageError(
+                "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
+                "out MODEL, texts and files"
+            )
+        return measure_due(options, settings)
     request = ModelRequest(model, None, preset, None, n_threads)
-    return run_measurement(
-        options, request, Files(json_path, html_path, resume_path), load_settings().settings
-    )
+    return run_measurement(options, request, files, settings)

@@ -1,13 +1,15 @@
 """One measurement of cache quality, from the options to table, JSON and page."""
 
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from app import paths
-from app.cache_plans import keep_report
+from app.cache_plans import due_plans, keep_report
 from app.config import Settings, write_atomically
 from app.console import console
 from app.format import counted
@@ -16,9 +18,11 @@ from app.quality.kept import KeptReport, rows_path
 from app.quality.table import MeasureProgress, report_lines
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.load_laboratory import LaboratoryRequest
+from engine.load_laboratory import LaboratoryRequest, subject_settings
 from engine.model.architecture import read_model
+from engine.model.identity import identity_of
 from engine.policy.choice import has_verdict
+from engine.policy.plans import SavedPlan
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryEvent, Note, Plan, Progress
 from engine.quality.records import CacheKind, QualityError, Report, read_report
@@ -26,6 +30,8 @@ from engine.quality.texts import Text, own_texts, read_text_file
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+PART = re.compile(r" \d+/\d+$")
+"""Behind the name of a text that is longer than a context."""
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
@@ -82,8 +88,11 @@ def run_measurement(
     """
     _check_is_free(files)
     target = files.json or files.resume
+    configuration = open_model(request, settings).configuration
+    if files.resume is None:
+        options = _with_due(options, configuration, settings)
     asked = replace(
-        laboratory_request(options, open_model(request, settings).configuration),
+        laboratory_request(options, configuration),
         earlier=read_report(files.resume) if files.resume is not None else None,
         rows_path=None if target is None else rows_path(target),
     )
@@ -100,6 +109,65 @@ def run_measurement(
     show(measurement.report, files.html)
     _keep_plan(measurement.report, asked.configuration, settings)
     return exit_code
+
+
+def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
+    """The options with the kind that was chosen for the model, where its figures are due."""
+    measured = (*options.kinds, CacheKind(options.reference, options.reference))
+    due = [plan for plan in due_plans(settings.cache_policy) if plan.kind not in measured]
+    identity = identity_of(read_model(configuration.model_path).file) if due else ""
+    for plan in due:
+        if plan.report.subject.model_identity == identity:
+            age_days = plan.age_days(datetime.now(UTC))
+            _note(f"{plan.kind} was measured {age_days} days ago, and is measured again with them")
+            return replace(options, kinds=(*options.kinds, plan.kind))
+    return options
+
+
+def measure_due(options: Options, settings: Settings) -> int:
+    """The exit code, after measuring the chosen kind again of each plan that is due.
+
+    All kinds of a plan are measured where its texts were others, or settings have changed since:
+    what is measured then is a plan of its own, and has to be chosen by.
+
+    Args:
+        options: How to measure.
+        settings: The user's; they say after how many days a plan is due.
+    """
+    plans = due_plans(settings.cache_policy)
+    if not plans:
+        _note("no measurement is due")
+    exit_code = 0
+    for plan in plans:
+        subject, age_days = plan.report.subject, plan.age_days(datetime.now(UTC))
+        try:
+            request = ModelRequest(subject.model, n_threads=subject.n_threads)
+            configuration = open_model(request, settings).configuration
+            again = _again(options, plan, configuration)
+            kinds = " and ".join(map(str, again.kinds))
+            _note(f"{subject.model}: {kinds} measured again, {age_days} days after the last time")
+            found = run_measurement(again, request, Files(), settings)
+        except EngineError as error:
+            _note(f"{subject.model}: {error}", style="red")
+            found = EXIT_FAILED
+        if found == EXIT_INTERRUPTED:
+            return found
+        exit_code = exit_code or found
+    return exit_code
+
+
+def _again(options: Options, plan: SavedPlan, configuration: Configuration) -> Options:
+    """What to measure of a plan's model, as it was measured before."""
+    report, subject = plan.report, plan.report.subject
+    names = {text.name for text in own_texts()}
+    is_own = all(PART.sub("", text.name) in names for text in report.texts)
+    is_same = is_own and subject.settings == subject_settings(configuration)
+    kinds: tuple[CacheKind, ...] = (plan.kind,) if is_same else ()
+    if not kinds or plan.kind == subject.reference:
+        kinds = tuple(each.kind for each in report.candidates)
+    return replace(
+        options, kinds=kinds, reference=subject.reference.type_k, n_chunk=subject.n_chunk
+    )
 
 
 def _keep_plan(report: Report, configuration: Configuration, settings: Settings) -> None:

@@ -36,7 +36,6 @@ from engine.planning.goals import Goal
 from engine.planning.knob import Chooser
 from engine.planning.knobs import (
     with_adapter,
-    with_cache_pair,
     with_draft,
     with_machine,
     with_projector,
@@ -45,6 +44,7 @@ from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.space import with_taken_pair
 from engine.planning.what_if import arrows
 from engine.policy.pairs import Pair
 from engine.presets.library import list_presets, save_preset
@@ -553,7 +553,8 @@ class PlannerScreen(Screen[Configuration | None]):
             if setup is not None and pair is None:
                 self.change(setup)
             elif setup is not None and pair is not None:
-                self.turn(with_cache_pair(setup, pair))
+                taken = with_taken_pair(setup.configuration, pair)
+                self.turn(setup.with_configuration(taken))
 
         self.app.push_screen(LaboratoryScreen(plan.setup.configuration), take)
 

@@ -31,7 +31,6 @@ from engine.planning.machine import (
     step_ram,
 )
 from engine.planning.planner import Facts, Setup
-from engine.planning.space import with_pair
 from engine.planning.values import (
     BATCHES,
     CONTEXTS,
@@ -44,7 +43,6 @@ from engine.planning.values import (
     parse_shares,
     step_among,
 )
-from engine.policy.pairs import Pair
 
 MAX_CONTEXT, MAX_GPU = 16 * 1024**2, 15
 SHARE_STEP = 5
@@ -65,15 +63,6 @@ def _with_v_type(setup: Setup, value: object) -> Setup:
     name = next(name for name in KV_TYPES if name == value)
     needs_flash = flash == "off" and is_quantized(name)
     return setup.changed(type_v=name, flash_attention="auto" if needs_flash else flash)
-
-
-def with_cache_pair(setup: Setup, pair: Pair) -> Setup:
-    """The setup with a pair of cache types, such as the one that a measurement chose.
-
-    Flash attention goes along where packed values need it.
-    """
-    typed = _with_v_type(setup, pair[1])
-    return replace(typed, configuration=with_pair(typed.configuration, pair))
 
 
 def with_matched_types(setup: Setup, facts: Facts) -> Setup:

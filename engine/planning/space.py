@@ -218,6 +218,17 @@ def with_pair(configuration: Configuration, pair: Pair) -> Configuration:
     )
 
 
+def with_taken_pair(configuration: Configuration, pair: Pair) -> Configuration:
+    """The configuration with a pair that the user took, such as the one that was measured.
+
+    Where flash attention is off it goes along if packed values need it: whoever takes a pair wants
+    it to run. A search leaves it off, and does without such pairs.
+    """
+    if configuration.flash_attention == "off" and is_quantized(pair[1]):
+        configuration = replace(configuration, flash_attention="auto")
+    return with_pair(configuration, pair)
+
+
 def bisect(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
     """The first number from low to high where something holds that stays true from there."""
     if not holds(high):

@@ -149,6 +149,17 @@ class PlanStore:
         plans.sort(key=lambda plan: _time(plan.saved), reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
 
+    def due(self, build: str, now: datetime, every_days: float) -> tuple[SavedPlan, ...]:
+        """The newest plan of each model, by its identity, that is older than the interval."""
+        if self.is_empty:
+            return ()
+        names = (path.name.partition("-") for path in self.folder.glob("*-*.json"))
+        newest = (
+            self.find(identity, build).plans[:1]
+            for identity in sorted({identity for identity, _, _ in names})[:MOST_PLANS]
+        )
+        return tuple(plan for plans in newest for plan in plans if plan.is_due(now, every_days))
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no plan of any model."""

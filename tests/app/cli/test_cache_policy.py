@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,17 +16,20 @@ from app.cache_plans import keep_report
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
+from app.quality.measure import USUAL, _again
 from app.startup import Services, prepare
 from engine.backends import installed_build
 from engine.configuration import Configuration
 from engine.memory.hardware import this_processor
+from engine.load_laboratory import LaboratoryRequest, subject_settings
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings
 from engine.policy.pairs import Pair
-from engine.policy.plans import PlanStore, SavedPlan
+from engine.policy.plans import PlanStore, SavedPlan, read_plan
 from engine.quality.laboratory import Finished
-from engine.quality.records import Report
+from engine.quality.records import CacheKind, Report, TextFacts
+from engine.quality.texts import own_texts
 from tests.app.cli.conftest import kvchat
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
@@ -201,6 +205,113 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     never = plan(capsys, starter_path, "--kv", "auto")["warnings"]
     assert isinstance(never, list)
     assert not any("days ago" in each for each in never)
+
+
+class MeasuringLaboratory:
+    """A laboratory that writes down what it is asked for, and gives a made-up report of it."""
+
+    asked: ClassVar[list[LaboratoryRequest]] = []
+
+    def __init__(self, request: LaboratoryRequest, _: Path) -> None:
+        self.asked.append(request)
+        self._found = of_this_machine(
+            report({(k.type_k, k.type_v): 0.002 for k in request.plan.kinds}),
+            request.configuration.model_path,
+        )
+
+    def __enter__(self) -> "MeasuringLaboratory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End nothing."""
+
+    def __iter__(self) -> Iterator[Finished]:
+        yield Finished(self._found, is_complete=True)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LaboratoryRequest]]:
+    monkeypatch.setattr("app.quality.measure.LaboratoryProcess", MeasuringLaboratory)
+    MeasuringLaboratory.asked.clear()
+    yield MeasuringLaboratory.asked
+    MeasuringLaboratory.asked.clear()
+
+
+def age() -> None:
+    """Make the only plan 31 days older."""
+    long_ago = datetime.now(UTC) - timedelta(days=31)
+    [path] = paths.cache_plans_dir().iterdir()
+    saved = read_plan(path).saved
+    path.write_text(path.read_text().replace(saved, long_ago.isoformat(timespec="seconds")))
+
+
+def kinds_of(asked: list[LaboratoryRequest]) -> list[list[str]]:
+    return [list(map(str, each.plan.kinds)) for each in asked]
+
+
+def test_a_measurement_of_a_model_takes_a_kind_along_whose_figures_are_old(
+    starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    command = ["cache-quality", str(starter_path), "--kinds", "q4_0"]
+    assert run(command) == 0
+    age()
+    assert run(command) == 0
+    assert kinds_of(asked) == [["q4_0"], ["q4_0", "q8_0/q5_1"]]
+    assert "q8_0/q5_1 was measured 31 days ago" in capsys.readouterr().err
+    assert run(command) == 0
+    assert kinds_of(asked)[2] == ["q4_0"], "it was measured a moment ago"
+
+
+def test_what_is_due_is_measured_again_and_old_figures_stay_beside_the_new_ones(
+    starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = paths.settings_path()
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[models]\nfolders = ['{starter_path.parent}']\n")
+    saved = keep(starter_path)
+    assert run(["cache-quality", "--due"]) == 0
+    assert not asked
+    assert "no measurement is due" in capsys.readouterr().err
+    age()
+    assert run(["cache-quality", "--due"]) == 0
+    assert kinds_of(asked) == [["q8_0/q5_1", "q8_0", "q4_0"]], "it was of other texts"
+    [plan] = PlanStore(paths.cache_plans_dir()).find(
+        saved.report.subject.model_identity, installed_build()
+    ).plans  # fmt: skip
+    assert len(plan.earlier) == 1
+    assert run(["cache-quality", "--due"]) == 0
+    assert len(asked) == 1
+
+
+def test_of_the_same_texts_and_settings_the_chosen_kind_alone_is_measured_again(
+    starter_path: Path, asked: list[LaboratoryRequest]
+) -> None:
+    configuration = open_model(ModelRequest(str(starter_path)), Settings()).configuration
+    found = report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
+    subject = replace(found.subject, settings=subject_settings(configuration))
+    name = own_texts()[0].name
+    for title, n_kinds in ((name, 1), (f"{name} 2/3", 1), (f"{name} of mine", 3)):
+        texts = (TextFacts(title, "document", 10_000),)
+        plan = SavedPlan(
+            replace(found, subject=subject, texts=texts), CacheKind(*MIXED), is_guess=False,
+            sentence="", saved="2026-01-01T00:00:00+00:00",
+        )  # fmt: skip
+        assert len(_again(USUAL, plan, configuration).kinds) == n_kinds
+        other = replace(configuration, flash_attention="off")
+        assert len(_again(USUAL, plan, other).kinds) == 3
+    assert not asked
+
+
+def test_a_due_plan_whose_model_is_gone_is_named_and_the_others_go_on(
+    starter_path: Path, asked: list[LaboratoryRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(starter_path)
+    age()
+    assert run(["cache-quality", "--due"]) == 1
+    assert starter_path.name in capsys.readouterr().err
+    assert not asked
+    assert run(["cache-quality", str(starter_path), "--due"]) == 2
 
 
 def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from engine.backends.llama_cpp.state_format import AttentionShape, State, find_s
 from engine.configuration import Configuration, KVTypeName
 from engine.errors import StateError
 from engine.model.ggml_types import GGML_TYPES, TYPES_BY_NAME
+from tests.engine.backends.opened import N_BATCH, Opened
 from tests.filled_models import filled_model
 
 TYPES: tuple[KVTypeName, ...] = get_args(KVTypeName)
@@ -47,46 +48,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(folder: Path, log: NativeLog) -> Iterator["Opened"]:
-    opened = Opened(folder, log)
+def opened(folder: Path, log: NativeLog) -> Iterator["OpenedTypes"]:
+    opened = OpenedTypes(folder, log)
     yield opened
     opened.close()
 
 
-class Opened:
+class OpenedTypes:
     """Opens models with types of keys and values, and closes them."""
 
     def __init__(self, folder: Path, log: NativeLog) -> None:
-        self._folder, self._log = folder, log
-        self._backends: list[LlamaCppBackend] = []
+        self._opened = Opened(folder, log)
 
     def __call__(
         self, name: str, k: KVTypeName, v: KVTypeName, **changes: object
     ) -> LlamaCppBackend:
-        configuration = Configuration(
-            self._folder / f"{name}.gguf",
-            n_ctx=1024,
-            n_batch=64,
-            n_ubatch=64,
-            flash_attention="on",
-            n_threads=1,
-            type_k=k,
-            type_v=v,
-        )
-        asked = replace(configuration, **changes)  # type: ignore[arg-type]  # by name
-        backend = LlamaCppBackend(asked, self._log)
-        self._backends.append(backend)
-        return backend
+        return self._opened(name, n_ctx=1024, type_k=k, type_v=v, **changes)
 
     def state(self, name: str, k: KVTypeName, v: KVTypeName, n: int = 100) -> State:
         sequence = self(name, k, v).open()
-        for start in range(0, n, 64):
-            sequence.prefill(LINE[start : min(start + 64, n)])
+        for start in range(0, n, N_BATCH):
+            sequence.prefill(LINE[start : min(start + N_BATCH, n)])
         return bytes(sequence.save())
 
     def close(self) -> None:
-        for backend in self._backends:
-            backend.close()
+        self._opened.close()
 
 
 def tensor(state: State, part: int, index: int) -> tuple[str, NDArray[np.uint8]]:
@@ -122,7 +108,7 @@ def error(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("into", TYPES)
 def test_exact_keys_and_values_come_out_to_the_bit_as_llama_cpp_writes_them(
-    opened: Opened, name: str, into: KVTypeName
+    opened: OpenedTypes, name: str, into: KVTypeName
 ) -> None:
     exact = opened.state(name, "f32", "f32")
     native = opened.state(name, into, into)
@@ -138,7 +124,7 @@ def test_exact_keys_and_values_come_out_to_the_bit_as_llama_cpp_writes_them(
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("from_type", QUANTISED)
 def test_what_was_quantised_comes_back_turned_and_with_its_loss_only(
-    opened: Opened, name: str, from_type: KVTypeName
+    opened: OpenedTypes, name: str, from_type: KVTypeName
 ) -> None:
     exact = opened.state(name, "f32", "f32")
     native = opened.state(name, from_type, from_type)
@@ -155,7 +141,7 @@ def test_what_was_quantised_comes_back_turned_and_with_its_loss_only(
     ("k", "v"), [("q8_0", "f16"), ("f16", "q4_0"), ("q4_0", "q8_0"), ("bf16", "q5_1")]
 )
 def test_keys_and_values_are_converted_apart_and_every_layer_is(
-    opened: Opened, name: str, k: KVTypeName, v: KVTypeName
+    opened: OpenedTypes, name: str, k: KVTypeName, v: KVTypeName
 ) -> None:
     exact = opened.state(name, "f32", "f32", 300)
     made = opened(name, k, v).requantise(exact, "f32", "f32")
@@ -172,7 +158,7 @@ def test_keys_and_values_are_converted_apart_and_every_layer_is(
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_requantised_state_is_taken_and_goes_on_as_well_as_a_native_one(
-    opened: Opened, name: str, monkeypatch: pytest.MonkeyPatch
+    opened: OpenedTypes, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rows(state: State, of: KVTypeName) -> NDArray[np.float32]:
         sequence = opened(name, of, of).open()
@@ -189,13 +175,13 @@ def test_a_requantised_state_is_taken_and_goes_on_as_well_as_a_native_one(
     assert error(rows(unturned, "q8_0"), expected) > 3 * usual
 
 
-def test_states_of_the_same_types_are_given_back_as_they_are(opened: Opened) -> None:
+def test_states_of_the_same_types_are_given_back_as_they_are(opened: OpenedTypes) -> None:
     state = opened.state("llama", "q8_0", "q4_0")
     assert opened("llama", "q8_0", "q4_0").requantise(state, "q8_0", "q4_0") is state
 
 
 def test_a_hybrid_model_keeps_its_recurrent_state_and_converts_its_attention(
-    opened: Opened,
+    opened: OpenedTypes,
 ) -> None:
     state = opened.state("jamba", "f16", "f16")
     made = opened("jamba", "q8_0", "q8_0").requantise(state, "f16", "f16")
@@ -208,19 +194,19 @@ def test_a_hybrid_model_keeps_its_recurrent_state_and_converts_its_attention(
         assert np.array_equal(tensor(made, 1, index)[1], tensor(state, 1, index)[1])
 
 
-def test_a_recurrent_state_has_no_cache_types_and_stays_as_it_is(opened: Opened) -> None:
+def test_a_recurrent_state_has_no_cache_types_and_stays_as_it_is(opened: OpenedTypes) -> None:
     state = opened.state("mamba", "f16", "f16")
     assert opened("mamba", "f16", "f16").requantise(state, "q8_0", "q8_0") is state
 
 
-def test_a_latent_cache_is_refused_with_the_reason(opened: Opened) -> None:
+def test_a_latent_cache_is_refused_with_the_reason(opened: OpenedTypes) -> None:
     state = opened.state("deepseek2", "f16", "f16")
     with pytest.raises(StateError, match=r"latent row .*\(MLA\)"):
         opened("deepseek2", "f16", "f16").requantise(state, "q8_0", "q8_0")
 
 
 def test_transposed_values_are_converted_among_floats_and_refused_quantised(
-    opened: Opened,
+    opened: OpenedTypes,
 ) -> None:
     sequence = opened("llama", "f16", "f16", flash_attention="off").open()
     sequence.prefill(LINE[:40])
@@ -238,7 +224,7 @@ def test_transposed_values_are_converted_among_floats_and_refused_quantised(
 
 @pytest.mark.parametrize("damage", [lambda s: s[:-1], lambda s: s[:40], lambda s: b"\0" * len(s)])
 def test_a_damaged_state_is_refused_and_nothing_is_read_beyond_it(
-    opened: Opened, damage: object
+    opened: OpenedTypes, damage: object
 ) -> None:
     assert callable(damage)
     state = damage(opened.state("llama", "f16", "f16"))
@@ -279,7 +265,7 @@ def test_the_rotation_follows_llama_cpp_s_rule() -> None:
 
 
 def test_nothing_is_turned_where_llama_cpp_is_told_so(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+    opened: OpenedTypes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = opened("llama", "f16", "f16").state_format
     monkeypatch.setenv(requantisation.ROTATION_OFF, "1")
@@ -299,7 +285,7 @@ def test_real_models_first_layers_come_out_to_the_bit(
     log: NativeLog, request: pytest.FixtureRequest, fixture: str, part: int, into: KVTypeName
 ) -> None:
     path = request.getfixturevalue(fixture)
-    opened = Opened(path.parent, log)
+    opened = OpenedTypes(path.parent, log)
     name = path.name.removesuffix(".gguf")
     try:
         exact = opened.state(name, "f32", "f32", 64)

@@ -14,6 +14,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, DecodeAborted, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
+from tests.engine.backends.opened import Opened, settings
 from tests.filled_models import SHAPES, filled_model
 
 LINE = [3 + (7 * n + n * n // 5) % 250 for n in range(1200)]
@@ -34,13 +35,6 @@ def refuses(name: str, changes: Mapping[str, object]) -> bool:
     return name == "deepseek2" and "type_k" in changes
 
 
-def settings(path: Path, **changes: object) -> Configuration:
-    base = Configuration(
-        path, n_ctx=512, n_batch=64, n_ubatch=64, flash_attention="on", n_threads=1
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
-
-
 @pytest.fixture(scope="module")
 def log() -> NativeLog:
     return NativeLog()
@@ -55,27 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(folder: Path, log: NativeLog) -> Iterator["Opened"]:
+def opened(folder: Path, log: NativeLog) -> Iterator[Opened]:
     opened = Opened(folder, log)
     yield opened
     opened.close()
-
-
-class Opened:
-    """Opens backends on made models, and closes them."""
-
-    def __init__(self, folder: Path, log: NativeLog) -> None:
-        self._folder, self._log = folder, log
-        self._backends: list[LlamaCppBackend] = []
-
-    def __call__(self, name: str, **changes: object) -> LlamaCppBackend:
-        backend = LlamaCppBackend(settings(self._folder / f"{name}.gguf", **changes), self._log)
-        self._backends.append(backend)
-        return backend
-
-    def close(self) -> None:
-        for backend in self._backends:
-            backend.close()
 
 
 def read(sequence: Sequence, n: int) -> None:
@@ -233,7 +210,8 @@ def test_states_of_other_settings_are_refused(opened: Opened) -> None:
         with pytest.raises(StateError):
             target.load(LINE[:60], [state])
         assert list(target.tokens) == []
-    for name in set(SHAPES) - {"llama"}:
+    # A cache of qwen2 has llama's very shape: what tells their states apart is the namespace.
+    for name in set(SHAPES) - {"llama", "qwen2"}:
         other = opened(name)
         other.try_out()
         with pytest.raises(StateError):

@@ -5,20 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration
+from engine.configuration import Configuration, FlashAttention
 from engine.errors import PresetError
 from engine.memory.estimate import cache_bytes, estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.cache_types import open_types, type_rules, types_text
-from engine.planning.knobs import with_cache_pair
+from engine.planning.space import with_pair, with_taken_pair
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import DoesNotFitError, Machine, resolve
 from engine.planning.what_if import what_ifs
 from engine.policy.choice import BudgetError
 from engine.policy.known import Known
+from engine.policy.pairs import Pair
 from engine.presets.preset import Preset
 from tests.engine.planning.shapes import dense_model
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
@@ -145,10 +146,22 @@ def test_a_change_that_was_measured_to_break_a_gate_is_not_proposed(small: Model
     assert labels(GOOD) & {"q8_0 K and V", "q4_0 K and V"} == {"q8_0 K and V"}
 
 
-def test_a_verdict_is_taken_into_a_setup_with_flash_attention() -> None:
-    setup = Setup(Configuration(Path("m.gguf"), 8192, flash_attention="off"))
-    taken = with_cache_pair(setup, ("q8_0", "q5_1")).configuration
-    assert (taken.type_k, taken.type_v, taken.flash_attention) == ("q8_0", "q5_1", "on")
+@pytest.mark.parametrize(
+    ("flash", "pair", "searched", "taken"),
+    [
+        ("off", ("q8_0", "q5_1"), "off", "on"),
+        ("off", ("q8_0", "f16"), "off", "off"),
+        ("auto", ("q8_0", "q5_1"), "on", "on"),
+        ("auto", ("f16", "f16"), "auto", "auto"),
+    ],
+)
+def test_a_pair_that_was_taken_has_flash_attention_where_its_values_need_it(
+    flash: FlashAttention, pair: Pair, searched: FlashAttention, taken: FlashAttention
+) -> None:
+    configuration = Configuration(Path("m.gguf"), 8192, flash_attention=flash)
+    for change, expected in ((with_pair, searched), (with_taken_pair, taken)):
+        changed = change(configuration, pair)
+        assert (changed.type_k, changed.type_v, changed.flash_attention) == (*pair, expected)
 
 
 def test_a_planner_of_a_script_wants_a_type_by_name() -> None:
