@@ -20,8 +20,8 @@ from app.quality.measure import USUAL, _again
 from app.startup import Services, prepare
 from engine.backends import installed_build
 from engine.configuration import Configuration
-from engine.memory.hardware import this_processor
 from engine.load_laboratory import LaboratoryRequest, subject_settings
+from engine.memory.hardware import this_processor
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.policy.gates import PolicySettings

@@ -1,7 +1,6 @@
 """Requantised states beside those that llama.cpp writes itself for the same tokens."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ from engine.backends.llama_cpp.elements import convert, rotated
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog
 from engine.backends.llama_cpp.requantisation import Rotations, rotations
 from engine.backends.llama_cpp.state_format import AttentionShape, State, find_shape, read_parts
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import KVTypeName
 from engine.errors import StateError
 from engine.model.ggml_types import GGML_TYPES, TYPES_BY_NAME
 from tests.engine.backends.opened import N_BATCH, Opened

@@ -1,7 +1,6 @@
 """Saved states of small made models of every kind of cache, by the real llama.cpp."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
-from engine.configuration import Configuration
 from engine.errors import ContextFullError, DecodeAborted, StateError
 from tests.contracts.backend import SeveralSequencesContract, StateContract
 from tests.engine.backends.opened import Opened, settings

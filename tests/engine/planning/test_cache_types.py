@@ -12,10 +12,10 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
 from engine.planning.cache_types import open_types, type_rules, types_text
-from engine.planning.space import with_pair, with_taken_pair
 from engine.planning.kv_cache_planner import KVCachePlanner
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import DoesNotFitError, Machine, resolve
+from engine.planning.space import with_pair, with_taken_pair
 from engine.planning.what_if import what_ifs
 from engine.policy.choice import BudgetError
 from engine.policy.known import Known
