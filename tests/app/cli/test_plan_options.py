@@ -45,8 +45,9 @@ def test_an_option_has_one_name_and_one_spelling_in_every_command() -> None:
             assert not is_whole or flag in ("--port", "--seed"), f"{flag} takes no 8k"
     assert "--tokens" not in found
     differing = {flag: types for flag, types in found.items() if len(set(types.values())) > 1}
-    # `run` reads a batch of prompts from a file; `bench` writes its JSON to one; a speed is measured over two tokens and more; a plan may
-    # leave one type of cache open, and `fit` takes a list of types.
+    # `run` reads a batch of prompts from a file, `bench` writes its JSON to one; a speed is
+    # measured over two tokens and more; a plan may leave one type of cache open, and `fit` takes
+    # a list of types.
     others = {"--kv", "--type-k", "--type-v", "--batch"}
     usual = {"--seed", "--temperature", "--format", "--max-tokens", "--json"}
     assert {*differing} <= usual | others
