@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
+from math import isfinite, nan
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -180,7 +181,7 @@ class SpeculationSettings:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How logits become a distribution, in the order of the fields.
+    """How logits become a distribution, in the order of the fields, and what the reply may be.
 
     Temperature 0 is greedy: a one-hot at the largest logit after penalties.
     """
@@ -196,6 +197,22 @@ class SamplingSettings:
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: TopP = 1.0
     min_p: MinP = 0.0
+    json_schema: str = ""
+    """Path of a JSON schema that the reply satisfies; empty is none."""
+    grammar: str = ""
+    """Path of a grammar, GBNF or Lark, that the reply satisfies; empty is none."""
+    stop_tokens: tuple[Count, ...] = ()
+    """Ids of tokens that end the reply, beside those that the model's file names."""
+
+    def with_absolute_paths(self) -> "SamplingSettings":
+        """These settings with paths that hold wherever they are used."""
+        return replace(
+            self, json_schema=_absolute(self.json_schema), grammar=_absolute(self.grammar)
+        )
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute()) if path else ""
 
 
 def out_of_bounds(settings: SamplingSettings) -> list[str]:
@@ -234,6 +251,34 @@ class DraftConfiguration:
     n_gpu_layers: int = -1
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A low-rank adapter (LoRA) beside the model, and how strongly it works."""
+
+    path: Path
+    scale: float = 1.0
+    """What its change of the weights is multiplied with; 1 is as trained, 0 leaves it out."""
+
+    @classmethod
+    def read(cls, spelled: str) -> "Adapter":
+        """What `FILE[:SCALE]` names: a number behind the last colon is the scale."""
+        path, _, scale = spelled.rpartition(":")
+        try:
+            number = float(scale)
+        except ValueError:
+            number = nan
+        if not path or not isfinite(number):
+            return cls(Path(spelled).expanduser())
+        return cls(Path(path).expanduser(), number)
+
+    @property
+    def spelled(self) -> str:
+        """As `read` takes it."""
+        if self.scale == 1.0 and Adapter.read(str(self.path)).path == self.path:
+            return str(self.path)
+        return f"{self.path}:{self.scale!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +362,15 @@ class Configuration(EngineSettings):
     """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""
     mmproj_path: Path | None = None
     """Projector of a vision or audio model: for llama-server, kvchat loads none."""
-    lora_paths: tuple[Path, ...] = ()
-    """Adapters that are loaded beside the model, at scale 1."""
+    adapters: tuple[Adapter, ...] = ()
+    """What is loaded beside the model, for every reply that names none of its own."""
     draft: DraftConfiguration | None = None
     sampling: SamplingSettings = SamplingSettings()
+
+    @property
+    def lora_paths(self) -> tuple[Path, ...]:
+        """The files of the adapters."""
+        return tuple(adapter.path for adapter in self.adapters)
 
     @property
     def n_rows(self) -> int:
@@ -359,7 +409,7 @@ class Configuration(EngineSettings):
             type_v=draft.type_v,
             n_cpu_moe=0,
             tensor_overrides=(),
-            lora_paths=(),
+            adapters=(),
             mmproj_path=None,
             draft=None,
             n_mtp_draft=0,

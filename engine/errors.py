@@ -3,6 +3,7 @@
     EngineError
     ├── ModelFileError          a GGUF file that cannot be read or understood
     ├── ModelLoadError          llama.cpp refused the model or the context
+    │   └── AdapterError        a low-rank adapter that is missing, or is another model's
     ├── DecodeError             a decode failed; the sequence says what it still holds
     ├── DecodeAborted           a decode was stopped on request
     ├── CropUnsupportedError    the cache cannot be cut back to that length
@@ -10,6 +11,7 @@
     ├── CacheStoreError         the folder of saved states cannot be read or written
     ├── CacheBudgetError        more is to be kept for good than the cache may hold
     ├── ContextFullError        more tokens than cells
+    ├── TokenError              a token id that is none of the vocabulary
     ├── TemplateError           the chat template failed, looped, or was stopped by the sandbox
     ├── IncompatiblePairError   a draft model that does not fit its target
     ├── PredictorError          a predictor that raised, proposed garbage or answered late
@@ -47,6 +49,12 @@ class ModelLoadError(EngineError):
     """llama.cpp refused the model or the context."""
 
     title = "The model could not be loaded"
+
+
+class AdapterError(ModelLoadError):
+    """A low-rank adapter that is missing, or that is none of the loaded model's."""
+
+    title = "The adapter cannot be used"
 
 
 class DecodeError(EngineError):
@@ -89,6 +97,12 @@ class ContextFullError(EngineError):
     """More tokens than the context has cells."""
 
     title = "The context is full"
+
+
+class TokenError(EngineError):
+    """A token id that the model's vocabulary does not have."""
+
+    title = "There is no such token"
 
 
 class TemplateError(EngineError):

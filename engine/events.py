@@ -31,6 +31,8 @@ class FinishReason(StrEnum):
     END = "end"
     """The model ended its turn."""
     STOP_STRING = "stop string"
+    STOP_TOKEN = "stop token"
+    """One of `SamplingSettings.stop_tokens` came."""
     LENGTH = "length"
     """`max_tokens` was reached."""
     CONTEXT = "context"
@@ -296,6 +298,9 @@ class Finished:
     stats: GenerationStats
     n_used: int = 0
     n_cells: int = 0
+    fits_grammar: bool | None = None
+    """Whether the text is whole under its schema or grammar, not so where `max_tokens`, the context
+    or a stop came first; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

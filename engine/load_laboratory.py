@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.backends import installed_build
 from engine.backends.llama_cpp.contexts import LlamaCppContexts
+from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.memory.hardware import find_gpus, this_processor, usable_cores
@@ -160,7 +161,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
         "rotation of quantised caches": "on" if rotation else "off",
     }
     if configuration.lora_paths:
-        settings["LoRA"] = " ".join(map(model_identity, configuration.lora_paths))
+        settings["LoRA"] = adapters_in_words(configuration.adapters, model_identity)
     return settings
 
 

@@ -52,6 +52,8 @@ class Hashes(_Strict, frozen=True):
     draft: tuple[Digest, ...] = ()
     lora: tuple[Digest, ...] = ()
     """Of each adapter."""
+    grammar: tuple[Digest, ...] = ()
+    """Of the JSON schema or grammar."""
 
 
 class RecordedReply(_Strict, frozen=True):
@@ -209,6 +211,11 @@ def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:
         model=tuple(map(hash_file, read_gguf(configuration.model_path).paths)),
         draft=() if draft is None else tuple(map(hash_file, read_gguf(draft.model_path).paths)),
         lora=tuple(map(hash_file, configuration.lora_paths)),
+        grammar=tuple(
+            hash_file(Path(path))
+            for path in (configuration.sampling.json_schema, configuration.sampling.grammar)
+            if path
+        ),
     )
 
 
@@ -221,7 +228,7 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
     """
     found, wanted = hashes_of(configuration, hash_file), manifest.hashes
     draft = None if configuration.draft is None else configuration.draft.model_path
-    paths = {"model": configuration.model_path, "draft": draft, "lora": None}
+    paths = {"model": configuration.model_path, "draft": draft, "lora": None, "grammar": None}
     for name, path in paths.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.configuration import SamplingSettings, SpeculationSettings
+from engine.configuration import Adapter, SamplingSettings, SpeculationSettings
 from engine.errors import DecodeAborted
 
 Role = Literal["system", "user", "assistant"]
@@ -31,18 +31,35 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply may be; `engine.grammar.source` reads and checks it."""
+
+    text: str
+    is_schema: bool = True
+    """Whether it is a JSON schema, else a grammar in GBNF or Lark."""
+    name: str = "of the request"
+    """What messages call it, such as the name of its file."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One reply to make.
 
-    With `raw_prompt` the text is used as it is, without a chat template, and `messages` is empty.
+    With `raw_prompt` the text is used as it is, without a chat template, and with `prompt_tokens`
+    these are the prompt; `messages` is empty then.
     """
 
     messages: tuple[Message, ...] = ()
     raw_prompt: str | None = None
+    prompt_tokens: tuple[int, ...] | None = None
+    """Ids of the model's vocabulary, which stand for themselves: no BOS token is put before them.
+    """
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int | None = None
     """Tokens to generate at most; None is until the context is full."""
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    """What the reply may be; None leaves it to the file that `sampling` names, if it names one."""
     seed: int | None = None
     """Seed of the noise; None draws a fresh one. With a seed the first token is computed as it will
     be when the prompt is in the cache, which takes a pass more and makes the reply repeatable."""
@@ -53,11 +70,31 @@ class GenerationRequest:
     """Whose tokens these are, such as `chat:12`: names kept states; empty names nobody."""
     continues: tuple[int, ...] = ()
     """Ids of a reply that was cut: it goes on behind them, and they are part of `Finished`."""
+    adapters: tuple[Adapter, ...] | None = None
+    """Low-rank adapters that the reply is made with; None is those that the model was loaded with.
+    What is computed with others is kept in the context only."""
     may_shift: bool = False
     """Whether tokens may be dropped from the middle of what is held where the prompt dropped them,
     without computing the rest anew; the text is then not to the bit what a new start would give."""
     speculation: SpeculationSettings | None = None
     """How it is drafted for, whatever the session is set to meanwhile; None is as that is set."""
+
+    reads_only: bool = False
+    """Whether nothing is said, and of the prompt that is read which stays whatever is asked behind
+    `messages`: the next request finds it in the cache."""
+
+    @classmethod
+    def preload(cls, messages: tuple[Message, ...], owner: str = "") -> "GenerationRequest":
+        """Read the start of a chat, such as its system prompt, before the next question is there.
+
+        The reply is empty and ends with `FinishReason.LENGTH`.
+        """
+        return cls(messages, max_tokens=0, owner=owner, reads_only=True)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model's chat template makes the prompt."""
+        return self.raw_prompt is None and self.prompt_tokens is None
 
 
 class Cancellation:

@@ -188,7 +188,7 @@ class Sampler:
         check_sampling(settings)
         self.settings = settings
         self.seed = seed
-        self._mask = mask
+        self.mask = mask
 
     @property
     def is_greedy(self) -> bool:
@@ -197,7 +197,7 @@ class Sampler:
     @property
     def history_window(self) -> int | None:
         """How many tokens of the history change the distribution; None is all of them."""
-        if self._mask is not None:
+        if self.mask is not None:
             return None
         return self._penalty_window
 
@@ -237,7 +237,7 @@ class Sampler:
         if self.is_greedy:
             return certain(int(adjusted.argmax()))
         tokens = _top_k(adjusted, self.settings.top_k)
-        if self._mask is not None:
+        if self.mask is not None:
             tokens = tokens[adjusted[tokens] > -np.inf]
         scaled = adjusted[tokens].astype(np.float64) / self.settings.temperature
         probs = np.exp(scaled - scaled.max())
@@ -255,9 +255,9 @@ class Sampler:
 
     def _allowed(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
         """The logits with minus infinity for each token that the mask forbids."""
-        if self._mask is None:
+        if self.mask is None:
             return logits
-        allowed = self._mask(history)[: logits.shape[0]]
+        allowed = self.mask(history)[: logits.shape[0]]
         if not allowed.any():
             raise DecodeError(
                 "no token may follow here: the mask forbids all, the end of the reply included"

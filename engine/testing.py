@@ -7,12 +7,19 @@ import struct
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from functools import lru_cache
+from zlib import crc32
 
 import numpy as np
 
 from engine.backends.base import Forward, Logits, Sequence, Step, verify_in_turn
-from engine.configuration import KVTypeName
-from engine.errors import ContextFullError, CropUnsupportedError, DecodeAborted, StateError
+from engine.configuration import Adapter, KVTypeName
+from engine.errors import (
+    AdapterError,
+    ContextFullError,
+    CropUnsupportedError,
+    DecodeAborted,
+    StateError,
+)
 
 SPECIALS = ("<bos>", "<end>", "<user>", "<assistant>", "<system>")
 STATE = struct.Struct("<4sII")
@@ -112,6 +119,8 @@ class FakeBackend:
         self.n_decoded = 0
         self.is_aborted = False
         self.is_closed = False
+        self.mark = 0
+        """What adapters add to the tokens of cells, so that what they changed gives itself away."""
         self._seed, self._order, self._sharpness = seed, order, sharpness
         self._noise, self._end_bias = noise, end_bias
         self._row = lru_cache(maxsize=None)(self._make_row)
@@ -161,6 +170,13 @@ class FakeBackend:
                 raise ContextFullError(f"{step.n_tokens} tokens do not fit")
         self.batches.append(tuple(step.n_tokens for step in steps))
         return verify_in_turn(steps)
+
+    def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
+        used = () if adapters is None else tuple(adapters)
+        wrong = next((each.path for each in used if each.path.suffix != ".gguf"), None)
+        if wrong is not None:
+            raise AdapterError(f"{wrong.name} is no adapter of this model")
+        self.mark = crc32(repr(used).encode()) % 10**6 * 1000 if used else 0
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -314,7 +330,7 @@ class FakeSequence:
         self._backend.n_decodes += 1
         self._backend.n_decoded += len(tokens)
         self._tokens.extend(tokens)
-        self.cells.extend(FakeCell(token) for token in tokens)
+        self.cells.extend(FakeCell(token + self._backend.mark) for token in tokens)
 
 
 def target_function(

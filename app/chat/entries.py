@@ -13,7 +13,7 @@ from engine.events import FinishReason
 from engine.requests import Message
 
 SUMMARY_BEGINS = "Summary of the conversation before this point:"
-WHOLE = (FinishReason.END, FinishReason.STOP_STRING)
+WHOLE = (FinishReason.END, FinishReason.STOP_STRING, FinishReason.STOP_TOKEN)
 """Finish reasons of replies that are complete."""
 CUT_BY_CRASH = "engine stopped"
 """Finish reason of a reply that the engine's end cut off."""
@@ -210,7 +210,7 @@ def ending_of(message: StoredMessage) -> str:
 
 def _ending(reason: str | None) -> list[str]:
     match reason:
-        case FinishReason.END | FinishReason.STOP_STRING:
+        case FinishReason.END | FinishReason.STOP_STRING | FinishReason.STOP_TOKEN:
             return []
         case FinishReason.CANCELLED:
             return ["stopped"]

@@ -2,18 +2,29 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import get_args
 
 import click
 
-from engine.configuration import BackendName, KVTypeName, sampling_bounds
-from engine.errors import EngineError
+from engine.configuration import (
+    Adapter,
+    BackendName,
+    KVTypeName,
+    SamplingSettings,
+    sampling_bounds,
+)
+from engine.errors import EngineError, shown
 from engine.memory.units import GIB, KIB, MIB, parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
 MOST = 2**31 - 1
+_IDS = re.compile(r"[\s\d,\[\]]+")
+"""Token ids as they are typed, or as a JSON list."""
 AGE = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[mhdw])\s*$")
 UNIT_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
@@ -106,6 +117,20 @@ class Threads(click.ParamType[int | str]):
             return parse_threads(str(value))
         except EngineError as error:
             self.fail(str(error), param, ctx)
+
+
+class AdapterFile(click.ParamType[str]):
+    """An adapter that is there, with its scale: `FILE` or `FILE:SCALE`."""
+
+    name = "FILE[:SCALE]"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text that was typed, if it names a file."""
+        adapter = Adapter.read(str(value))
+        click.Path(exists=True, dir_okay=False).convert(str(adapter.path), param, ctx)
+        return adapter.spelled
 
 
 class Shares(click.ParamType[tuple[float, ...]]):
@@ -234,6 +259,77 @@ threads_option = click.option(
     type=Threads(),
     help="Threads while decoding; auto is as many as are quickest at the moment.",
 )
+answer_options = joined(
+    click.option(
+        "--json-schema",
+        metavar="FILE",
+        help="The reply is JSON that satisfies this schema, whoever drafts.",
+    ),
+    click.option(
+        "--grammar",
+        metavar="FILE",
+        help="The reply satisfies this grammar, written in GBNF or Lark.",
+    ),
+    click.option(
+        "--stop-token",
+        "stop_tokens",
+        type=Count(0),
+        multiple=True,
+        help="End the reply at this token; may be repeated.",
+    ),
+)
+"""What a reply may be and where it ends."""
+
+
+def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> SamplingSettings:
+    """The settings with what `answer_options` say, which they take out of `given`.
+
+    Raises:
+        UsageError: both a schema and a grammar were typed.
+        GrammarError: the file cannot be read, or is not valid.
+    """
+    schema, grammar = given.pop("json_schema", None), given.pop("grammar", None)
+    stop_tokens = given.pop("stop_tokens", ())
+    if schema and grammar:
+        raise click.UsageError("give --json-schema or --grammar, not both")
+    if schema or grammar:
+        typed = replace(sampling, json_schema=str(schema or ""), grammar=str(grammar or ""))
+        sampling = typed.with_absolute_paths()
+    if isinstance(stop_tokens, tuple) and stop_tokens:
+        sampling = replace(sampling, stop_tokens=stop_tokens)
+    if sampling.json_schema or sampling.grammar:
+        from engine.grammar.source import grammar_of
+
+        grammar_of(sampling)  # what is wrong is said before a model is loaded
+    return sampling
+
+
+def token_ids(spelled: str) -> tuple[int, ...]:
+    """Token ids as they were typed, or those in the file of that name; `-` is standard input.
+
+    Raises:
+        UsageError: the file cannot be read, or something in it is no token id.
+    """
+    text = spelled
+    if _IDS.fullmatch(spelled) is None:
+        from engine.files import RECORDS_BYTES, read_text
+
+        try:
+            is_input = spelled == "-"
+            text = sys.stdin.read() if is_input else read_text(Path(spelled), limit=RECORDS_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"no token ids in {spelled}: {error}") from error
+    words = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
+    wrong = next((n for n, word in enumerate(words) if not word.isdecimal()), None)
+    if wrong is not None:
+        raise click.UsageError(
+            f"token ids are whole numbers from 0, and number {wrong + 1} is {shown(words[wrong])}: "
+            "write them as 1,2,3"
+        )
+    if not words:
+        raise click.UsageError("there are no token ids: write them as 1,2,3, or name their file")
+    return tuple(map(int, words))
+
 
 backend_option = click.option(
     "--backend",

@@ -9,6 +9,7 @@ import click
 from app.cli.console import print_json
 from app.cli.options import (
     OPEN_KV_TYPE,
+    AdapterFile,
     Count,
     Layers,
     Shares,
@@ -92,8 +93,8 @@ knob_options = joined(
     click.option("--mmproj", type=GGUF, help="A projector for images or sound beside it."),
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
                  type=bool, help="The projector stays in main memory."),
-    click.option("--lora", type=GGUF, multiple=True,
-                 help="An adapter beside it; may be repeated."),
+    click.option("--lora", type=AdapterFile(), multiple=True,
+                 help="An adapter beside it, and how strongly it works; may be repeated."),
     threads_option,
 )  # fmt: skip
 """Every knob of the planner, by the preset's own keys."""

@@ -1,6 +1,8 @@
 """`kvchat run`: one reply on standard output, streamed as text or summed up as JSON."""
 
+import queue
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,19 @@ import click
 from click.core import ParameterSource
 
 from app.cli.console import SlowReading, note, print_json, print_text, prompt_text, say
-from app.cli.options import KV_TYPE, SEED, Count, Layers, PredictorType, opening_options, sampling
+from app.cli.options import (
+    KV_TYPE,
+    SEED,
+    AdapterFile,
+    Count,
+    Layers,
+    PredictorType,
+    answer_options,
+    opening_options,
+    sampling,
+    token_ids,
+    with_answer,
+)
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
 from engine.planning.values import AskedThreads
 
@@ -24,6 +38,7 @@ if TYPE_CHECKING:
     from engine.requests import GenerationRequest, Message
 
 EXIT_CANCELLED = 130
+EXIT_UNFINISHED = 1
 
 SEED_BITS = 63
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -32,6 +47,8 @@ BESIDE_MANIFEST = ("manifest_path", "model", "written_path", "metrics_path", "as
 OF_ONE_REPLY = {
     "prompt": "the prompt",
     "raw": "--raw",
+    "tokens": "--tokens",
+    "preload": "--preload",
     "written_path": "--write-manifest",
     "metrics_path": "--metrics",
     "as_json": "--json",
@@ -39,6 +56,7 @@ OF_ONE_REPLY = {
 """What may not be typed beside `--batch`, and how it is called."""
 PARALLEL = 4
 """Replies of a batch that are made at once."""
+USAGE = 'kvchat run "..."'
 VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 
 
@@ -57,6 +75,12 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     "--dtype",
     type=click.Choice(get_args(ComputeType)),
     help="What the torch backend computes in. [auto: the shortest that the device multiplies]",
+)
+@click.option(
+    "--lora",
+    type=AdapterFile(),
+    multiple=True,
+    help="An adapter beside the model, and how strongly it works; may be repeated.",
 )
 @click.option("--gpu-layers", "n_gpu_layers", type=Layers(), help="Layers on the GPU.")
 @click.option(
@@ -105,6 +129,17 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
 )
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
 @click.option("--raw", is_flag=True, help="Take the prompt as it is, without a chat template.")
+@click.option(
+    "--tokens",
+    metavar="IDS|FILE",
+    help="The prompt as token ids of the model: 1,2,3 or a file of them; - is the input.",
+)
+@answer_options
+@click.option(
+    "--preload",
+    is_flag=True,
+    help="Load the model and read the system prompt while the input is typed.",
+)
 @click.option("--stop", multiple=True, help="End the reply at this text; may be repeated.")
 @click.option("--max-tokens", type=Count(), help="Most tokens of the reply, such as 2k.")
 @click.option("--seed", type=SEED, help="Seed of the sampling. [a new one each time]")
@@ -143,6 +178,8 @@ def command(
     backend: "BackendName | None",
     system: str | None,
     raw: bool,
+    tokens: str | None,
+    preload: bool,
     stop: tuple[str, ...],
     max_tokens: int | None,
     seed: int | None,
@@ -183,9 +220,10 @@ def command(
         raise click.UsageError("--batch FILE and --out FILE go together")
     if batch_path is None and parallel is not None:
         raise click.UsageError("--parallel is for --batch FILE")
-    text = "" if batch_path is not None else prompt_text(prompt, 'kvchat run "..."')
-    if raw and system:
-        raise click.UsageError("--raw hands the prompt over as it is: leave out --system")
+    _check_prompt(prompt, system, tokens, written_path, is_raw=raw, is_typed_meanwhile=preload)
+    ids = None if tokens is None else token_ids(tokens)
+    asks_now = ids is None and not preload and batch_path is None
+    text = prompt_text(prompt, USAGE) if asks_now else ""
     asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
@@ -197,8 +235,9 @@ def command(
     configuration = _overridden(opened.configuration, typed)
     instruction = opened.system_prompt if system is None else system
     request = GenerationRequest(
-        messages=() if raw else _messages(instruction, text),
+        messages=() if raw or ids is not None else _messages(instruction, text),
         raw_prompt=text if raw else None,
+        prompt_tokens=ids,
         sampling=configuration.sampling,
         max_tokens=max_tokens or opened.max_tokens,
         stop=stop,
@@ -215,6 +254,9 @@ def command(
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
         _metrics(engine, metrics_path) as metrics,
     ):
+        if preload:
+            text = _typed_meanwhile(engine, instruction)
+            request = replace(request, messages=_messages(instruction, text))
         finished = _answer(engine, request, metrics, shows_text=not as_json)
         if written_path is not None:
             prompts = (text,)
@@ -288,14 +330,63 @@ def _answer_batch(
     return int(bool(broken or progress.failed))
 
 
+def _check_prompt(
+    prompt: str | None,
+    system: str | None,
+    tokens: str | None,
+    written_path: Path | None,
+    *,
+    is_raw: bool,
+    is_typed_meanwhile: bool,
+) -> None:
+    """Refuse two prompts at once, and what a prompt has no place for.
+
+    Raises:
+        UsageError: with what to leave out.
+    """
+    if (is_raw or tokens is not None) and system:
+        whose = "--raw hands the prompt" if tokens is None else "--tokens hands its ids"
+        raise click.UsageError(f"{whose} over as it is: leave out --system")
+    if tokens is not None and (prompt is not None or is_raw):
+        raise click.UsageError("--tokens is the prompt: leave out PROMPT and --raw")
+    if tokens is not None and written_path is not None:
+        raise click.UsageError("a manifest has texts as prompts: leave out --tokens")
+    if is_typed_meanwhile and (prompt not in (None, "-") or is_raw or tokens is not None):
+        raise click.UsageError("--preload is for a prompt from the input: leave the prompt out")
+
+
 def summary(finished: "Finished") -> dict[str, object]:
     """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
     return {
         "text": finished.text,
         "finish_reason": finished.reason.value,
+        "fits_grammar": finished.fits_grammar,
+        "token_ids": finished.token_ids,
         "seed": finished.seed,
         **asdict(finished.stats),
     }
+
+
+def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
+    """The prompt from the input; the system prompt is read while it is typed."""
+    from engine.requests import GenerationRequest, Message
+
+    read: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
+
+    def read_input() -> None:
+        try:
+            read.put(prompt_text("-", USAGE))
+        except (click.UsageError, OSError, ValueError) as error:
+            read.put(error)
+
+    threading.Thread(target=read_input, daemon=True).start()
+    if system:
+        for _ in engine.reply(GenerationRequest.preload((Message("system", system),))):
+            pass
+    text = read.get()
+    if isinstance(text, Exception):
+        raise text
+    return text
 
 
 def _messages(system: str, text: str) -> "tuple[Message, ...]":
@@ -307,13 +398,16 @@ def _messages(system: str, text: str) -> "tuple[Message, ...]":
 
 def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Configuration":
     """The configuration with what was typed in place of what was resolved."""
-    from engine.configuration import ControllerName
+    from engine.configuration import Adapter, ControllerName
     from engine.speculation.registry import with_predictor
 
-    given = {name: value for name, value in typed.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
+    sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation
     if "predictor" in given:
         speculation = with_predictor(speculation, str(given.pop("predictor")))
+    if lora := given.pop("lora", ()):
+        given["adapters"] = tuple(map(Adapter.read, lora))
     if given.get("n_gpu_layers") == "all":
         given["n_gpu_layers"] = -1
     if "controller" in given:
@@ -321,7 +415,7 @@ def _overridden(configuration: "Configuration", typed: dict[str, object]) -> "Co
     return replace(
         configuration,
         speculation=replace(speculation, **_of(speculation, given)),
-        sampling=replace(configuration.sampling, **_of(configuration.sampling, given)),
+        sampling=replace(sampling, **_of(sampling, given)),
         **_of(configuration, given),
     )
 
@@ -465,11 +559,13 @@ def _follow(events: "Iterator[Event]", metrics: "Metrics", *, shows_text: bool) 
 def _exit_code(finished: "Finished") -> int:
     from engine.events import FinishReason
 
-    match finished.reason:
-        case FinishReason.CANCELLED:
-            return EXIT_CANCELLED
-        case FinishReason.CONTEXT:
-            note("the context is full and the reply is cut: raise --ctx")
-            return 0
-        case _:
-            return 0
+    if finished.reason is FinishReason.CANCELLED:
+        return EXIT_CANCELLED
+    if finished.reason is FinishReason.CONTEXT:
+        note("the context is full and the reply is cut: raise --ctx")
+    if finished.fits_grammar is False:
+        said = "the reply ended before the schema or grammar was satisfied"
+        is_short = finished.reason is FinishReason.LENGTH
+        note(f"{said}: raise --max-tokens" if is_short else f"{said} ({finished.reason})")
+        return EXIT_UNFINISHED
+    return 0

@@ -1,7 +1,8 @@
-"""System prompt and sampling of one chat, and how drafts are judged."""
+"""System prompt and sampling of one chat, what its answers fit, and how drafts are judged."""
 
 from dataclasses import dataclass, replace
 from math import nan
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
@@ -17,6 +18,7 @@ from engine.configuration import (
     Verification,
     sampling_bounds,
 )
+from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
 from engine.planning.values import KnobError, parse_count
 
 Choice = TypeVar("Choice", bound=Verification | bool)
@@ -89,6 +91,13 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                     yield Label(knob.label, classes="label")
                     yield Input(f"{value:g}", id=knob.name, compact=True)
                     yield Label(knob.hint, classes="hint")
+            with Grid(id="answer"):
+                yield Label("answers fit", classes="label")
+                yield Input(
+                    self._settings.sampling.json_schema or self._settings.sampling.grammar,
+                    id="answer-rule", compact=True,
+                    placeholder="file of a JSON schema (.json) or a grammar; empty: anything",
+                )  # fmt: skip
             yield from self._verification()
             yield Static("", id="problem", markup=False)
             yield Static("ctrl+s or enter saves · esc leaves it", classes="hint", markup=False)
@@ -118,10 +127,18 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 values[knob.name] = _read(knob, self.query_one(f"#{knob.name}", Input).value)
             except ValueError as error:
                 problems.append(str(error))
+        rule = self.query_one("#answer-rule", Input).value.strip()
+        is_schema = rule.endswith(SCHEMA_SUFFIX)
+        values["json_schema"], values["grammar"] = (rule, "") if is_schema else ("", rule)
+        try:
+            if rule:
+                read_grammar(Path(rule), is_schema=is_schema)
+        except GrammarError as error:
+            problems.append(str(error))
         if problems:
             self.query_one("#problem", Static).update("\n".join(problems))
             return
-        changed = replace(self._settings.sampling, **values)
+        changed = replace(self._settings.sampling, **values).with_absolute_paths()
         prompt = self.query_one("#system-prompt", TextArea).text
         self.dismiss(ChatSettings(prompt, changed, self._judged()))
 

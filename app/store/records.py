@@ -219,7 +219,11 @@ def dump_sampling(sampling: SamplingSettings) -> str:
 def load_sampling(text: str) -> SamplingSettings:
     """Read sampling settings; a field that the text lacks has its default."""
     known = {field.name for field in fields(SamplingSettings)}
-    values = {k: v for k, v in (_object(text) or {}).items() if k in known}
+    values = {
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in (_object(text) or {}).items()
+        if k in known
+    }
     return SamplingSettings(**values)  # type: ignore[arg-type]  # as `dump_sampling` wrote them
 
 

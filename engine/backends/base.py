@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import KVTypeName
+from engine.configuration import Adapter, KVTypeName
 from engine.errors import ContextFullError
 
 Logits = NDArray[np.float32]
@@ -255,6 +255,18 @@ class Backend(Protocol):
 
     def set_threads(self, n_threads: int) -> None:
         """Compute with another number of threads from the next call on, whatever its batch."""
+        ...
+
+    def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
+        """Decode with these low-rank adapters and no others from now on, in every sequence.
+
+        None is those that it was opened with. What sequences hold stays as the adapters before
+        made it.
+
+        Raises:
+            AdapterError: a file is missing or no adapter of this model, or the backend has none;
+                those before stay.
+        """
         ...
 
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from engine.backends.base import Forward, Logits, Sequence, Step, verify_in_turn
-from engine.configuration import MAX_DRAFT, KVTypeName
+from engine.configuration import MAX_DRAFT, Adapter, KVTypeName
 from engine.errors import (
+    AdapterError,
     ContextFullError,
     CropUnsupportedError,
     DecodeAborted,
@@ -128,6 +129,10 @@ class CallbackBackend:
 
     def open(self) -> "CallbackSequence":
         return CallbackSequence(self)
+
+    def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
+        if adapters:
+            raise AdapterError("a model that is functions of one's own takes no adapters")
 
     def set_threads(self, n_threads: int) -> None:
         del n_threads

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeGuard, cast, get_args
 
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, open_file
 from engine.model.ggml_types import TYPES_BY_NAME
@@ -26,6 +26,7 @@ SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
 the coarsest one, FAT's, counts in 2 s."""
 
+ADAPTERS = "LoRA hashes"
 K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
 """The fields of a namespace that say how keys and values lie in a cache."""
 TYPE_NAMES: tuple[KVTypeName, ...] = get_args(KVTypeName)
@@ -211,7 +212,7 @@ def namespace_of(
     fields = (
         ("format", state_format),
         ("model hash", " ".join(hash_file(path) for path in model.paths)),
-        ("LoRA hashes", " ".join(map(hash_file, configuration.lora_paths)) or "none"),
+        (ADAPTERS, adapters_in_words(configuration.adapters, hash_file)),
         ("rope", _rope(configuration, model)),
         (K_TYPE, configuration.type_k),
         (V_TYPE, configuration.type_v),
@@ -223,6 +224,16 @@ def namespace_of(
     )
     key = blake2b(json.dumps(fields).encode(), digest_size=KEY_BYTES).hexdigest()
     return Namespace(key, str(configuration.model_path.absolute()), fields)
+
+
+def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
+    """What adapters change of a state: the hash of each, and its scale where it is not 1."""
+    said = (
+        hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
+        for each in adapters
+        if each.scale
+    )
+    return " ".join(said) or "none"
 
 
 def _rope(configuration: Configuration, model: GgufFile) -> str:

@@ -16,6 +16,7 @@ from engine.cache.report import CacheReport, CacheSettings, TierUse
 from engine.cache.requantised import OtherTypes, Requantised
 from engine.cache.slots import HotTier, Slot, empty
 from engine.clock import Stopwatch
+from engine.configuration import Adapter
 from engine.errors import ContextFullError, StateError
 
 MIN_GAIN = 16
@@ -97,24 +98,34 @@ class Recall:
         """Whether a reply on a line of `n_tokens` can begin beside those that are being made."""
         return self._hot.has_room(None, n_tokens + self._backend.n_rows)
 
-    def begin(self, tokens: Tokens[int], owner: str, *, may_shift: bool = False) -> Recalled:
+    def begin(
+        self,
+        tokens: Tokens[int],
+        owner: str,
+        *,
+        may_shift: bool = False,
+        adapters: tuple[Adapter, ...] | None = None,
+    ) -> Recalled:
         """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere.
+
+        With adapters that the model was not loaded with only the context is looked at: the tiers
+        are those of the adapters that it was loaded with.
 
         Raises:
             ContextFullError: a reply is being made in each.
         """
         watch = Stopwatch()
         self.keep_ended()
-        recalled = self._shifted(tokens, owner) if may_shift else None
+        recalled = self._shifted(tokens, owner, adapters) if may_shift else None
         if recalled is None:
-            recalled = self._found(tokens, owner)
+            recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
         self._hot.use(slot, owner)
         slot.is_busy, slot.n_wanted = True, len(tokens) + 1
         self._hot.make_room(slot, len(tokens) - recalled.n_reused + self._backend.n_rows)
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
-        if self._tiers is not None and owner:
+        if self._tiers is not None and owner and adapters is None:
             self._tiers.note_hit(
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
@@ -197,7 +208,8 @@ class Recall:
 
     def _keeps(self, slot: Slot) -> bool:
         """Whether the line is somebody's, and its state is that of its tokens."""
-        return self._tiers is not None and bool(slot.owner) and slot.is_pure
+        is_usual = slot.is_pure and slot.adapters is None
+        return self._tiers is not None and bool(slot.owner) and is_usual
 
     def report(self) -> CacheReport:
         """Where everything lies; from any thread."""
@@ -208,7 +220,7 @@ class Recall:
         keys = {
             key
             for slot in tuple(self._hot.slots)
-            if slot.is_pure
+            if slot.is_pure and slot.adapters is None
             for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
         entries = tuple(
@@ -230,11 +242,14 @@ class Recall:
             budget_tokens=n_cells,
         )
 
-    def _found(self, tokens: Tokens[int], owner: str) -> Recalled:
-        best, n_hot = self._hot.best(tokens)
-        match = None if self._tiers is None else self._tiers.match(tokens, owner=owner)
+    def _found(
+        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
+    ) -> Recalled:
+        best, n_hot = self._hot.best(tokens, adapters)
+        tiers = self._tiers if adapters is None else None
+        match = None if tiers is None else tiers.match(tokens, owner=owner)
         match, requantised = self._extended(tokens, owner, match, n_hot)
-        n_branch = 0 if self._tiers is None else self._n_branch(self._tiers, tokens)
+        n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
         if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
             slot = self._hot.slot_for(best, n_hot, owner)
             restored = self._restored(slot, tokens, match)
@@ -244,7 +259,7 @@ class Recall:
             if match is not None:
                 match.release()
             slot = self._hot.claim(best, n_hot, owner)
-        n_held = self._rewound(slot, tokens)
+        n_held = self._rewound(slot, tokens, adapters)
         return Recalled(slot, n_hot=n_held, n_branch=n_branch)
 
     def _extended(
@@ -277,8 +292,8 @@ class Recall:
             return None
         finally:
             match.release()
-        slot.is_pure = True
-        n_held = self._rewound(slot, tokens)
+        slot.is_pure, slot.adapters = True, None
+        n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
         return Recalled(
             slot,
@@ -291,14 +306,19 @@ class Recall:
         """Where other lines leave this one, if a state is wanted there."""
         return 0 if self._backend.can_slice else tiers.n_known(tokens)
 
-    def _rewound(self, slot: Slot, tokens: Tokens[int]) -> int:
-        if not slot.is_pure:
+    def _rewound(
+        self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None
+    ) -> int:
+        if not slot.is_pure or slot.adapters != adapters:
             empty(slot)
+        slot.adapters = adapters
         slot.n_looked_at = rewind(slot.sequence, tokens)
         return slot.n_looked_at
 
-    def _shifted(self, tokens: Tokens[int], owner: str) -> Recalled | None:
-        found = self._hot.shiftable(tokens, owner)
+    def _shifted(
+        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
+    ) -> Recalled | None:
+        found = self._hot.shiftable(tokens, owner, adapters)
         if found is None:
             return None
         slot, n_keep, n_drop = found

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from engine.backends.base import Backend, Sequence, common_prefix
+from engine.configuration import Adapter
 from engine.errors import ContextFullError
 
 MIN_SHIFTED = 16
@@ -22,6 +23,8 @@ class Slot:
     """Whether what it holds follows from its tokens alone; not so behind a shift."""
     is_busy: bool = False
     """Whether a reply is being made in it."""
+    adapters: tuple[Adapter, ...] | None = None
+    """What its cells were computed with; None is what the model was loaded with."""
     n_wanted: int = 0
     """Tokens that this reply counts on, whether it holds them yet or not."""
     n_looked_at: int = 0
@@ -46,14 +49,24 @@ class HotTier:
         """The sequences that were opened so far."""
         return self._slots
 
-    def best(self, tokens: Tokens[int]) -> tuple[Slot, int]:
-        """The sequence that holds most of the line's start, and how many tokens of it."""
+    def best(
+        self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None = None
+    ) -> tuple[Slot, int]:
+        """The sequence that holds most of the line's start, and how many tokens of it.
+
+        What was computed with other adapters does not count.
+        """
         return max(
-            ((slot, _n_usable(slot, tokens)) for slot in self._slots),
+            (
+                (slot, _n_usable(slot, tokens) if slot.adapters == adapters else 0)
+                for slot in self._slots
+            ),
             key=lambda found: (found[1], found[0].turn),
         )
 
-    def shiftable(self, tokens: Tokens[int], owner: str) -> tuple[Slot, int, int] | None:
+    def shiftable(
+        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None = None
+    ) -> tuple[Slot, int, int] | None:
         """Find a line of this owner that becomes `tokens` when a stretch in the middle is dropped.
 
         A line that lost its middle before goes on without a further gap too.
@@ -64,7 +77,8 @@ class HotTier:
         if not self._backend.can_shift:
             return None
         for slot in self._slots:
-            if not owner or slot.owner != owner or slot.is_busy:
+            is_own = bool(owner) and slot.owner == owner and slot.adapters == adapters
+            if not is_own or slot.is_busy:
                 continue
             if gap := _gap(slot.sequence.tokens, tokens):
                 return slot, *gap
@@ -158,6 +172,7 @@ class HotTier:
         elif self._backend.can_slice:
             slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
             slot.sequence.crop(length)
+        slot.adapters = source.adapters
 
 
 def empty(slot: Slot) -> None:

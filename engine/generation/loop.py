@@ -15,7 +15,7 @@ from engine.backends.base import Backend, Forward, Step
 from engine.cache.recall import Recall
 from engine.cache.requantised import Requantised
 from engine.clock import Stopwatch
-from engine.configuration import SpeculationSettings
+from engine.configuration import Adapter, SpeculationSettings
 from engine.errors import DecodeAborted, EngineError
 from engine.events import (
     CacheChanged,
@@ -32,10 +32,11 @@ from engine.events import (
 )
 from engine.generation.drafting import Drafting, DraftingPool
 from engine.generation.prefill import FirstRow, Prefill
-from engine.generation.prompt import Prompt, asked_prompt, spelled
+from engine.generation.prompt import Prompt, asked_prompt, checked_tokens, spelled
 from engine.generation.reply import Reply, Round, StreamingText
 from engine.generation.scheduler import NOTHING, Company, Computed, Item, StandBy, computed
 from engine.generation.threads import Threads
+from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
@@ -68,6 +69,7 @@ class Shared:
     drafting: DraftingPool
     company: Company
     prefill: Prefill
+    grammars: Grammars
     exactness: Exactness = field(default_factory=Exactness)
     n_held: int = 0
     """Replies under way that have to round as they did before."""
@@ -92,6 +94,10 @@ class ReplyLoop:
     @property
     def is_exclusive(self) -> bool:
         return self._wanted.strict
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...] | None:
+        return self._request.adapters
 
     @property
     def _wanted(self) -> SpeculationSettings:
@@ -172,12 +178,15 @@ class ReplyLoop:
 
     def _begun(self, prompt: Prompt) -> Reply:
         """A reply whose sequence holds as much of the prompt as lies anywhere."""
-        request, tokens = self._request, list(prompt.tokens)
-        sampler = Sampler(request.sampling, self._seed())
-        shared = self._shared
+        request, tokens, shared = self._request, list(prompt.tokens), self._shared
+        checked_tokens(request.sampling.stop_tokens, self._backend.vocabulary, "stop token")
+        mask = shared.grammars.mask_of(request, tokens)
+        sampler = Sampler(request.sampling, self._seed(), mask=mask)
         shared.threads.begin(is_held=shared.n_held > 0)
         shared.costs.use_threads(shared.threads.n_decode)
-        recalled = self._recall.begin(tokens[:-1], request.owner, may_shift=request.may_shift)
+        recalled = self._recall.begin(
+            tokens[:-1], request.owner, may_shift=request.may_shift, adapters=request.adapters
+        )
         return Reply(
             request=request,
             sampler=sampler,
@@ -217,7 +226,7 @@ class ReplyLoop:
         return text
 
     def _stop_strings(self) -> tuple[str, ...]:
-        return () if self._request.raw_prompt is not None else self._shared.template.stop
+        return self._shared.template.stop if self._request.has_template else ()
 
     def _first_token(self, reply: Reply, row: FirstRow) -> Iterator[Event]:
         """Commit what the model says behind the prompt: a plain round without a forward."""
@@ -432,6 +441,7 @@ class ReplyLoop:
             stats=reply.stats.summary(self._plain_step),
             n_used=len(reply.sequence.tokens),
             n_cells=self._backend.n_ctx,
+            fits_grammar=reply.fits_grammar,
         )
 
 

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Vocabulary
-from engine.errors import ContextFullError
+from engine.backends.base import Vocabulary, common_prefix
+from engine.errors import ContextFullError, TokenError
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 
 FOR_THE_REPLY = 256
 """Tokens that a larger context is to have beyond the prompt."""
+
+UNLIKE_QUESTIONS = ("a", "7", "- Z")
+"""What they have in common at their start is not theirs."""
 
 _MARK = "\ue0f0{}\ue0f1"
 
@@ -51,8 +54,13 @@ def asked_prompt(
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
         TemplateError: from the template.
+        TokenError: a token that was given is none of the vocabulary.
     """
-    if request.raw_prompt is not None:
+    if request.prompt_tokens is not None:
+        prompt = Prompt(checked_tokens(request.prompt_tokens, vocabulary))
+    elif request.reads_only:
+        prompt = lasting_prompt(request.messages, template, vocabulary)
+    elif request.raw_prompt is not None:
         prompt = raw_prompt(request.raw_prompt, vocabulary)
     else:
         prompt = chat_prompt(request.messages, template, vocabulary)
@@ -104,9 +112,42 @@ def chat_prompt(
     return _join(pieces, vocabulary)
 
 
+def lasting_prompt(
+    messages: Sequence[Message], template: ChatTemplate, vocabulary: Vocabulary
+) -> Prompt:
+    """What the prompt of a chat begins with, whichever question comes next.
+
+    Raises:
+        TemplateError: from the template.
+    """
+    asked = [
+        chat_prompt((*messages, Message("user", text)), template, vocabulary).tokens
+        for text in UNLIKE_QUESTIONS
+    ]
+    length = min(common_prefix(asked[0], other) for other in asked[1:])
+    return Prompt(asked[0][:length])
+
+
 def raw_prompt(text: str, vocabulary: Vocabulary) -> Prompt:
     """The prompt of a text without a template."""
     return Prompt(tuple(vocabulary.tokenize(text, add_special=True, parse_special=True)))
+
+
+def checked_tokens(
+    tokens: Sequence[int], vocabulary: Vocabulary, what: str = "token"
+) -> tuple[int, ...]:
+    """The tokens themselves.
+
+    Raises:
+        TokenError: one of them is none of the vocabulary.
+    """
+    for place, token in enumerate(tokens, 1):
+        if not 0 <= token < vocabulary.n_tokens:
+            raise TokenError(
+                f"{what} {token} (number {place:,}) is none of this model's, which has 0 to "
+                f"{vocabulary.n_tokens - 1:,}"
+            )
+    return tuple(tokens)
 
 
 def spelled(token_ids: Sequence[int], vocabulary: Vocabulary) -> str:

@@ -9,6 +9,7 @@ from engine.backends.base import Vocabulary
 from engine.cache.recall import Recalled
 from engine.clock import Stopwatch
 from engine.events import CommittedToken, FinishReason, TokenKind, TokensCommitted
+from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import RoundOutcome
@@ -113,9 +114,17 @@ class Reply:
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """Tokens of the reply, without the one that ended the turn."""
+        """Tokens of the reply, without the one that ended it."""
         end = len(self.tokens) - (self.end_token is not None)
         return tuple(self.tokens[self.n_prompt : end])
+
+    @property
+    def fits_grammar(self) -> bool | None:
+        """Whether the text so far is whole under the grammar of the reply; None without one."""
+        mask = self.sampler.mask
+        if not isinstance(mask, GrammarMask):
+            return None
+        return mask.is_satisfied(self.tokens[: self.n_prompt + len(self.generated)])
 
     def out_of_room(self, n_ctx: int) -> FinishReason | None:
         """Why no further token may be made, None while one may."""
@@ -144,6 +153,9 @@ class Reply:
             self.tokens.append(token)
             if vocabulary.is_end(token):
                 self.ended, self.end_token = FinishReason.END, token
+                break
+            if token in self.request.sampling.stop_tokens:
+                self.ended, self.end_token = FinishReason.STOP_TOKEN, token
                 break
             shown.append(self.text.push(vocabulary.piece(token)))
             if self.text.stopped_by is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from engine.backends.base import Backend, Forward, Logits, Step
 from engine.cache.recall import Recall
+from engine.configuration import Adapter
 from engine.errors import DecodeAborted, EngineError
 from engine.events import Event
 from engine.requests import Cancellation
@@ -60,6 +61,11 @@ class Loop(Protocol):
     @property
     def is_exclusive(self) -> bool:
         """Whether its steps have to round as they do alone."""
+        ...
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...] | None:
+        """What it is computed with; None is what the model was loaded with."""
         ...
 
     def run(self) -> Generator[Item, Computed | None, None]:
@@ -243,7 +249,12 @@ class Scheduler:
     def _advance(self, one: Generation) -> None:
         """Take a reply to its next event, step or end."""
         self._compute_for((one,))
-        self._take(one)
+        try:
+            self._backend.use_adapters(one.loop.adapters)
+        except EngineError as error:
+            self._throw(one, error)
+        else:
+            self._take(one)
 
     def _compute(self, ready: Sequence[Generation]) -> None:
         """Compute the steps of some replies in one batch, and take each to what comes behind."""
@@ -254,6 +265,7 @@ class Scheduler:
         self._n_batches += 1
         lengths = [len(one.wish.sequence.tokens) for one in chosen if one.wish is not None]
         try:
+            self._backend.use_adapters(chosen[0].loop.adapters)
             forwards = self._forwards(chosen)
         except EngineError as error:
             self._recover(chosen, lengths, error)
@@ -283,6 +295,8 @@ class Scheduler:
             if one.cancellation.is_cancelled:
                 self._throw(one, DecodeAborted("stopped between two steps"))
                 continue
+            if chosen and one.loop.adapters != chosen[0].loop.adapters:
+                continue  # those in use work on a whole batch
             if one.loop.is_exclusive:
                 if chosen:
                     continue

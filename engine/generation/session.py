@@ -17,6 +17,7 @@ from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt
 from engine.generation.scheduler import Company, Generation, Scheduler
 from engine.generation.threads import Threads
+from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile, Costs
@@ -91,6 +92,7 @@ class Session:
             drafting=self._drafting,
             company=company,
             prefill=Prefill(backend, recall, measured, threads, company),
+            grammars=Grammars(backend.vocabulary),
         )
         self._scheduler = Scheduler(backend, company, stop=self._abort, clear=self._clear_abort)
         self._is_closed = False
@@ -150,6 +152,9 @@ class Session:
                 prompt does not share.
             TemplateError: the chat template failed.
             PresetError: sampling or speculation settings out of range.
+            GrammarError: the schema or grammar is not valid, or the reply that is continued does
+                not fit it.
+            AdapterError: an adapter is missing, or is none of this model.
             DecodeError: the backend failed.
         """
         n_sequences = self._backend.n_sequences
@@ -172,6 +177,15 @@ class Session:
                 raise generation.fault
         finally:
             self._scheduler.end(generation)
+
+    def preload(
+        self, messages: Tokens[Message], cancellation: Cancellation, *, owner: str = ""
+    ) -> Iterator[Event]:
+        """Read what a chat begins with before its next question is there; ends with `Finished`.
+
+        What was read until it is cancelled serves the next request too. Raises as `generate` does.
+        """
+        return self.generate(GenerationRequest.preload(tuple(messages), owner), cancellation)
 
     def begin(self, request: GenerationRequest, cancellation: Cancellation) -> Generation:
         """A reply that `step` makes beside others, as soon as there is room for it.

@@ -13,6 +13,7 @@ from engine.configuration import (
     MAX_BATCH,
     MAX_DRAFT,
     MAX_SLOTS,
+    Adapter,
     DraftConfiguration,
     PredictorName,
 )
@@ -244,9 +245,10 @@ def with_projector(setup: Setup, path: Path | None) -> Setup:
 
 def with_adapter(setup: Setup, path: Path | None) -> Setup:
     """The setup with one more adapter; None takes the last one away."""
-    now = setup.configuration.lora_paths
-    paths = now[:-1] if path is None else (*(kept for kept in now if kept != path), path)
-    return setup.changed(lora_paths=paths)
+    now = setup.configuration.adapters
+    if path is None:
+        return setup.changed(adapters=now[:-1])
+    return setup.changed(adapters=(*(kept for kept in now if kept.path != path), Adapter(path)))
 
 
 def _draft_files(setup: Setup) -> tuple[Path, ...]:

@@ -133,6 +133,6 @@ def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:
         tensor_overrides=(),
         draft=None,
         mmproj_path=None,
-        lora_paths=(),
+        adapters=(),
     )
     return estimate(model, configuration, context.devices, target=context.setup.target)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     DraftConfiguration,
     PredictorName,
@@ -227,7 +228,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         type_v=_pair(rules)[1],
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=None if rules.mmproj is None else Path(rules.mmproj).expanduser(),
-        lora_paths=tuple(Path(path).expanduser() for path in rules.lora),
+        adapters=tuple(map(Adapter.read, rules.lora)),
         draft=None if draft is None else _draft(rules, draft),
         sampling=rules.sampling.settings(),
     )

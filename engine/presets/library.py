@@ -141,7 +141,7 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
         "n_gpu_layers": _layers(configuration.n_gpu_layers),
         "n_cpu_moe": _layers(configuration.n_cpu_moe),
         "mmproj": None if configuration.mmproj_path is None else str(configuration.mmproj_path),
-        "lora": [str(path) for path in configuration.lora_paths],
+        "lora": [adapter.spelled for adapter in configuration.adapters],
         "sampling": asdict(configuration.sampling),
     }
     draft = configuration.draft

@@ -53,8 +53,8 @@ class SamplingRules(SamplingSettings):
     min_p: MinP = 0.05
 
     def settings(self) -> SamplingSettings:
-        """These rules as a sampler takes them."""
-        return SamplingSettings(**asdict(self))
+        """These rules as a sampler takes them, with paths that hold wherever it is started."""
+        return SamplingSettings(**asdict(self)).with_absolute_paths()
 
 
 class Preset(_Strict, EngineSettings, frozen=True):
@@ -83,7 +83,7 @@ class Preset(_Strict, EngineSettings, frozen=True):
     mmproj: str | None = None
     """Path of a projector for images or sound, which llama-server loads beside the model."""
     lora: tuple[str, ...] = ()
-    """Paths of adapters that are loaded beside the model, at scale 1."""
+    """Adapters beside the model, each as `FILE` or `FILE:SCALE`."""
     vram_gib: Annotated[Gib, Field(gt=0)] | None = None
     """Memory of the GPU to plan for, instead of the one that is there."""
     ram_gib: Annotated[Gib, Field(gt=0)] | None = None

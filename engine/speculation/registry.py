@@ -8,12 +8,14 @@ from engine.backends.base import Backend, Vocabulary
 from engine.clock import Stopwatch
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import EngineError, PredictorError, PresetError
+from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.controller import Controller
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
+from engine.speculation.predictors.forced import ForcedPredictor
 from engine.speculation.predictors.guard import (
     Busy,
     DisabledPredictor,
@@ -241,7 +243,10 @@ class Registry:
             self.give_up(settings, f"the {title} predictor is off: {error}")
             self._engaged = replace(self._engaged, note=self._objection(settings))
         else:
-            guarded = tuple(self._guarded(each, settings, plain_step) for each in made)
+            mask = sampler.mask if isinstance(sampler.mask, GrammarMask) else None
+            if mask is not None:
+                made = (ForcedPredictor(mask), *made)
+            guarded = tuple(self._guarded(each, settings, plain_step, mask) for each in made)
             self._engaged = Engaged(settings.predictor, title, guarded, None)
         finally:
             self._making = None
@@ -267,12 +272,19 @@ class Registry:
         self._custom.close()
 
     def _guarded(
-        self, predictor: Predictor, settings: SpeculationSettings, plain_step: PlainStep
+        self,
+        predictor: Predictor,
+        settings: SpeculationSettings,
+        plain_step: PlainStep,
+        mask: GrammarMask | None,
     ) -> GuardedPredictor:
         is_custom = settings.predictor is PredictorName.CUSTOM
+        is_custom = is_custom and not isinstance(predictor, ForcedPredictor)
         name = settings.predictor_title if is_custom else predictor.name
         n_vocab = self._target.vocabulary.n_tokens
-        return GuardedPredictor(predictor, name=name, n_vocab=n_vocab, plain_step=plain_step)
+        return GuardedPredictor(
+            predictor, name=name, n_vocab=n_vocab, plain_step=plain_step, mask=mask
+        )
 
     def _objection(self, settings: SpeculationSettings) -> str | None:
         if self._failed is not None and self._failed[0] is settings:

@@ -9,12 +9,12 @@ from typing import Literal
 import llama_cpp
 
 from engine.backends.base import Forward, Step
+from engine.backends.llama_cpp.adapters import Adapters
 from engine.backends.llama_cpp.batch import Batch, LogitsRows
 from engine.backends.llama_cpp.build import library_build
 from engine.backends.llama_cpp.log import CacheHeads, NativeLog, with_all_rows
 from engine.backends.llama_cpp.parameters import (
     ModelParameters,
-    apply_adapters,
     context_parameters,
 )
 from engine.backends.llama_cpp.requantisation import is_rotation_off
@@ -23,7 +23,7 @@ from engine.backends.llama_cpp.state_edit import Ring
 from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary, has_vocabulary
-from engine.configuration import Configuration, KVTypeName
+from engine.configuration import Adapter, Configuration, KVTypeName
 from engine.errors import ContextFullError, ModelLoadError
 from engine.events import BufferSize
 from engine.memory.hardware import usable_cores
@@ -130,7 +130,9 @@ class LlamaCppBackend:
         threaded = replace(configuration, n_threads=n_decode)
         try:
             self._native = _open_context(self._model, threaded, self.n_rows, log)
-            apply_adapters(self._model, self._native, configuration.lora_paths, log)
+            self._adapters = Adapters(self._model, self._native, log)
+            self._usual_adapters = configuration.adapters
+            self._adapters.use(self._usual_adapters)
         except ModelLoadError:
             if self._native is not None:
                 llama_cpp.llama_free(self._native)
@@ -238,6 +240,9 @@ class LlamaCppBackend:
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
         return decode_steps(self._context, steps)
+
+    def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
+        self._adapters.use(self._usual_adapters if adapters is None else adapters)
 
     def abort(self) -> None:
         self._flag.set()

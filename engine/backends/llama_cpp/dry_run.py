@@ -46,7 +46,7 @@ MAX_MODELS = 2
 LAID_OUT_ON_CPU = ("n_cpu_moe", "tensor_overrides")
 LAID_OUT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *LAID_OUT_ON_CPU)
 """What decides where the weights of a model lie."""
-NOT_LAID_OUT = ("draft", "speculation", "sampling", "lora_paths", "mmproj_path")
+NOT_LAID_OUT = ("draft", "speculation", "sampling", "adapters", "mmproj_path")
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
 """What llama.cpp 0c1e57098 logs where memory ends."""
 

@@ -1,14 +1,12 @@
-"""A configuration as llama.cpp's parameters of a model, of a context and of adapters."""
+"""A configuration as llama.cpp's parameters of a model and of a context."""
 
 import ctypes
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
-from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, FlashAttention, SplitMode
 from engine.errors import ModelLoadError
 from engine.memory.weights import expert_pattern
@@ -19,8 +17,6 @@ SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
 FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
 LOAD_AUTO, LOAD_UNMAPPED = -1, 0
 """`llama_load_mode`: `auto` maps the file unless a device cannot have that."""
-SCALE = 1.0
-"""Of every adapter."""
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
 
 
@@ -72,23 +68,6 @@ def context_parameters(configuration: Configuration, n_rows: int, n_rollback: in
     params.swa_full = configuration.swa_full
     params.offload_kqv = configuration.offload_kqv
     return params
-
-
-def apply_adapters(model: object, context: object, paths: Sequence[Path], log: NativeLog) -> None:
-    """Load adapters and use all of them in a context, at scale 1.
-
-    Raises:
-        ModelLoadError: a file is missing, or is no adapter of this model.
-    """
-    if not paths:
-        return
-    adapters = [_load(model, path, log) for path in paths]
-    handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))()
-    for index, adapter in enumerate(adapters):
-        handles[index] = adapter
-    scales = (ctypes.c_float * len(adapters))(*[SCALE] * len(adapters))
-    if llama_cpp.llama_set_adapters_lora(context, handles, len(adapters), scales):
-        raise ModelLoadError(f"llama.cpp could not use the adapters: {log.errors()}")
 
 
 class _Override(ctypes.Structure):
@@ -159,16 +138,3 @@ def _library() -> ctypes.CDLL:
     library = llama_cpp.llama_cpp._lib
     assert isinstance(library, ctypes.CDLL)
     return library
-
-
-def _load(model: object, path: Path, log: NativeLog) -> "ctypes._Pointer[ctypes.c_void_p]":
-    if not path.is_file():
-        raise ModelLoadError(f"the adapter {path} does not exist: check the path")
-    adapter: ctypes._Pointer[ctypes.c_void_p] = llama_cpp.llama_adapter_lora_init(
-        model, str(path).encode()
-    )
-    if not adapter:
-        raise ModelLoadError(
-            f"{path.name} is no adapter of this model: {log.errors() or 'no reason was given'}"
-        )
-    return adapter

@@ -27,8 +27,15 @@ from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperpar
 from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
 from engine.backends.torch.state import FORMAT, State, cut
 from engine.backends.torch.weights import Progress, Weights
-from engine.configuration import Configuration, KVTypeName
-from engine.errors import ContextFullError, DecodeAborted, EngineError, ModelLoadError, StateError
+from engine.configuration import Adapter, Configuration, KVTypeName
+from engine.errors import (
+    AdapterError,
+    ContextFullError,
+    DecodeAborted,
+    EngineError,
+    ModelLoadError,
+    StateError,
+)
 from engine.events import BufferSize
 from engine.memory.hardware import usable_cores
 from engine.model.architecture import Model, read_model
@@ -36,6 +43,7 @@ from engine.quality.records import CacheKind
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
+NO_ADAPTERS = "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
 
 
 class TorchBackend:
@@ -117,6 +125,10 @@ class TorchBackend:
     def set_threads(self, n_threads: int) -> None:
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
+
+    def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
+        if adapters:
+            raise AdapterError(NO_ADAPTERS)
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
         return decode_steps(self._live(), steps)
@@ -208,6 +220,4 @@ class TorchBackend:
 
 def _check_settings(configuration: Configuration) -> None:
     if configuration.lora_paths:
-        raise ModelLoadError(
-            "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
-        )
+        raise AdapterError(NO_ADAPTERS)

@@ -192,8 +192,11 @@ def with_absolute_paths(request: ExportRequest) -> ExportRequest:
         configuration,
         model_path=configuration.model_path.absolute(),
         mmproj_path=None if mmproj is None else mmproj.absolute(),
-        lora_paths=tuple(path.absolute() for path in configuration.lora_paths),
+        adapters=tuple(
+            replace(adapter, path=adapter.path.absolute()) for adapter in configuration.adapters
+        ),
         draft=None if draft is None else replace(draft, model_path=draft.model_path.absolute()),
+        sampling=configuration.sampling.with_absolute_paths(),
     )
     return replace(request, configuration=placed)
 

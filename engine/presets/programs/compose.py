@@ -122,6 +122,8 @@ def _folders(configuration: Configuration) -> list[Path]:
         files.append(configuration.mmproj_path)
     if configuration.draft is not None:
         files.append(configuration.draft.model_path)
+    rules = (configuration.sampling.json_schema, configuration.sampling.grammar)
+    files += [Path(path) for path in rules if path]
     folders = {folder for file in files for folder in (file.parent, file.resolve().parent)}
     return sorted(folders)
 

@@ -157,12 +157,15 @@ FLAGS: tuple[Flag, ...] = (
     _flag("mmproj_offload", "--mmproj-offload LLAMA_ARG_MMPROJ_OFFLOAD", takes="switch",
           off="--no-mmproj-offload LLAMA_ARG_NO_MMPROJ_OFFLOAD"),
     _flag("lora", "--lora"),
+    _flag("lora_scaled", "--lora-scaled", is_in_ik=False),
     _flag("temperature", "--temp --temperature LLAMA_ARG_TEMPERATURE"),
     _flag("top_k", "--top-k LLAMA_ARG_TOP_K"),
     _flag("top_p", "--top-p LLAMA_ARG_TOP_P"),
     _flag("min_p", "--min-p LLAMA_ARG_MIN_P"),
     _flag("repetition_penalty", "--repeat-penalty LLAMA_ARG_REPEAT_PENALTY"),
     _flag("repetition_window", "--repeat-last-n"),
+    _flag("json_schema", "--json-schema-file -jf", is_in_ik=False),
+    _flag("grammar", "--grammar-file"),
     _flag("spec_type", "--spec-type LLAMA_ARG_SPEC_TYPE"),
     _flag("draft_model", "--model-draft -md --spec-draft-model LLAMA_ARG_SPEC_DRAFT_MODEL "
           "LLAMA_ARG_MODEL_DRAFT"),
@@ -198,7 +201,8 @@ class Given:
     values: dict[str, str] = field(default_factory=dict)
     """A switch is `on` or `off`."""
     adapters: list[str] = field(default_factory=list)
-    """Every `--lora`: llama-server adds them up, where other flags replace each other."""
+    """Every `--lora` and `--lora-scaled`: llama-server adds them up, where other flags replace each
+    other."""
     left_out: list[str] = field(default_factory=list)
     is_legacy: bool = False
     """Whether a name was used that builds from May 2026 on refuse."""
@@ -207,7 +211,7 @@ class Given:
         """Keep a flag by one of its names, with its value."""
         flag = _BY_NAME[name]
         self.is_legacy = self.is_legacy or name in flag.old_names
-        if flag.key == "lora":
+        if flag.key in ("lora", "lora_scaled"):
             self.adapters.append(value)
         elif flag.key == "spec_type" and ":" in value and flag.key in self.values:
             self.values[flag.key] += f";{value}"  # ik_llama.cpp's stages add up

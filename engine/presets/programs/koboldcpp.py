@@ -24,6 +24,7 @@ from engine.presets.programs.remarks import (
     idle_draft,
     left_behind,
     no_lookup,
+    no_scales,
     one_length,
     one_type,
 )
@@ -196,6 +197,7 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
             f"type_v is {configuration.type_v} without flash attention: koboldcpp then quantises "
             "the keys only"
         )
+    yield from no_scales(configuration, PROGRAM)
     yield from no_lookup(configuration, PROGRAM)
     yield from idle_draft(configuration, PROGRAM)
     if configuration.speculation.predictor is PredictorName.DRAFT:

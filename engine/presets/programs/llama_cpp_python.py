@@ -24,6 +24,7 @@ from engine.presets.programs.remarks import (
     no_head,
     no_lookup,
     no_sampling,
+    no_scales,
     one_length,
     only_lookup,
 )
@@ -152,6 +153,7 @@ def _remarks(request: ExportRequest) -> Iterator[str]:
         )
     if len(configuration.lora_paths) > 1:
         yield f"there are {len(configuration.lora_paths)} adapters: {PROGRAM} takes the first only"
+    yield from no_scales(configuration, PROGRAM)
     if configuration.speculation.drafts_from_text:
         yield from only_lookup(configuration, PROGRAM)
         yield from one_length(configuration, PROGRAM)

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from engine.configuration import Configuration, TensorOverride
+from engine.configuration import Adapter, Configuration, TensorOverride
+from engine.grammar.source import LARK_SUFFIX
 from engine.model.architecture import Model
 from engine.presets.programs.base import (
     Exported,
@@ -37,6 +38,7 @@ from engine.presets.programs.llama_server_drafts import (
     draft_remarks,
     read_drafts,
 )
+from engine.presets.programs.remarks import no_answer_rule
 from engine.presets.programs.rules import (
     ALL_LAYERS,
     Data,
@@ -237,11 +239,13 @@ def _companions(configuration: Configuration, flags: FlagSet) -> Iterator[Pair]:
         yield "mmproj", str(configuration.mmproj_path)
         if not configuration.mmproj_offload:
             yield "mmproj_offload", "off"
-    adapters = [str(path) for path in configuration.lora_paths]
+    is_scaled = _has_scales(configuration) and flags.has("lora_scaled")
+    key = "lora_scaled" if is_scaled else "lora"
+    adapters = [_scaled(each) if is_scaled else str(each.path) for each in configuration.adapters]
     if adapters and flags.joins_adapters:
-        yield "lora", ",".join(map(_csv_field, adapters))
+        yield key, ",".join(map(_csv_field, adapters))
     else:
-        yield from (("lora", adapter) for adapter in adapters)
+        yield from ((key, adapter) for adapter in adapters)
 
 
 def _sampling(configuration: Configuration) -> Iterator[Pair]:
@@ -252,6 +256,10 @@ def _sampling(configuration: Configuration) -> Iterator[Pair]:
     yield "min_p", number(sampling.min_p)
     yield "repetition_penalty", number(sampling.repetition_penalty)
     yield "repetition_window", str(sampling.repetition_window)
+    if sampling.json_schema:
+        yield "json_schema", sampling.json_schema
+    if sampling.grammar:
+        yield "grammar", sampling.grammar
 
 
 def _override(override: TensorOverride) -> str:
@@ -267,6 +275,20 @@ def _override(override: TensorOverride) -> str:
             "overrides apart: write the pattern without it (`.` stands for any character)"
         )
     return f"{pattern}={device_name(override.device)}"
+
+
+def _has_scales(configuration: Configuration) -> bool:
+    return any(adapter.scale != 1.0 for adapter in configuration.adapters)
+
+
+def _scaled(adapter: Adapter) -> str:
+    """`FILE:SCALE`, which llama-server cuts at every colon."""
+    if ":" in str(adapter.path):
+        raise ExportError(
+            f"the adapter {adapter.path} has a colon in its path, at which llama-server cuts the "
+            "scale off: rename it, or give it a link with another name"
+        )
+    return f"{adapter.path}:{number(adapter.scale)}"
 
 
 def _csv_field(path: str) -> str:
@@ -293,6 +315,18 @@ def _remarks(configuration: Configuration, model: Model | None, flags: FlagSet) 
 
 
 def _flag_remarks(configuration: Configuration, flags: FlagSet) -> Iterator[str]:
+    at_texts = "stops at texts only, which come with each request"
+    yield from no_answer_rule(configuration, PROGRAM, "stop_tokens", at_texts)
+    if _has_scales(configuration) and not flags.has("lora_scaled"):
+        scales = ", ".join(f"{adapter.scale:g}" for adapter in configuration.adapters)
+        yield f"the scales of the adapters ({scales}) stay behind: {flags.title} gets each at 1"
+    if not flags.has("json_schema"):
+        yield from no_answer_rule(configuration, flags.title, "json_schema")
+    if configuration.sampling.grammar.endswith(LARK_SUFFIX):
+        yield (
+            f"grammar is {configuration.sampling.grammar}: {PROGRAM} reads Lark only where it was "
+            "built with LLGUIDANCE, and behind a first line %llguidance {}"
+        )
     if configuration.swa_full and not flags.has("swa_full"):
         yield f"swa_full stays behind: {flags.title} always keeps every token of such layers"
     if not flags.has("kv_unified") and (configuration.n_slots > 1 or configuration.kv_unified):
@@ -428,7 +462,11 @@ def _read_companions(reading: Reading) -> None:
     if (mmproj := reading.text("mmproj")) is not None:
         reading.data["mmproj"] = mmproj
         reading.data["mmproj_offload"] = is_on(reading.text("mmproj_offload") or "on")
-    adapters = [path for value in reading.given.adapters for path in _csv_fields(value)]
+    adapters = [
+        each.removesuffix(":1")  # the scale that an adapter has by itself
+        for value in reading.given.adapters
+        for each in _csv_fields(value)
+    ]
     if adapters:
         reading.data["lora"] = adapters
 
@@ -457,6 +495,9 @@ def _read_sampling(reading: Reading) -> None:
     for key in ("temperature", "top_p", "min_p", "repetition_penalty"):
         if (value := reading.share(key)) is not None:
             sampling[key] = value
+    for key in ("json_schema", "grammar"):
+        if (path := reading.text(key)) is not None:
+            sampling[key] = path
     for key in ("top_k", "repetition_window"):
         if (count := reading.count(key)) is not None:
             sampling[key] = max(count, 0)

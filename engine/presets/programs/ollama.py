@@ -26,7 +26,13 @@ from engine.presets.programs.base import (
     with_absolute_paths,
     writable,
 )
-from engine.presets.programs.remarks import left_behind, no_draft, no_lookup, one_type
+from engine.presets.programs.remarks import (
+    left_behind,
+    no_draft,
+    no_lookup,
+    no_scales,
+    one_type,
+)
 from engine.presets.programs.rules import (
     Data,
     file_stem,
@@ -187,6 +193,7 @@ def _remarks(configuration: Configuration) -> Iterator[str]:
             f"n_mtp_draft is {configuration.n_mtp_draft}: Ollama drafts with the model's own head "
             "only where it knows the model to have one"
         )
+    yield from no_scales(configuration, PROGRAM)
     yield from no_lookup(configuration, PROGRAM)
     yield from no_draft(configuration, PROGRAM)
     yield from left_behind(configuration, PROGRAM, _CONSEQUENCES)

@@ -7,6 +7,8 @@ from engine.configuration import Configuration, ControllerName, PredictorName, T
 from engine.model.ggml_types import TYPES_BY_NAME
 
 _PLAIN = Configuration(Path("model.gguf"), 1)
+_ANSWER_RULES = ("json_schema", "grammar", "stop_tokens")
+"""Fields of the sampling that no file but llama-server's has."""
 
 
 def left_behind(
@@ -20,6 +22,19 @@ def left_behind(
         value: object = getattr(configuration, name)
         if value != getattr(_PLAIN, name):
             yield f"{name} is {_shown(value)}: {program} has no setting for it, {consequence}"
+    for name in _ANSWER_RULES:
+        yield from no_answer_rule(configuration, program, name)
+
+
+def no_answer_rule(
+    configuration: Configuration,
+    program: str,
+    name: str,
+    consequence: str = "takes it with each request, if at all",
+) -> Iterator[str]:
+    """That a rule for what a reply may be does not arrive, where there is one."""
+    if value := getattr(configuration.sampling, name):
+        yield f"{name} is {_shown(value)}: {program} {consequence}"
 
 
 def least_type(wanted: str, offered: tuple[str, ...]) -> str:
@@ -64,6 +79,13 @@ def idle_draft(configuration: Configuration, program: str) -> Iterator[str]:
             f"the draft model {draft.model_path.name} stays behind: the predictor is "
             f"{speculation.predictor}, and {program} loads only what drafts"
         )
+
+
+def no_scales(configuration: Configuration, program: str) -> Iterator[str]:
+    """That adapters work as they were trained there."""
+    scaled = [adapter.spelled for adapter in configuration.adapters if adapter.scale != 1.0]
+    if scaled:
+        yield f"the adapters have scales ({', '.join(scaled)}): {program} takes each at 1"
 
 
 def no_lookup(configuration: Configuration, program: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from engine.errors import EngineError, PredictorError
+from engine.grammar.mask import GrammarMask
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
@@ -111,11 +112,23 @@ class GuardedPredictor:
 
     Whatever the predictor raises, a token that the vocabulary does not have, a confidence that is
     none, and answers that come late again and again are a `PredictorError` that names the fault.
-    The target decodes what is proposed, so nothing reaches it unchecked.
+    The target decodes what is proposed, so nothing reaches it unchecked. A draft ends in front of
+    the first token that the grammar of the reply forbids: it could only be refuted.
     """
 
-    def __init__(self, inner: Predictor, *, name: str, n_vocab: int, plain_step: PlainStep) -> None:
+    def __init__(
+        self,
+        inner: Predictor,
+        *,
+        name: str,
+        n_vocab: int,
+        plain_step: PlainStep,
+        mask: GrammarMask | None = None,
+    ) -> None:
         self.name = name
+        self._mask = mask
+        self._line: list[int] = []
+        """What the grammar is asked about; empty without one."""
         self._inner = inner
         self._n_vocab = n_vocab
         self._latency = LatencyBudget(plain_step)
@@ -136,6 +149,7 @@ class GuardedPredictor:
         """
         self._fault_on_leaving = None
         self._latency.start()
+        self._line = [] if self._mask is None else list(history)
         self._call("reset", lambda: self._inner.reset(tuple(history)))
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -146,6 +160,8 @@ class GuardedPredictor:
         """
         if self._fault_on_leaving is not None:
             raise self._fault_on_leaving
+        if self._mask is not None:
+            self._line.extend(tokens)
         self._call("commit", lambda: self._inner.commit(tuple(tokens)))
         self._latency.end_round()
 
@@ -158,10 +174,15 @@ class GuardedPredictor:
         """
         self._latency.ask()
         guesses = self._call("propose", lambda: iter(self._inner.propose()))
+        line = list(self._line)
         try:
             while (guess := self._call("propose", lambda: next(guesses, None))) is not None:
                 checked = checked_guess(guess, self._n_vocab)
                 self._latency.count_guess()
+                if self._mask is not None:
+                    if not self._mask.allows(line, checked.token):
+                        return
+                    line.append(checked.token)
                 yield checked
         finally:
             self._leave(guesses)

@@ -43,7 +43,7 @@ def test_an_option_has_one_name_and_one_spelling_in_every_command() -> None:
             found.setdefault(flag, {})[name] = str(option.type.to_info_dict())
             is_whole = isinstance(option.type, click.IntRange)
             assert not is_whole or flag in ("--port", "--seed"), f"{flag} takes no 8k"
-    assert "--tokens" not in found
+    assert {*found["--tokens"]} == {"run"}, "a number of tokens is --max-tokens"
     differing = {flag: types for flag, types in found.items() if len(set(types.values())) > 1}
     # `run` reads a batch of prompts from a file, `bench` writes its JSON to one; a speed is
     # measured over two tokens and more; a plan may leave one type of cache open, and `fit` takes
@@ -112,6 +112,12 @@ def test_a_projector_and_adapters_are_planned_beside_the_model(
     assert arguments[arguments.index("--lora") + 1] == ",".join(map(str, adapters))
     assert arguments[arguments.index("--mmproj") + 1] == str(projector)
     assert "--no-mmproj-offload" in arguments
+    scaled = ["--lora", f"{adapters[0]}:0.5", "--lora", str(adapters[1])]
+    found = shown(capsys, "export", "qwen3-4b", "--vram", "8GiB", *scaled)
+    arguments = found["args"]
+    assert isinstance(arguments, list)
+    written = f"{adapters[0]}:0.5,{adapters[1]}:1"
+    assert arguments[arguments.index("--lora-scaled") + 1] == written
 
 
 @pytest.mark.parametrize(("option", "kind"), [("--mmproj", "projector"), ("--lora", "adapter")])

@@ -121,10 +121,17 @@ async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
         await pilot.press("ctrl+s")
         assert app.screen is dialog, "102.4 is no whole number"
         dialog.query_one("#top_k", Input).value = "1k"
+        dialog.query_one("#answer-rule", Input).value = str(tmp_path / "gone.json")
+        await pilot.press("ctrl+s")
+        assert "gone.json cannot be read" in str(dialog.query_one("#problem", Static).render())
+        schema = tmp_path / "answer.json"
+        schema.write_text('{"type": "object"}')
+        dialog.query_one("#answer-rule", Input).value = str(schema)
         await pilot.press("ctrl+s")
         await answered(pilot, screen, "go")
         request = client.requests[0]
         assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 1024)
+        assert request.sampling.json_schema == str(schema)
         assert request.messages[0].content == "Be brief."
 
 

@@ -16,8 +16,8 @@ from engine.backends.llama_cpp.parameters import (
     ModelParameters,
     context_parameters,
 )
-from engine.configuration import Configuration, TensorOverride
-from engine.errors import ModelLoadError
+from engine.configuration import Adapter, Configuration, TensorOverride
+from engine.errors import AdapterError, ModelLoadError
 from tests.engine.backends.test_llama_cpp import settings
 from tests.gguf_files import header
 
@@ -63,9 +63,9 @@ def test_an_adapter_changes_what_the_model_says(starter_path: Path, tmp_path: Pa
     silent = write_adapter(tmp_path / "silent.gguf", scale=0.0)
     with opened(starter_path) as backend:
         plain = logits(backend)
-    with opened(starter_path, lora_paths=(silent,)) as backend:
+    with opened(starter_path, adapters=(Adapter(silent),)) as backend:
         assert np.allclose(logits(backend), plain, atol=1e-3)
-    with opened(starter_path, lora_paths=(silent, adapter)) as backend:
+    with opened(starter_path, adapters=(Adapter(silent), Adapter(adapter))) as backend:
         assert np.abs(logits(backend) - plain).max() > 0.1
 
 
@@ -84,7 +84,10 @@ def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken
     counted("llama_free")
     counted("llama_model_free")
     adapter = starter_path if is_there else starter_path.with_name("none.gguf")
-    with pytest.raises(ModelLoadError, match=reason), opened(starter_path, lora_paths=(adapter,)):
+    with (
+        pytest.raises(ModelLoadError, match=reason),
+        opened(starter_path, adapters=(Adapter(adapter),)),
+    ):
         pass
     assert freed == ["llama_free", "llama_model_free"]
 
@@ -127,3 +130,23 @@ def test_every_setting_of_a_configuration_reaches_llama_cpp(starter_path: Path) 
     assert (whole.split_mode, whole.use_extra_bufts) == (1, True)
     assert whole.load_mode == LOAD_AUTO
     assert whole.n_gpu_layers >= 1000
+
+
+def test_adapters_change_between_replies_with_their_scale(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "strong.gguf", scale=1.0)
+    foreign = write_adapter(tmp_path / "foreign.gguf", scale=1.0, architecture="gemma3")
+    with opened(starter_path) as backend:
+        plain = logits(backend)
+        backend.use_adapters([Adapter(adapter)])
+        whole = logits(backend)
+        backend.use_adapters([Adapter(adapter, 0.25)])
+        quarter = logits(backend)
+        with pytest.raises(AdapterError, match=r"foreign\.gguf is no adapter of this model"):
+            backend.use_adapters([Adapter(foreign)])
+        assert np.array_equal(logits(backend), quarter)
+        backend.use_adapters(None)
+        assert np.array_equal(logits(backend), plain)
+    changes = [float(np.abs(each - plain).max()) for each in (quarter, whole)]
+    assert 0.01 < changes[0] < changes[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cache.namespace import Namespace, namespace_of
-from engine.configuration import Configuration, SamplingSettings, TensorOverride
+from engine.configuration import Adapter, Configuration, SamplingSettings, TensorOverride
 from tests.gguf_files import header, llama_values, write
 
 
@@ -120,7 +120,7 @@ def test_adapters_count_by_content_and_order(usual: Configuration, tmp_path: Pat
     first.write_bytes(b"first")
     second.write_bytes(b"second")
     keys = {
-        named(replace(usual, lora_paths=paths)).key
+        named(replace(usual, adapters=tuple(map(Adapter, paths)))).key
         for paths in ((), (first,), (second,), (first, second), (second, first))
     }
     assert len(keys) == 5

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise, product
 from typing import get_args
 
@@ -371,7 +371,10 @@ def no_neighbours(history: Sequence[int], /) -> NDArray[np.bool_]:
 def test_a_mask_binds_every_reply_whoever_drafts(
     monkeypatch: pytest.MonkeyPatch, settings: SpeculationSettings, verification: Verification
 ) -> None:
-    monkeypatch.setattr("engine.generation.loop.Sampler", partial(Sampler, mask=no_neighbours))
+    def masked_sampler(settings: SamplingSettings, seed: int, *, mask: object = None) -> Sampler:
+        return Sampler(settings, seed, mask=no_neighbours)
+
+    monkeypatch.setattr("engine.generation.loop.Sampler", masked_sampler)
     for sampling in (GREEDY, WARM, PENALISED):
         wanted = request("aaabbbccc", sampling=sampling)
         masked = finished(run(make_session(OFF), wanted))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, PredictorName, SpeculationSettings
+from engine.configuration import Adapter, Configuration, PredictorName, SpeculationSettings
 from engine.memory.companions import projector_graph_bytes
 from engine.memory.estimate import Companions, Estimate, estimate
 from engine.memory.hardware import Device
@@ -78,7 +78,7 @@ def test_small_images_have_fewer_patches(projector: GgufFile) -> None:
 
 
 def test_an_adapter_lies_beside_the_layers_that_it_changes(adapter: GgufFile) -> None:
-    path = {"lora_paths": (Path("lora.gguf"),)}
+    path = {"adapters": (Adapter(Path("lora.gguf")),)}
     whole = planned(Companions(adapters=(adapter,)), **path)
     assert held(whole, TermKind.ADAPTERS) == [2800 * 4, 0]
     part = planned(Companions(adapters=(adapter,)), **path, n_gpu_layers=2)

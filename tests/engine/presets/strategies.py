@@ -7,6 +7,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     ControllerName,
     DraftConfiguration,
@@ -28,6 +29,11 @@ KV_TYPES = st.sampled_from(get_args(KVTypeName))
 SHARES = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 9))
 LAYERS = st.one_of(st.just(-1), st.integers(0, 200))
 PATTERNS = st.from_regex(r"blk\\\.[0-9]{1,2}\\\.ffn_(up|down|gate)_exps", fullmatch=True)
+ADAPTERS = st.builds(Adapter, PATHS) | st.builds(
+    Adapter,
+    PATHS.map(lambda path: Path(str(path).replace(":", "_"))),  # which llama-server cuts at
+    st.sampled_from([0.5, -0.25]),
+)
 OVERRIDES = st.builds(TensorOverride, PATTERNS, st.sampled_from(["CPU", "GPU 0", "GPU 3"]))
 
 
@@ -66,7 +72,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
         n_cpu_moe=draw(LAYERS),
         tensor_overrides=tuple(draw(st.lists(OVERRIDES, max_size=2))),
         mmproj_path=draw(st.none() | PATHS),
-        lora_paths=tuple(draw(st.lists(PATHS, max_size=2))),
+        adapters=tuple(draw(st.lists(ADAPTERS, max_size=2))),
         n_threads=draw(st.none() | st.integers(1, 64)),
         n_threads_batch=draw(st.none() | st.integers(1, 64)),
         use_mmap=draw(st.booleans()),
@@ -103,6 +109,9 @@ def _samplings() -> st.SearchStrategy[SamplingSettings]:
         top_k=st.integers(0, 200),
         top_p=st.floats(0.01, 1).map(lambda value: round(value, 9)),
         min_p=st.floats(0, 0.9).map(lambda value: round(value, 9)),
+        json_schema=st.just("") | PATHS.map(str),
+        grammar=st.just("") | PATHS.map(str),
+        stop_tokens=st.lists(st.integers(0, 2**31 - 1), max_size=2).map(tuple),
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     DraftConfiguration,
     PredictorName,
@@ -208,7 +209,7 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
         tensor_overrides=(TensorOverride("ffn_up", "GPU 1"),),
         mmproj_path=Path("/models/p.gguf"),
         mmproj_offload=False,
-        lora_paths=(Path("/models/l.gguf"),),
+        adapters=(Adapter(Path("/models/l.gguf"), 0.5),),
         n_mtp_draft=2,
         n_threads=3,
         n_threads_batch=2,

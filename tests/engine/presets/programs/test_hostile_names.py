@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.configuration import Configuration
+from engine.configuration import Adapter, Configuration
 from engine.presets.programs.base import UNWRITABLE, ExportError, ExportRequest
 from engine.presets.programs.formats import FORMATS
 from engine.presets.programs.llama_server import arguments
@@ -40,7 +40,7 @@ def request_of(name: str) -> ExportRequest:
     """A hostile name wherever a name can stand."""
     parts = [name[start : start + 200] for start in range(0, len(name), 200)]
     path = Path("/models", *parts[:-1], f"{parts[-1]}.gguf")
-    configuration = Configuration(path, 512, lora_paths=(path,), mmproj_path=path)
+    configuration = Configuration(path, 512, adapters=(Adapter(path),), mmproj_path=path)
     return ExportRequest(configuration, name=name, host=name, warnings=(name, f"# {name}"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     DraftConfiguration,
     KVTypeName,
@@ -133,7 +134,9 @@ def test_what_belongs_to_ollamas_server_comes_as_its_environment() -> None:
 
 
 def test_projector_and_adapters_are_lines_of_the_modelfile() -> None:
-    both = replace(PLAIN, mmproj_path=Path("/models/p.gguf"), lora_paths=(Path("/models/l.gguf"),))
+    both = replace(
+        PLAIN, mmproj_path=Path("/models/p.gguf"), adapters=(Adapter(Path("/models/l.gguf")),)
+    )
     lines = exported("ollama", both).splitlines()
     assert "FROM /models/p.gguf" in lines
     assert "ADAPTER /models/l.gguf" in lines

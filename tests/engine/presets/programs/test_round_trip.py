@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from engine.configuration import (
+    Adapter,
     Configuration,
     ControllerName,
     DraftConfiguration,
@@ -52,7 +53,10 @@ def as_llama_server_has_it(configuration: Configuration, flags: FlagSet) -> Conf
                 draft_min_tokens=min(said.draft_min_tokens, said.n_draft),
                 draft_min_confidence=said.draft_min_confidence,
             )
-    same = replace(configuration, speculation=kept)
+    sampling = replace(configuration.sampling, stop_tokens=())
+    if flags.name == "ik":
+        sampling = replace(sampling, json_schema="")
+    same = replace(configuration, speculation=kept, sampling=sampling)
     if has_head(configuration, flags) and said.predictor is PredictorName.DRAFT:
         off = SpeculationSettings(predictor=PredictorName.OFF)
         same = replace(same, speculation=off, draft=None)
@@ -81,7 +85,7 @@ def test_a_configuration_comes_back_from_every_wrapping_of_llama_server(
 ) -> None:
     expected = preset_of(as_llama_server_has_it(configuration, flags), "back")
     if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
-        configuration = replace(configuration, lora_paths=())
+        configuration = replace(configuration, adapters=())
         expected = expected.model_copy(update={"lora": ()})
         if configuration.flash_attention == "auto":
             expected = expected.model_copy(update={"flash_attention": "auto"})
@@ -146,7 +150,7 @@ DRAFTING = ("n_draft", "draft_min_tokens", "draft_min_confidence")
 """What other programs have beside kvchat; the rest is for predictors that only kvchat has."""
 WORDS = {
     "mmproj": ("mmproj_path",),
-    "lora": ("lora_paths", "adapters"),
+    "lora": ("lora_paths", "the adapters", " adapters:"),
     "predictor": ("the predictor is", "the draft model"),
 }
 """Fields of a preset by the words that a remark has for them, where they are others."""
@@ -187,7 +191,7 @@ def test_every_field_comes_back_or_is_named_in_a_remark(
     format_name: str, flags: FlagSet, configuration: Configuration
 ) -> None:
     if flags.name == "ik":  # takes each adapter in a --lora of its own and splits none
-        configuration = replace(configuration, lora_paths=())
+        configuration = replace(configuration, adapters=())
     try:
         lost = unsaid(configuration, FORMATS[format_name], flags)
     except ExportError:
@@ -208,7 +212,7 @@ def configuration_of(preset: Preset, like: Configuration) -> Configuration:
         n_gpu_layers=layers.get(str(preset.n_gpu_layers), preset.n_gpu_layers),
         n_cpu_moe=layers.get(str(preset.n_cpu_moe), preset.n_cpu_moe),
         mmproj_path=None if preset.mmproj is None else Path(preset.mmproj),
-        lora_paths=tuple(map(Path, preset.lora)),
+        adapters=tuple(map(Adapter.read, preset.lora)),
         draft=draft
         and DraftConfiguration(
             Path(draft.model),
@@ -235,7 +239,7 @@ def test_what_came_back_once_comes_back_the_same(
         return read_text(text, name="back", model=str(leaving.model_path)).preset
 
     if flags.name == "ik":
-        configuration = replace(configuration, lora_paths=())
+        configuration = replace(configuration, adapters=())
     try:
         once = there_and_back(configuration)
     except ExportError:

@@ -1,0 +1,89 @@
+"""Replies with adapters of their own: none sees what was computed with another's."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.configuration import Adapter, PredictorName, SamplingSettings, SpeculationSettings
+from engine.errors import AdapterError
+from engine.events import Finished
+from engine.generation.session import Session
+from engine.model.chat_template import ChatTemplate
+from engine.requests import Cancellation, GenerationRequest, Message
+from engine.testing import TEMPLATE, FakeBackend
+
+STYLE = (Adapter(Path("style.gguf"), 0.5),)
+STRONGER = (Adapter(Path("style.gguf"), 2.0),)
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+
+
+def session(n_sequences: int = 1) -> Session:
+    backend = FakeBackend(n_ctx=256, n_sequences=n_sequences)
+    return Session(backend, ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>"), OFF)
+
+
+def request(adapters: tuple[Adapter, ...] | None, owner: str = "") -> GenerationRequest:
+    return GenerationRequest(
+        (Message("user", "a question that is long enough"),),
+        sampling=SamplingSettings(),
+        max_tokens=12,
+        seed=1,
+        owner=owner,
+        adapters=adapters,
+    )
+
+
+def answer(asked: Session, adapters: tuple[Adapter, ...] | None) -> Finished:
+    *_, last = asked.generate(request(adapters), Cancellation())
+    assert isinstance(last, Finished)
+    return last
+
+
+@pytest.mark.parametrize("n_sequences", [1, 2])
+def test_what_was_computed_with_other_adapters_is_never_used_again(n_sequences: int) -> None:
+    alone = {each: answer(session(), each).token_ids for each in (None, STYLE, STRONGER)}
+    assert len(set(alone.values())) == 3
+    asked = session(n_sequences)
+    for adapters in (None, STYLE, STYLE, None, STRONGER, STYLE, None):
+        assert answer(asked, adapters).token_ids == alone[adapters]
+    again = answer(asked, None)
+    assert again.stats.n_reused > 0
+
+
+def test_replies_with_unlike_adapters_are_made_at_once() -> None:
+    alone = {each: answer(session(), each).token_ids for each in (None, STYLE)}
+    asked = session(2)
+    under_way = [
+        asked.begin(request(adapters, owner=f"chat:{number}"), Cancellation())
+        for number, adapters in enumerate((None, STYLE))
+    ]
+    ends: list[Finished] = []
+    while not all(one.is_over and not one.events for one in under_way):
+        for one in under_way:
+            ends += [event for event in one.take() if isinstance(event, Finished)]
+        asked.step()
+    found = sorted(end.token_ids for end in ends)
+    assert found == sorted(alone.values())
+
+
+def test_an_adapter_of_another_model_fails_its_reply_and_no_other() -> None:
+    asked = session()
+    with pytest.raises(AdapterError, match=r"other\.bin is no adapter"):
+        answer(asked, (Adapter(Path("other.bin")),))
+    assert answer(asked, None).token_ids == answer(session(), None).token_ids
+
+
+@pytest.mark.parametrize(
+    ("spelled", "adapter"),
+    [
+        ("a.gguf", Adapter(Path("a.gguf"))),
+        ("a.gguf:0.5", Adapter(Path("a.gguf"), 0.5)),
+        ("b:c.gguf", Adapter(Path("b:c.gguf"))),
+        ("a.gguf:-1", Adapter(Path("a.gguf"), -1.0)),
+        ("a.gguf:nan", Adapter(Path("a.gguf:nan"))),
+        ("a:2:1.0", Adapter(Path("a:2"))),
+    ],
+)
+def test_an_adapter_is_spelled_and_read_again(spelled: str, adapter: Adapter) -> None:
+    assert Adapter.read(spelled) == adapter
+    assert Adapter.read(adapter.spelled) == adapter
