@@ -36,6 +36,9 @@ SEED_BITS = 31
 @click.option("--seed", type=SEED, help="Seed of every reply. [a random one]")
 @opening_options
 @click.option("--system", help="System prompt, instead of that of the preset or the settings.")
+@click.option(
+    "--together", is_flag=True, help="Answer both sides at once: for the texts, not the times."
+)
 @click.option("--text", "shows_text", is_flag=True, help="Print the replies too.")
 @click.option("--json", "as_json", is_flag=True, help="Print replies, figures and verdict as JSON.")
 def command(
@@ -55,6 +58,7 @@ def command(
     kv_budget: int | None,
     backend: "BackendName | None",
     system: str | None,
+    together: bool,
     shows_text: bool,
     as_json: bool,
 ) -> int:
@@ -83,7 +87,9 @@ def command(
     sides = (read_side(first, settings), other)
     instruction = opened.system_prompt if system is None else system
     request = _request(text, instruction, configuration, max_tokens, temperature, seed)
-    comparison = _compare(configuration, request, sides, pairs)
+    if together:
+        configuration = for_both(configuration)
+    comparison = _compare(configuration, request, sides, pairs, is_together=together)
     if as_json:
         from app.compare.verdict import as_values
 
@@ -91,6 +97,15 @@ def command(
     else:
         _show(comparison, shows_text=shows_text)
     return EXIT_INTERRUPTED if comparison.problem is not None else 0
+
+
+def for_both(configuration: "Configuration") -> "Configuration":
+    """The configuration with room for two replies, each with the context of one."""
+    from dataclasses import replace
+
+    n_slots = max(configuration.n_slots, 2)
+    n_ctx = configuration.n_ctx * n_slots // configuration.n_slots
+    return replace(configuration, n_slots=n_slots, n_ctx=n_ctx)
 
 
 def _request(
@@ -123,6 +138,8 @@ def _compare(
     request: "GenerationRequest",
     sides: "tuple[Side, Side]",
     n_pairs: int,
+    *,
+    is_together: bool,
 ) -> "Comparison":
     from app.compare.comparison import Comparison
     from app.compare.side import check_available
@@ -130,7 +147,13 @@ def _compare(
 
     with loaded_engine(configuration, note) as engine:
         check_available(sides, engine.loaded.predictors)
-        comparison = Comparison(engine.client, request, sides, restore=configuration.speculation)
+        comparison = Comparison(
+            engine.client,
+            request,
+            sides,
+            restore=configuration.speculation,
+            is_together=is_together,
+        )
         comparison.add_pairs(n_pairs)
         _follow(engine, comparison)
         return comparison

@@ -1,12 +1,13 @@
 """Answers one prompt alternately with two ways of drafting, and keeps the pairs.
 
-The engine serves one request at a time, so the replies come one after the other; which side begins
-changes from pair to pair, since a machine that becomes warm is slower for the second.
+The replies come one after the other, because their times are compared; which side begins changes
+from pair to pair, since a machine that becomes warm is slower for the second. Where only the texts
+are wanted, both sides answer at once.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.chat.reply import TokenSpan, spans_of
 from app.chat.snapshot import Tally, tally_of
@@ -18,6 +19,7 @@ from engine.events import (
     Failed,
     Finished,
     FinishReason,
+    OfReply,
     PromptReady,
     RoundFinished,
     SpeculationChanged,
@@ -109,6 +111,7 @@ class Comparison:
         request: The prompt; its seed is used for every reply.
         sides: How the first and the second reply are made.
         restore: Settings that the engine has again when nothing runs.
+        is_together: Whether both sides answer at once; their times are not compared then.
         clock: Time in seconds.
     """
 
@@ -119,10 +122,12 @@ class Comparison:
         sides: tuple[Side, Side],
         *,
         restore: SpeculationSettings,
+        is_together: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.sides = sides
+        self.is_together = is_together
         self.pairs: list[Pair] = []
         self.shown: list[Answer | None] = [None, None]
         """The newest answer of each side."""
@@ -132,18 +137,22 @@ class Comparison:
         self._restore = restore
         self._clock = clock
         self._running: int | None = None
+        self._beside: set[int] = set()
+        """The sides that answer at once with the other."""
+        self._fault: str | None = None
+        """Why one of these failed; the other is stopped then."""
         self._n_wanted = 0
         self._is_stopping = False
 
     @property
     def is_running(self) -> bool:
         """A reply is being made."""
-        return self._running is not None
+        return self._running is not None or bool(self._beside)
 
     @property
     def running_side(self) -> int | None:
-        """The side that answers now, 0 or 1."""
-        return self._running
+        """The side that answers now, 0 or 1; where both do, the first of them."""
+        return min(self._beside, default=self._running)
 
     @property
     def was_stopped(self) -> bool:
@@ -167,15 +176,19 @@ class Comparison:
         """End the running reply; pairs that are whole stay."""
         if self.is_running and not self._is_stopping:
             self._is_stopping = True
-            self._client.stop()
+            self._stop_running()
 
     def revoke(self, why: str) -> None:
         """End without the running reply, because the engine is taken away."""
         if self.is_running:
+            if self._beside:
+                self._stop_running()
             self._end(why)
 
     def take(self, event: Event) -> bool:
         """Handle an event; False for one that was not of this comparison."""
+        if self._beside:
+            return self._take_beside(event)
         if self._running is None or isinstance(event, ENGINE_EVENTS):
             return False
         answer = self.shown[self._running]
@@ -196,9 +209,54 @@ class Comparison:
                 answer.take(event)
         return True
 
+    def _take_beside(self, event: Event) -> bool:
+        """Handle an event while both sides answer."""
+        match event:
+            case WorkerStopped(title, message):
+                self._end(f"{title}: {message}")
+                return False  # the chat must know too
+            case OfReply(reply_id, told):
+                index = reply_id - 1
+                answer = self.shown[index] if index in self._beside else None
+                if answer is not None:
+                    answer.take(told)
+                    self._count_beside(index, told)
+                return True
+            case _:
+                return False
+
+    def _count_beside(self, index: int, told: Event) -> None:
+        match told:
+            case Failed(title, message):
+                self._fault = f"{title}: {message}"
+            case Finished(reason=reason):
+                self._is_stopping |= reason is FinishReason.CANCELLED
+            case _:
+                return
+        self._beside.discard(index)
+        if not self._beside and self._fault is not None:
+            self._end(self._fault)
+        elif not self._beside:
+            self._next()
+        elif self._fault is not None:
+            self._stop_running()
+
+    def _stop_running(self) -> None:
+        if not self._beside:
+            self._client.stop()
+        for index in self._beside:
+            self._client.stop(index + 1)
+
     def _begin_pair(self) -> None:
         self.shown = [None, None]
-        self._begin(len(self.pairs) % 2)
+        if not self.is_together:
+            self._begin(len(self.pairs) % 2)
+            return
+        self.shown = [Answer(side, self._clock) for side in self.sides]
+        self._beside, self._fault = {0, 1}, None
+        for index, side in enumerate(self.sides):
+            request = replace(self.request, speculation=side.settings)
+            self._client.generate(request, index + 1)
 
     def _begin(self, index: int) -> None:
         self._running = index
@@ -220,10 +278,12 @@ class Comparison:
                 self._end(None)
 
     def _end(self, problem: str | None) -> None:
-        answer = self.shown[self._running] if self._running is not None else None
-        if answer is not None:
-            answer.cut()
-        self._running = None
+        own = set() if self._running is None else {self._running}
+        for index in self._beside | own:
+            answer = self.shown[index]
+            if answer is not None:
+                answer.cut()
+        self._running, self._beside = None, set()
         self._n_wanted = len(self.pairs)
         self.problem = problem
         self._client.set_speculation(self._restore)

@@ -184,7 +184,7 @@ JsonValue = dict[str, object]
 
 def as_values(comparison: Comparison) -> JsonValue:
     """A comparison as plain values: conditions, pairs and verdict, in seconds and tokens/s."""
-    speed = speed_of(comparison.pairs)
+    speed = None if comparison.is_together else speed_of(comparison.pairs)
     identity = identity_of(comparison.pairs)
     return {
         "sides": [side.label for side in comparison.sides],

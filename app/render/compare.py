@@ -83,7 +83,9 @@ def verdict_lines(comparison: Comparison, width: int) -> list[Line]:
     first, second = comparison.sides
     lines = _labelled("now", _state(comparison), width)
     speed = speed_of(comparison.pairs)
-    if speed is not None and not has_drafts(comparison.pairs):
+    if comparison.is_together:
+        lines += _labelled("speed", (Run("not compared: both answer at once", "muted"),), width)
+    elif speed is not None and not has_drafts(comparison.pairs):
         lines += _labelled("speed", _undrafted(speed), width)
     else:
         lines += _labelled("speed", _speed(speed, first, second), width)
@@ -100,8 +102,14 @@ def _state(comparison: Comparison) -> Line:
     index = comparison.running_side
     if index is not None:
         label = comparison.sides[index].label
+        if comparison.is_together:
+            label = " and ".join(side.label for side in comparison.sides)
         of = f"pair {n_pairs + 1} of {comparison.n_wanted}"
-        return (Run(f"{of}: "), Run(label, "accent"), Run(" answers"))
+        return (
+            Run(f"{of}: "),
+            Run(label, "accent"),
+            Run(" answer" if comparison.is_together else " answers"),
+        )
     if comparison.problem is not None:
         return (Run(visible(comparison.problem), "warn"),)
     done = f"{_pairs(n_pairs)} done" if n_pairs else "nothing was asked yet"

@@ -82,6 +82,8 @@ class CompareScreen(Screen[None]):
                 show=False, tooltip="Twice as many tokens a reply"),
         Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
                 tooltip="Half as many tokens a reply"),
+        Binding("o", "together", "At once", id="compare-together", show=False,
+                tooltip="Answer both sides at once, for the texts, or in turn, for the times"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy figures and verdict"),
         Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
                 tooltip="Stop the reply; when nothing runs, go back to the chat"),
@@ -105,6 +107,8 @@ class CompareScreen(Screen[None]):
         """
         super().__init__()
         self._controller = controller
+        self._is_together = False
+        """Whether both sides answer at once."""
         self._proposed = prompt_of(controller, composed)
         self._is_repeated = not composed.strip()
         """What is proposed is the chat's last question."""
@@ -283,6 +287,14 @@ class CompareScreen(Screen[None]):
         self._tint = TINT_MODES[(TINT_MODES.index(self._tint) + 1) % len(TINT_MODES)]
         self.show_now()
 
+    def action_together(self) -> None:
+        """Answer both sides at once from now on, or one after the other."""
+        if not self._is_busy():
+            self._is_together = not self._is_together
+            self._begin_anew()
+            how = "at once" if self._is_together else "one after the other"
+            self.notify(f"Both sides answer {how}.")
+
     def action_copy(self) -> None:
         """Copy figures and verdict as text."""
         copy(self.app, comparison_text(self.comparison))
@@ -315,7 +327,11 @@ class CompareScreen(Screen[None]):
     def _new_comparison(self) -> Comparison:
         controller = self._controller
         return Comparison(
-            controller.client, self._request, self.sides, restore=controller.speculation
+            controller.client,
+            self._request,
+            self.sides,
+            restore=controller.speculation,
+            is_together=self._is_together,
         )
 
 
