@@ -12,6 +12,16 @@ from typing import Literal
 
 from engine.memory.cuda_kernels import cast_bytes
 from engine.memory.kv_cache import CacheShape, is_quantized
+from engine.memory.layer_tensors import (
+    DENSE,
+    FLOAT_BYTES,
+    HALF_BYTES,
+    TURNED_ELEMENTS,
+    UNROTATED,
+    is_turned,
+    walked_layers,
+)
+from engine.memory.layer_walk import Start, walked_bytes
 from engine.memory.sparse_attention import (
     choices_bytes,
     sparse_attention_bytes,
@@ -21,13 +31,7 @@ from engine.memory.terms import Bounds
 from engine.memory.units import MIB
 from engine.model.architecture import Architecture
 
-FLOAT_BYTES = 4
-HALF_BYTES = 2
 RWKV7 = frozenset({"arwkv7", "rwkv7"})
-UNROTATED = frozenset({"bloom", "gpt2", "jais", "mpt", "refact", "starcoder"})
-"""Architectures that know positions by other means than rotation."""
-DENSE = frozenset({"refact"})
-"""Architectures that load experts and run none."""
 Place = Literal["cpu", "gpu", "visited gpu", "host", "visited host"]
 """Where a buffer is: on a GPU, or in main memory alone or beside GPUs. Visited are those of models
 of which layers, experts or caches lie in main memory while GPUs compute."""
@@ -48,18 +52,36 @@ UNUSUAL = frozenset(
     }
 )  # fmt: skip
 """Architectures whose layers differ from each other or run in loops, beside those with states."""
+CPU_ALIGNMENT = 32
+CELL_BYTES = 8
+"""The number of a cell, as an input of the graph."""
 HIDDEN_STATES = 3
-TURNED_ELEMENTS = 64
-"""Heads of multiples of so many elements are turned for a quantised cache."""
 STREAM_COPIES = {"hy_v4": 3, "qwen4exp": 4}
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """The bytes of the largest compute buffer; `n_outputs` is the most rows with logits."""
-    return max(
-        layers_bytes(architecture, shape),
-        logits_bytes(architecture, shape, n_outputs),
-    )
+    """The compute buffer of a model that the CPU runs alone.
+
+    Beside the logits there is still room for embeddings that nobody gave.
+
+    Args:
+        architecture: The model.
+        shape: The cache.
+        n_outputs: The most rows with logits.
+    """
+    embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
+    logits = embedded + logits_bytes(architecture, shape, n_outputs)
+    return max(cpu_layers_bytes(architecture, shape), logits)
+
+
+def cpu_layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The buffer of layers that the CPU runs: their inputs, and the walk through their tensors."""
+    layers = walked_layers(architecture, shape, on_gpu=False)
+    if not layers:
+        return layers_bytes(architecture, shape)
+    tokens = shape.n_graph_tokens * FLOAT_BYTES
+    walked = walked_bytes(layers, Start(tokens, is_above=True), CPU_ALIGNMENT, is_last=True)
+    return tokens * architecture.d_hidden + input_bytes(architecture, shape) + walked
 
 
 def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
@@ -70,6 +92,29 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     n_copies = 3 if architecture.name == "chameleon" else 1  # logits of images are taken out
     width = n_copies * architecture.n_vocab + 2 * architecture.d_hidden
     return n_rows * width * FLOAT_BYTES
+
+
+def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The inputs of a graph but for its tokens: positions, cells, masks, Hadamard matrices."""
+    n_tokens = shape.n_graph_tokens
+    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
+    nbytes = n_tokens * FLOAT_BYTES + mask_bytes(architecture, shape)
+    if architecture.attends_in_batch:
+        return nbytes
+    n_cells = 1 if shape.flash_attention else architecture.v_width_max
+    nbytes += turning_bytes(architecture, shape) * n_caches
+    return nbytes + n_caches * n_tokens * (1 + n_cells) * CELL_BYTES
+
+
+def turning_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The Hadamard matrices of a cache: as large as the keys' heads divide by, 64 for values."""
+    nbytes = 0
+    if is_turned(architecture, shape):
+        n_dims = max(architecture.k_head_dims)
+        nbytes += (n_dims & -n_dims) ** 2 * FLOAT_BYTES
+    if is_quantized(shape.type_v) and not max(architecture.v_head_dims) % TURNED_ELEMENTS:
+        nbytes += TURNED_ELEMENTS**2 * FLOAT_BYTES
+    return nbytes
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape) -> int:
@@ -271,12 +316,6 @@ def is_unrotated(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether queries are views of the row that one matrix gives with keys and values."""
     is_view = architecture.widths.is_fused and architecture.name in UNROTATED
     return is_view and not is_turned(architecture, shape)
-
-
-def is_turned(architecture: Architecture, shape: CacheShape) -> bool:
-    """Whether queries and keys are turned by a Hadamard matrix, for a quantised cache."""
-    is_even = not max(architecture.k_head_dims, default=0) % TURNED_ELEMENTS
-    return is_quantized(shape.type_k) and is_even
 
 
 def mask_bytes(architecture: Architecture, shape: CacheShape) -> int:

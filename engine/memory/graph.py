@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import (
-    FLOAT_BYTES,
-    HALF_BYTES,
     RWKV7,
-    UNROTATED,
     Place,
     attention_bytes,
     compute_bounds,
+    compute_bytes,
+    cpu_layers_bytes,
     decay_bytes,
-    is_turned,
+    input_bytes,
     is_unrotated,
     layers_bytes,
     logits_bytes,
@@ -37,14 +36,20 @@ from engine.memory.cuda_kernels import (
 )
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
+from engine.memory.layer_tensors import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    UNROTATED,
+    is_turned,
+    walked_layers,
+)
+from engine.memory.layer_walk import Start, walked_bytes
 from engine.memory.placement import LEAST_TOKENS, Placement, offloaded_tensor_bytes
 from engine.memory.sparse_attention import transposed_values_bytes
 from engine.memory.terms import Ledger, Source, TermKind
 from engine.memory.weights import learns_positions, splits_biases
 from engine.model.architecture import Architecture, Model
 
-CELL_BYTES = 8
-"""The number of a cell, as an input of the graph."""
 SHARED_COPIES = 4
 """Copies of a shared cache that were alive at once, on stand-ins for GPUs."""
 TOKEN_SHIFTS = frozenset({"rwkv6", "rwkv7"})
@@ -53,6 +58,7 @@ MASKS_CROSS = frozenset({"minimax-m3"})
 """Architectures whose masks of chosen tokens are made on the first GPU for all layers."""
 MASKS_APART = frozenset({"glm5-next"})
 """Architectures whose sparse layers each take a copy of the mask, all from the start."""
+GPU_ALIGNMENT = 128
 PIPELINE_COPIES = 4
 """`GGML_SCHED_MAX_COPIES`: inputs are kept so often when several GPUs work in a pipeline."""
 
@@ -145,6 +151,8 @@ def add_graph(
         if device == where.output_device:
             logits = logits_bytes(graph.architecture, shape, n_outputs) + crossing
         nbytes = max(layers, logits)
+        if not where.gpus:
+            nbytes = compute_bytes(graph.architecture, shape, n_outputs)
         if nbytes:
             place: Place = "cpu"
             if device.kind == "gpu":
@@ -162,8 +170,9 @@ def _layers_on_device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     """The buffer of a device's layers, and the copies of what crosses to it that are in it."""
     if device.kind == "cpu":
         is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
-        return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
-    layers, own = _gpu_layers_bytes(graph, device), graph.layers_on(device)
+        return (0 if is_idle else cpu_layers_bytes(graph.architecture, graph.shape)), 0
+    layers = _walked_gpu_bytes(graph, device) or _gpu_layers_bytes(graph, device)
+    own = graph.layers_on(device)
     if not own:
         return layers, 0
     part = graph.part(own)
@@ -209,6 +218,22 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     elif device == graph.where.output_device:
         layers += _shared_cache_bytes(graph)
     return layers
+
+
+def _walked_gpu_bytes(graph: Graph, device: Device) -> int:
+    """The buffer of a GPU's layers, walked tensor by tensor; 0 where others compute for it."""
+    own = graph.layers_on(device)
+    if not own or graph.attends_on_cpu or graph.is_turned or not graph.is_whole:
+        return 0
+    part = graph.part(own)
+    layers = walked_layers(part, graph.shape, on_gpu=True)
+    if not layers:
+        return 0
+    embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
+    start = Start(0 if graph.is_pipelined else embedded, is_above=False)
+    is_last = own[-1] == part.n_layers - 1 and part.n_blocks == part.n_layers
+    walked = walked_bytes(layers, start, GPU_ALIGNMENT, is_last=is_last)
+    return walked + _input_bytes(graph, part) - (0 if graph.is_pipelined else embedded)
 
 
 def _without_attention(shape: CacheShape) -> CacheShape:
@@ -322,19 +347,16 @@ def _is_pipelined(configuration: Configuration, where: Placement) -> bool:
 
 
 def _input_bytes(graph: Graph, part: Architecture) -> int:
-    """The inputs of a GPU: embedded tokens, masks, and where transposed values go."""
+    """The inputs of a GPU: embedded tokens, positions, cells, masks."""
     embedded = graph.shape.n_graph_tokens * part.d_hidden * FLOAT_BYTES
-    if graph.attends_on_cpu:
-        return embedded
-    return embedded + _cell_bytes(graph, part) + mask_bytes(part, graph.shape)
+    return embedded + (0 if graph.attends_on_cpu else _shared_input_bytes(graph, part))
 
 
-def _cell_bytes(graph: Graph, architecture: Architecture) -> int:
-    """The cells that values go to one by one: transposed, in each of a model's caches."""
-    if graph.shape.flash_attention or graph.is_turned:
-        return 0
-    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
-    return n_caches * graph.shape.n_graph_tokens * architecture.v_width_max * CELL_BYTES
+def _shared_input_bytes(graph: Graph, part: Architecture) -> int:
+    """The inputs of all devices: where `auto` ended, values are not transposed in the cache."""
+    if graph.is_turned:
+        return mask_bytes(part, graph.shape)
+    return input_bytes(part, graph.shape)
 
 
 def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
@@ -344,7 +366,7 @@ def _add_host_buffers(ledger: Ledger, graph: Graph) -> None:
     architecture, shape = graph.architecture, graph.shape
     n_tokens = shape.n_graph_tokens
     embedded = n_tokens * architecture.d_hidden * FLOAT_BYTES
-    inputs = embedded + _cell_bytes(graph, architecture) + mask_bytes(architecture, shape)
+    inputs = embedded + _shared_input_bytes(graph, architecture)
     inputs = graph.n_copies * (inputs + decay_bytes(architecture, shape))
     beside = embedded * (1 + learns_positions(graph.model.file))
     inputs += max(beside, _cached_rows_bytes(graph), _split_rows_bytes(graph))

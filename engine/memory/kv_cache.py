@@ -51,7 +51,12 @@ class CacheShape:
 
     @property
     def n_graph_tokens(self) -> int:
-        """Tokens of the largest graph: a micro-batch, or the whole context where it is smaller.
+        """Tokens of the largest graph: a micro-batch, in equal parts for all slots."""
+        return -(-self.n_batch_tokens // self.n_slots) * self.n_slots
+
+    @property
+    def n_batch_tokens(self) -> int:
+        """Tokens of a micro-batch, or of the whole context where it is smaller.
 
         Of a model that is not causal the context counts after llama.cpp's padding.
         """
@@ -63,7 +68,7 @@ class CacheShape:
         if self.swa_full:
             return self.n_cells
         n_windows = self.n_slots if self.kv_unified and not is_unshared else 1
-        return pad(min(self.n_cells, window * n_windows + self.n_graph_tokens))
+        return pad(min(self.n_cells, window * n_windows + self.n_batch_tokens))
 
     def cells(self, layer: Layer) -> int:
         """Cells of a layer in one stream."""

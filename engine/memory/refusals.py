@@ -95,9 +95,9 @@ def _reasons(model: Model, shape: CacheShape, where: Placement) -> Iterator[str]
             f"{architecture.name} biases scores by position, which {shape.n_streams} separate "
             "caches cannot be: use one slot, or let the slots share their cells (kv_unified)"
         )
-    if architecture.name in EQUAL_SLOTS and shape.n_graph_tokens % shape.n_streams:
+    if architecture.name in EQUAL_SLOTS and shape.n_batch_tokens % shape.n_streams:
         yield (
-            f"a micro-batch of {shape.n_graph_tokens} tokens is no multiple of {shape.n_slots} "
+            f"a micro-batch of {shape.n_batch_tokens} tokens is no multiple of {shape.n_slots} "
             f"slots, which {architecture.name} wants: take another number of slots, or let them "
             "share their cells (kv_unified)"
         )

@@ -30,6 +30,10 @@ class Widths:
     """Inner elements of one expert."""
     expert_output: int = 0
     """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
+    n_dense: int = 0
+    """Layers with a dense block and no experts."""
+    has_expert_bias: bool = False
+    """Whether experts are chosen by other numbers than those they are weighted with."""
     is_expert_gated: bool = True
     shared_expert: int = 0
     """Inner elements of the experts that every token passes through, beside the routed ones."""
@@ -39,6 +43,8 @@ class Widths:
     """Whether keys and values are made of a latent row, and kept whole (older DeepSeek files)."""
     is_fused: bool = False
     """Whether one matrix gives queries, keys and values."""
+    is_query_normed: bool = False
+    """Whether queries and keys are normed head by head."""
     key_value: int = 0
     """Elements of all key and value heads, as they are computed."""
     state_input: int = 0
@@ -72,11 +78,14 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
         is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
+        n_dense=len(_blocks(tensors, "ffn_down.weight") - _blocks(tensors, "ffn_down_exps.weight")),
+        has_expert_bias=bool(_blocks(tensors, "exp_probs_b.bias", "exp_probs_b")),
         is_expert_gated=table.has("ffn_gate_exps") or table.has("ffn_gate_up_exps"),
         shared_expert=table.inputs("ffn_down_shexp"),
         query=query or fused,
         is_decompressed=table.has("attn_kv_b"),
         is_fused=not query,
+        is_query_normed=table.has("attn_q_norm"),
         key_value=max(separate, latent),
         state_input=table.outputs("ssm_in"),
         gated_delta_net=table.outputs("ssm_conv1d") if table.has("attn_gate") else 0,
@@ -164,3 +173,9 @@ def _expert_share(file: GgufFile) -> float:
     key = f"{file.architecture}.expert_used_count"
     n_used = max(file.integers(key) or (file.integer(key) or 0,))
     return min(max(n_used / n_experts, 0.0), 1.0) if n_experts and n_used else 1.0
+
+
+def _blocks(tensors: tuple[TensorInfo, ...], *names: str) -> set[str]:
+    """The numbers of the layers that have a tensor of one of these names."""
+    found = (tensor.name.split(".", 2) for tensor in tensors if tensor.name.startswith("blk."))
+    return {parts[1] for parts in found if parts[2] in names}

@@ -5,7 +5,6 @@ from dataclasses import replace
 from engine.memory.compute import (
     attention_bytes,
     compute_bounds,
-    compute_bytes,
     layers_bytes,
     logits_bytes,
     mask_bytes,
@@ -28,8 +27,6 @@ def test_logits_take_a_row_of_the_vocabulary_for_each_output() -> None:
     assert logits_bytes(llama, SHAPE, 1) == row
     assert logits_bytes(llama, SHAPE, 17) == 17 * row
     assert logits_bytes(llama, SHAPE, 2048) == 512 * row
-    assert compute_bytes(llama, SHAPE, 512) == 512 * row
-    assert compute_bytes(llama, SHAPE, 1) == layers_bytes(llama, SHAPE)
 
 
 def test_a_dense_layer_is_as_wide_as_its_feed_forward_block() -> None:

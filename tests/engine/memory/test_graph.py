@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration, FlashAttention, KVTypeName, TensorOverride
-from engine.memory.compute import attention_bytes, layers_bytes, logits_bytes
+from engine.configuration import Configuration, KVTypeName, TensorOverride
+from engine.memory.compute import (
+    attention_bytes,
+    cpu_layers_bytes,
+    input_bytes,
+    layers_bytes,
+    logits_bytes,
+)
 from engine.memory.cuda_kernels import Scan, cast_bytes, cuda_copy_bytes, has_cuda_kernel, scan_of
 from engine.memory.estimate import Estimate, estimate, shape_for
 from engine.memory.hardware import Device
@@ -20,6 +26,8 @@ GPU = Device("GPU 0", "gpu", 80 * GIB, 80 * GIB)
 SECOND = Device("GPU 1", "gpu", 80 * GIB, 80 * GIB)
 CPU = Device("CPU", "cpu", 256 * GIB, 256 * GIB)
 BASE = Configuration(Path("m.gguf"), 8192, flash_attention="on")
+CELLS = 512 * (4 + 2 * 8)
+"""Positions of a micro-batch's tokens, and the cells that their keys and values go to."""
 
 
 def compute(found: Estimate, device: Device) -> int:
@@ -79,13 +87,14 @@ def test_the_copy_of_latent_keys_in_f32_is_made_once_more_for_the_values_in_them
 
 
 def test_the_f16_copy_lives_beside_attention_and_not_beside_the_feed_forward_block() -> None:
-    short = {"n_ctx": 4096, "type_k": "q8_0", "type_v": "q8_0"}
+    short = {"n_ctx": 4096, "type_k": "bf16", "type_v": "bf16"}
     plain = compute(planned("llama-3.1-8b", GPU, n_ctx=4096), GPU)
-    assert compute(planned("llama-3.1-8b", GPU, **short), GPU) == plain
+    assert compute(planned("llama-3.1-8b", GPU, **short), GPU) <= plain
     long = {**short, "n_ctx": 131072}
     model = find_entry("llama-3.1-8b").model()
     shape = shape_for(model.architecture, replace(BASE, **long), "kvchat", (GPU, CPU))  # type: ignore[arg-type]
-    expected = attention_bytes(model.architecture, shape) + 512 * MIB
+    n_states = 5  # hidden, normed, queries before and after rotation, the result
+    expected = input_bytes(model.architecture, shape) + n_states * 512 * 4096 * 4 + 512 * MIB
     assert compute(planned("llama-3.1-8b", GPU, **long), GPU) == expected
 
 
@@ -93,10 +102,11 @@ def test_two_gpus_keep_four_copies_of_the_inputs() -> None:
     one = compute(planned("llama-3.1-8b", GPU), GPU)
     two = planned("llama-3.1-8b", GPU, SECOND)
     embedded, mask = 512 * 4096 * 4, 512 * 8192 * 2
-    assert compute(two, GPU) - one == 3 * (embedded + mask), "the first has its own already"
-    assert compute(two, SECOND) - one == 7 * embedded + 3 * mask, "hidden states cross normed, too"
+    inputs = mask + CELLS
+    assert compute(two, GPU) - one == 4 * embedded + 3 * inputs, "no copy makes room for others"
+    assert compute(two, SECOND) - one == 8 * embedded + 3 * inputs, "hidden states cross normed"
     alone = planned("llama-3.1-8b", GPU)
-    assert compute(two, CPU) - compute(alone, CPU) == 3 * (embedded + mask)
+    assert compute(two, CPU) - compute(alone, CPU) == 3 * (embedded + inputs)
     for changes in ({"offload_kqv": False}, {"n_gpu_layers": 20}, {"split_mode": "none"}):
         other = planned("llama-3.1-8b", GPU, SECOND, **changes)
         assert compute(other, CPU) < compute(two, CPU)
@@ -119,9 +129,9 @@ def test_gpus_that_share_a_cache_across_hold_copies_of_it() -> None:
 
 def test_weights_of_main_memory_visit_the_first_gpu(llama: Model) -> None:
     partial = compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20), GPU)
-    whole = compute(planned("llama-3.1-8b", GPU), GPU)
+    shape = shape_for(llama.architecture, BASE, "kvchat", (GPU, CPU))
     largest = max(t.nbytes for t in llama.file.tensors if t.name.startswith("blk.0."))
-    assert partial - whole == largest
+    assert partial == layers_bytes(llama.architecture, shape) + largest
     few = {"n_ubatch": 16, "n_batch": 16}
     assert compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20, **few), GPU) < partial - largest
 
@@ -131,7 +141,10 @@ def test_experts_in_main_memory_visit_the_gpu_one_tensor_at_a_time() -> None:
     experts = [
         t for t in find_entry("gpt-oss-20b").model().file.tensors if "_exps.weight" in t.name
     ]
-    assert compute(moved, GPU) - compute(on_gpu, GPU) == max(t.nbytes for t in experts)
+    model = find_entry("gpt-oss-20b").model()
+    shape = shape_for(model.architecture, BASE, "kvchat", (GPU, CPU))
+    largest = max(t.nbytes for t in experts)
+    assert compute(moved, GPU) == layers_bytes(model.architecture, shape) + largest
     assert compute(moved, CPU) == compute(on_gpu, CPU)
     overridden = TensorOverride("ffn_.*_exps", "CPU")
     same = planned("gpt-oss-20b", GPU, tensor_overrides=(overridden,))
@@ -153,9 +166,10 @@ def test_layers_of_main_memory_are_computed_there_for_small_batches_only() -> No
     shape = shape_for(model.architecture, replace(BASE, n_ubatch=16), "kvchat", (GPU, CPU))
     rows = 17 * 128_256 * 4
     found = compute(planned("llama-3.1-8b", GPU, **small), CPU)
-    assert found == layers_bytes(model.architecture, shape) + rows
+    assert found == cpu_layers_bytes(model.architecture, shape) + rows
     large = compute(planned("llama-3.1-8b", GPU, n_gpu_layers=20), CPU)
-    assert large == 512 * 2 * 4096 * 4 + 512 * 8192 * 2 + rows, "the first GPU computes them"
+    inputs = 512 * 2 * 4096 * 4 + 512 * 8192 * 2 + CELLS
+    assert large == inputs + rows, "the first GPU computes them"
 
 
 def test_a_gpu_with_the_output_layer_alone_needs_its_logits(llama: Model) -> None:
@@ -296,11 +310,11 @@ def test_values_are_transposed_where_auto_ends_without_flash_attention(llama: Mo
     })  # fmt: skip
     model = replace(llama, architecture=odd)
 
-    def on_gpu(flash: FlashAttention) -> int:
-        now = replace(BASE, n_ctx=32768, flash_attention=flash)
-        return compute(estimate(model, now, (GPU, CPU)), GPU)
-
-    assert on_gpu("auto") - on_gpu("off") == 32768 * 8 * 100 * 2
+    now = replace(BASE, n_ctx=32768, flash_attention="auto")
+    off = shape_for(odd, replace(now, flash_attention="off"), "kvchat", (GPU, CPU))
+    transposed = 32768 * 8 * 100 * 2
+    found = compute(estimate(model, now, (GPU, CPU)), GPU)
+    assert found == attention_bytes(odd, off) + transposed
 
 
 def test_keys_and_values_come_to_a_cache_in_main_memory_with_all_of_a_fused_row() -> None:
@@ -309,10 +323,10 @@ def test_keys_and_values_come_to_a_cache_in_main_memory_with_all_of_a_fused_row(
     row, hidden, rows = 512 * 3 * 3072 * 4, 512 * 3072 * 4, 17 * model.architecture.n_vocab * 4
     found = planned("phi-3-mini-4k", GPU, n_ctx=2048, offload_kqv=False)
     keys = hidden
-    assert compute(found, CPU) == hidden + 512 * 2048 * 2 + keys + row + rows
+    assert compute(found, CPU) == hidden + 512 * 2048 * 2 + CELLS + keys + row + rows
 
 
 def test_learned_positions_cross_like_the_embeddings() -> None:
     found = planned("gpt2", GPU, n_ctx=1024)
     rows = 17 * find_entry("gpt2").model().architecture.n_vocab * 4
-    assert compute(found, CPU) == 3 * 512 * 768 * 4 + 512 * 1024 * 2 + rows
+    assert compute(found, CPU) == 3 * 512 * 768 * 4 + 512 * 1024 * 2 + CELLS + rows

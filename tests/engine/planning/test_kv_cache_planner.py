@@ -144,11 +144,11 @@ def test_what_cannot_be_optimized_leaves_the_configuration() -> None:
             {"n_ctx": 65536, "offload": "none"},
             "It fits with context 22,528, q4_0 K and V, 18 layers on the GPU or KV",
         ),
-        (7, {"n_ctx": 120000, "offload": "none"}, "It fits with context 14,336"),
+        (7, {"n_ctx": 120000, "offload": "none"}, "It fits with context 14,592"),
         (
             4,
             {"n_ctx": 4096, "offload": "none"},
-            "GPU 0 lacks 1.21 GiB. It fits with 20 layers on the GPU.",
+            "GPU 0 lacks 1.2 GiB. It fits with 20 layers on the GPU.",
         ),
         (24, {"n_ctx": 140000}, "was trained on 131,072 tokens"),
     ],
