@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class CallbackVocabulary:
-    """Numbers without a spelling; a text is read as the tokens of its code points."""
+    """Numbers without a spelling."""
 
     kind = "CALLBACK"
     bos: int | None = None
@@ -60,8 +60,8 @@ class CallbackVocabulary:
         return self._is_end(token)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        del add_special, parse_special
-        return list(map(ord, text))
+        del text, add_special, parse_special
+        raise DecodeError("a target function knows numbers only: give the prompt as token ids")
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         del token, special
@@ -69,11 +69,6 @@ class CallbackVocabulary:
 
     def text(self, token: int) -> bytes:
         return self.piece(token)
-
-
-def spelled(tokens: Tokens[int]) -> str:
-    """The text that `CallbackVocabulary` reads as these tokens."""
-    return "".join(map(chr, tokens))
 
 
 class CallbackBackend:

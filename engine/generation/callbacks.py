@@ -19,7 +19,7 @@ from collections.abc import Sequence as Tokens
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 
-from engine.backends.callback import CallbackBackend, EventLoop, TargetCallback, spelled
+from engine.backends.callback import CallbackBackend, EventLoop, TargetCallback
 from engine.configuration import (
     MAX_DRAFT,
     MOST_COUNT,
@@ -162,14 +162,18 @@ class CallbackDecoder:
             cancellation: Stops the reply from another thread.
 
         Raises:
-            PresetError: the prompt is empty, has a token that is none, or `max_tokens` is negative.
+            PresetError: the prompt is empty, or `max_tokens` is negative.
+            TokenError: it has a token that is none.
             DecodeError: the target function gave no logits.
             EngineError: another reply is not over.
         """
         self._check(prompt, max_tokens)
         self._predictor.n_end = len(prompt) + max_tokens - 1
         request = GenerationRequest(
-            raw_prompt=spelled(prompt), sampling=self._sampling, max_tokens=max_tokens, seed=seed
+            prompt_tokens=tuple(prompt),
+            sampling=self._sampling,
+            max_tokens=max_tokens,
+            seed=seed,
         )
         for event in self._session.generate(request, cancellation or Cancellation()):
             self.metrics.observe(event)
@@ -265,9 +269,6 @@ class CallbackDecoder:
                 f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: give at "
                 "least one token, and 0 or more to make"
             )
-        n_vocab = self._backend.vocabulary.n_tokens
-        if wrong := [token for token in prompt if not 0 <= token < n_vocab]:
-            raise PresetError(f"the prompt has token {wrong[0]}: there are 0 to {n_vocab - 1}")
 
 
 class CallbackPredictor:

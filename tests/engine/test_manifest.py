@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.cache.namespace import FileHashes
 from engine.configuration import (
+    Adapter,
     Configuration,
     ControllerName,
     DraftConfiguration,
@@ -52,7 +53,7 @@ FULL = Configuration(
     n_threads_batch=8,
     n_slots=2,
     kv_unified=True,
-    lora_paths=(Path("/models/x.gguf"),),
+    adapters=(Adapter(Path("/models/x.gguf"), 0.5),),
     draft=DraftConfiguration(Path("/models/b.gguf"), 4096, n_gpu_layers=3, type_k="q8_0"),
     speculation=SpeculationSettings(
         predictor=PredictorName.DRAFT, controller=ControllerName.BAND, n_draft=5, strict=True
@@ -191,7 +192,7 @@ def test_a_model_with_other_content_is_refused_and_a_copy_is_not(tmp_path: Path)
     configuration = replace(
         FULL,
         model_path=own,
-        lora_paths=(),
+        adapters=(),
         draft=DraftConfiguration(draft, 512),
     )
     manifest = made(configuration, hashes=hashes_of(configuration, hash_file))

@@ -22,7 +22,7 @@ from engine.configuration import (
     SpeculationSettings,
     Verification,
 )
-from engine.errors import DecodeError, EngineError, PresetError, StateError
+from engine.errors import DecodeError, EngineError, PresetError, StateError, TokenError
 from engine.events import (
     Event,
     Finished,
@@ -342,6 +342,12 @@ def test_a_target_function_without_logits_is_told(target: Callable[..., Any], sa
 def test_nothing_to_begin_with_is_refused(prompt: tuple[int, ...], max_tokens: int) -> None:
     with pytest.raises(PresetError, match="at least one token"):
         decoder(drafting(0)).decode(prompt, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("wrong", [-1, N_VOCAB])
+def test_a_token_that_is_none_is_refused(wrong: int) -> None:
+    with pytest.raises(TokenError, match=str(wrong)):
+        decoder(drafting(0)).decode((1, wrong), max_tokens=4)
 
 
 def test_a_caller_with_a_cache_finds_what_was_accepted_in_the_line() -> None:
