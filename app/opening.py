@@ -40,6 +40,8 @@ class ModelRequest:
     kv_budget: int | None = None
     """Most bytes of the cache."""
     backend: BackendName | None = None
+    kv_cache: str | None = None
+    """Kind of the torch backend's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,11 @@ class ChosenModel:
         configuration = configure(path, self.draft, self.rules, settings, self.request)
         if self.request.n_ctx is not None:
             configuration = with_n_ctx(configuration, self.request.n_ctx)
-        return replace(configuration, backend=self.request.backend or configuration.backend)
+        return replace(
+            configuration,
+            backend=self.request.backend or configuration.backend,
+            kv_cache=self.request.kv_cache or configuration.kv_cache,
+        )
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.

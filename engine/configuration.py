@@ -73,6 +73,7 @@ Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
 DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
 PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
+KVCacheName = Annotated[str, Bounds(pattern=r"^[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$")]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
 TopP = Annotated[float, Bounds(gt=0.0, le=1.0)]
@@ -302,6 +303,10 @@ class EngineSettings:
     dtype: ComputeType = "auto"
     """Type that the torch backend computes in: `auto` is the shortest that the device multiplies by
     itself."""
+    kv_cache: KVCacheName | None = None
+    """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
+    `kivi4/f16`; None is `type_k` and `type_v`. Its names are in `backends/torch/caches/kinds.py`.
+    """
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512

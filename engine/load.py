@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from engine.backends import TORCH_MISSING
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
@@ -16,12 +17,6 @@ from engine.model.chat_template import ChatTemplate
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_draft, check_is_no_head
 from engine.speculation.predictors.guard import DisabledPredictor
-
-TORCH_MISSING = (
-    "the torch backend needs PyTorch, which is not installed here ({reason}): install it with "
-    "`pip install 'kvchat[torch]'`, from a checkout `.venv/bin/python -m pip install -e '.[torch]'`"
-    ", or use the backend llama.cpp"
-)
 
 
 class ModelBackend(Backend, Protocol):
@@ -124,6 +119,11 @@ def _open_backend(
     configuration: Configuration, log: NativeLog, role: Literal["target", "draft"]
 ) -> ModelBackend:
     if configuration.backend == "llama.cpp":
+        if configuration.kv_cache is not None:
+            raise ModelLoadError(
+                f"the cache kind {configuration.kv_cache} is one of the torch backend: add "
+                "--backend torch, or name a type of llama.cpp's by --kv"
+            )
         return LlamaCppBackend(configuration, log, role)
     try:
         from engine.backends.torch.backend import TorchBackend  # takes a second or two

@@ -1,16 +1,16 @@
 """A model and texts to a laboratory of cache types, ready to run."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from engine.backends import installed_build
+from engine.backends import TORCH_MISSING, installed_build
 from engine.backends.llama_cpp.contexts import LlamaCppContexts
 from engine.cache.namespace import adapters_in_words
 from engine.configuration import Configuration
-from engine.errors import EngineError, PresetError
+from engine.errors import EngineError, ModelLoadError, PresetError
 from engine.memory.hardware import find_gpus, this_processor, usable_cores
 from engine.memory.kv_cache import CacheShape, check_cache_types, kv_type_name
 from engine.model.architecture import Model, read_model
@@ -26,6 +26,7 @@ from engine.quality.records import (
     check_same_subject,
 )
 from engine.quality.row_store import RowStore
+from engine.quality.scoring import KindOpener
 from engine.quality.texts import (
     LEAST_OF_A_TEXT,
     Document,
@@ -77,7 +78,7 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
             f"a context of {n_most} tokens is too small to measure in: {LEAST_LABORATORY_CTX} are "
             "the fewest"
         )
-    opener = LlamaCppContexts(replace(configuration, n_ctx=n_most))
+    opener = _open_contexts(replace(configuration, n_ctx=n_most))
     try:
         documents = documents_of(request.texts, opener.vocabulary, n_most, request.n_most)
         if request.haystack:
@@ -90,6 +91,27 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     except EngineError:
         opener.close()
         raise
+    notes = tuple(_laboratory_notes(request, model, documents, n_most))
+    refusal = _refusal(model, configuration, subject)
+    return Laboratory(opener, plan, documents, report, refusal, store, notes)
+
+
+def _open_contexts(configuration: Configuration) -> KindOpener:
+    if configuration.backend == "llama.cpp":
+        return LlamaCppContexts(configuration)
+    try:
+        from engine.backends.torch.contexts import TorchContexts  # takes a second or two
+    except ImportError as error:
+        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
+    return TorchContexts(configuration)
+
+
+def _refusal(
+    model: Model, configuration: Configuration, subject: Subject
+) -> Callable[[CacheKind], str | None]:
+    """Why a kind cannot be used with a model; torch says that itself when one is opened."""
+    if configuration.backend == "torch":
+        return lambda _: None
     shape = CacheShape(
         n_ctx=subject.n_ctx,
         n_ubatch=subject.n_chunk,
@@ -107,8 +129,7 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
             return str(error)
         return None
 
-    notes = tuple(_laboratory_notes(request, model, documents, n_most))
-    return Laboratory(opener, plan, documents, report, refusal, store, notes)
+    return refusal
 
 
 def _laboratory_notes(
@@ -139,7 +160,7 @@ def _subject(
         model=clean_name(configuration.model_path.name),
         model_identity=identity_of(model.file),
         texts_digest=digest_of(documents),
-        build=installed_build(),
+        build=installed_build(configuration.backend),
         device=clean_name(", ".join(devices)),
         n_threads=configuration.n_threads or usable_cores()[0],
         n_ctx=n_ctx,
@@ -151,6 +172,12 @@ def _subject(
 
 def subject_settings(configuration: Configuration) -> dict[str, str]:
     """The settings that figures of cache quality hang on, as a report names them."""
+    if configuration.backend == "torch":
+        return {
+            "backend": configuration.backend,
+            "computed in": configuration.dtype,
+            "sliding window": "whole" if configuration.swa_full else "as trained",
+        }
     rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
     settings = {
         "flash attention": configuration.flash_attention,

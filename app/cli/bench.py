@@ -129,6 +129,7 @@ def command(
     kv: str | None,
     kv_budget: int | None,
     backend: BackendName | None,
+    kv_cache: str | None,
     sets: tuple[str, ...],
     n_prompts: int,
     only: tuple[str, ...],
@@ -177,6 +178,6 @@ def command(
         n_tokens=n_tokens,
         temperatures=temperatures or (0.0,),
     )
-    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
+    request = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     files = Files(json_path, html_path, resume_path, preset_name)
     return run_benchmark(options, request, files, load_settings().settings)

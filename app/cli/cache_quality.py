@@ -1,23 +1,30 @@
 """`kvchat cache-quality`: what a type of KV cache costs with a model, measured on texts."""
 
+import re
 from pathlib import Path
 
 import click
 
-from app.cli.options import KV_TYPE, Count, threads_option
-from engine.configuration import KVTypeName
+from app.cli.options import KV_TYPE, Count, backend_choice, threads_option
+from engine.configuration import BackendName, KVTypeName
 from engine.planning.values import AskedThreads
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
+KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",
 )  # fmt: skip
+TORCH_KINDS = (
+    "q8_0,fp8,q4_1,q4_0,rotated_q4_0,nf4,q3,rotated_q3,kivi4,kivi2,q8_0/q4_0,bf16,static,paged,tiered,"
+    "sliding,means"
+)
+"""What is measured of the torch backend where nothing else is said: a row for each kind."""
 MOST_TOKENS = 32 * 1024
 
 
-def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
-    """Pairs of K and V types, written as `q8_0,q8_0/q5_1`.
+def read_kinds(value: str, backend: BackendName | None = None) -> tuple[tuple[str, str], ...]:
+    """Pairs of K and V types, written as `q8_0,q8_0/q5_1`; torch says itself which it knows.
 
     Raises:
         click.BadParameter: a name is none.
@@ -26,7 +33,10 @@ def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
     for name in filter(None, (part.strip().lower() for part in value.split(","))):
         type_k, _, type_v = name.partition("/")
         for each in (type_k, type_v or type_k):
-            if each not in KV_TYPE.choices:
+            if backend == "torch":
+                if not KIND_NAME.fullmatch(each):
+                    raise click.BadParameter(f"{each!r} is no name of a cache kind")
+            elif each not in KV_TYPE.choices:
                 raise click.BadParameter(
                     f"{each!r} is no cache type: there are {', '.join(KV_TYPE.choices)}; write K "
                     "and V as q8_0/q5_1"
@@ -53,11 +63,11 @@ def read_kinds(value: str) -> tuple[tuple[str, str], ...]:
     help="Your own chats too: with this you agree that kvchat reads them now. Figures are kept of "
     "them, no words, and nothing leaves this machine.",
 )
+@backend_choice
 @click.option(
     "--kinds",
-    default=DEFAULT_KINDS,
-    show_default=True,
-    help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart.",
+    help="Types of K and V, separated by commas; q8_0/q5_1 is K and V apart. "
+    f"[{DEFAULT_KINDS}; every kind that torch has]",
 )
 @click.option(
     "--all", "takes_all", is_flag=True, help="Every type of K with every type of V: overnight."
@@ -97,7 +107,8 @@ def command(
     preset: str | None,
     text_paths: tuple[Path, ...],
     chats: bool,
-    kinds: str,
+    backend: BackendName | None,
+    kinds: str | None,
     takes_all: bool,
     reference: str,
     n_ctx: int | None,
@@ -124,6 +135,7 @@ def command(
     kvchat cache-quality --all --json all.json     every pair, overnight
     kvchat cache-quality --resume all.json --all   go on where it was stopped
     kvchat cache-quality --due                     measure again what is old: for a timer
+    kvchat cache-quality --backend torch --kinds nf4,kivi4
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the
     table of what was measured.
@@ -136,7 +148,12 @@ def command(
     if show_path is not None:
         show(read_report(show_path), html_path)
         return 0
-    pairs = [(k, v) for k in ALL_TYPES for v in ALL_TYPES] if takes_all else read_kinds(kinds)
+    if takes_all and backend == "torch":
+        raise click.UsageError("--all is llama.cpp's; torch measures every kind where none is said")
+    usual = TORCH_KINDS if backend == "torch" else DEFAULT_KINDS
+    pairs = read_kinds(usual if kinds is None else kinds, backend)
+    if takes_all:
+        pairs = tuple((k, v) for k in ALL_TYPES for v in ALL_TYPES)
     chosen = (CacheKind(*pair) for pair in pairs if pair != (reference, reference))
     options = Options(
         kinds=tuple(chosen),
@@ -151,11 +168,11 @@ def command(
     )
     settings, files = load_settings().settings, Files(json_path, html_path, resume_path)
     if is_due:
-        if model is not None or text_paths or chats or files != Files():
+        if model is not None or text_paths or chats or files != Files() or backend is not None:
             raise click.UsageError(
                 "--due measures the models and kinds of kept plans on kvchat's own texts: leave "
-                "out MODEL, texts and files"
+                "out MODEL, --backend, texts and files"
             )
         return measure_due(options, settings)
-    request = ModelRequest(model, None, preset, None, n_threads)
+    request = ModelRequest(model, None, preset, None, n_threads, backend=backend)
     return run_measurement(options, request, files, settings)

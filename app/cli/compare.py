@@ -57,6 +57,7 @@ def command(
     kv: str | None,
     kv_budget: int | None,
     backend: "BackendName | None",
+    kv_cache: str | None,
     system: str | None,
     together: bool,
     shows_text: bool,
@@ -77,7 +78,7 @@ def command(
     from app.opening import ModelRequest, open_model
 
     text = prompt_text(prompt, 'kvchat compare MODEL "..."')
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)

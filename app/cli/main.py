@@ -10,7 +10,7 @@ import click
 
 from app import __version__, paths
 from app.cli.console import say, tell
-from app.cli.options import backend_option, kv_options
+from app.cli.options import backend_options, kv_options
 from app.terminal import close_terminal
 from engine.configuration import BackendName
 from engine.errors import EngineError, ModelFileError
@@ -138,7 +138,7 @@ def cli(ctx: click.Context) -> None:
 @click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
 @click.option("--theme", metavar="NAME", help="Colours, for this time only.")
 @kv_options
-@backend_option
+@backend_options
 def chat(
     model: str | None,
     draft: str | None,
@@ -147,6 +147,7 @@ def chat(
     kv: str | None,
     kv_budget: int | None,
     backend: BackendName | None,
+    kv_cache: str | None,
 ) -> None:
     """Open the full-screen chat on MODEL."""
     try:
@@ -154,7 +155,9 @@ def chat(
         from app.application import open_chat
         from app.opening import ModelRequest
 
-        request = ModelRequest(model, draft, preset, kv=kv, kv_budget=kv_budget, backend=backend)
+        request = ModelRequest(
+            model, draft, preset, kv=kv, kv_budget=kv_budget, backend=backend, kv_cache=kv_cache
+        )
         open_chat(request, theme=theme)
     except ModelFileError as error:
         raise type(error)(f"{error}{_command_hint(model)}") from error

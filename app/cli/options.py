@@ -331,15 +331,26 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-backend_option = click.option(
+backend_choice = click.option(
     "--backend",
     type=click.Choice(get_args(BackendName)),
     help="The engine that computes: llama.cpp, or torch, whose keys and values can be looked at.",
 )
 
+backend_options = joined(
+    backend_choice,
+    click.option(
+        "--kv-cache",
+        metavar="KIND",
+        help="Kind of the torch backend's cache: q4_0, nf4, kivi4, rotated_q3, paged and so on, or "
+        "K/V apart as in kivi4/f16; an unknown one lists them.",
+    ),
+)
+"""Who computes, and how torch keeps keys and values."""
+
 opening_options = joined(
     kv_options,
-    backend_option,
+    backend_options,
     click.option(
         "--draft",
         metavar="MODEL",

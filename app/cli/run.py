@@ -176,6 +176,7 @@ def command(
     kv: str | None,
     kv_budget: int | None,
     backend: "BackendName | None",
+    kv_cache: str | None,
     system: str | None,
     raw: bool,
     tokens: str | None,
@@ -224,7 +225,7 @@ def command(
     ids = None if tokens is None else token_ids(tokens)
     asks_now = ids is None and not preload and batch_path is None
     text = prompt_text(prompt, USAGE) if asks_now else ""
-    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend)
+    asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)

@@ -114,6 +114,8 @@ def run_measurement(
 def _with_due(options: Options, configuration: Configuration, settings: Settings) -> Options:
     """The options with the kind that was chosen for the model, where its figures are due."""
     measured = (*options.kinds, CacheKind(options.reference, options.reference))
+    if configuration.backend == "torch":
+        return options  # plans are of llama.cpp's types
     due = [plan for plan in due_plans(settings.cache_policy) if plan.kind not in measured]
     identity = identity_of(read_model(configuration.model_path).file) if due else ""
     for plan in due:
@@ -175,6 +177,8 @@ def _keep_plan(report: Report, configuration: Configuration, settings: Settings)
 
     A report without a verdict is none. One that cannot be kept was shown all the same.
     """
+    if configuration.backend == "torch":
+        return  # a plan chooses llama.cpp's types
     if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return
     model = read_model(configuration.model_path)

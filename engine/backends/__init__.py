@@ -1,12 +1,21 @@
 """Who computes: the promise (`base`) and the programs that keep it."""
 
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+TORCH_MISSING = (
+    "the torch backend needs PyTorch, which is not installed here ({reason}): install it with "
+    "`pip install 'kvchat[torch]'`, from a checkout `.venv/bin/python -m pip install -e '.[torch]'`"
+    ", or use the backend llama.cpp"
+)
+"""What to say where torch or gguf cannot be imported."""
 
-def installed_build() -> str:
-    """Version and time of installation of llama-cpp-python, found without importing it."""
+
+def installed_build(backend: str = "llama.cpp") -> str:
+    """Version and time of installation of a backend's library, found without importing it."""
     try:
+        if backend == "torch":
+            return f"torch {version('torch')}"
         found = distribution("llama-cpp-python")
     except PackageNotFoundError:
         return "not installed"

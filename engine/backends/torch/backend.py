@@ -14,7 +14,7 @@ from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.backends.torch.assembly import assemble
 from engine.backends.torch.caches.base import CacheRoom, KVCache, held_bytes
 from engine.backends.torch.caches.dense import DenseCache
-from engine.backends.torch.caches.kinds import make_caches
+from engine.backends.torch.caches.kinds import kind_of, make_caches, read_bytes
 from engine.backends.torch.device import (
     TYPE_NAMES,
     MemoryNeed,
@@ -24,6 +24,7 @@ from engine.backends.torch.device import (
     free_bytes,
 )
 from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperparameters
+from engine.backends.torch.model import Transformer
 from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
 from engine.backends.torch.state import FORMAT, State, cut
 from engine.backends.torch.weights import Progress, Weights
@@ -39,7 +40,6 @@ from engine.errors import (
 from engine.events import BufferSize
 from engine.memory.hardware import usable_cores
 from engine.model.architecture import Model, read_model
-from engine.quality.records import CacheKind
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
@@ -56,6 +56,9 @@ class TorchBackend:
         log: llama.cpp's log of this process.
         role: What the model is for.
         progress: Told how many bytes of the file were read, of how many.
+        like: Another open backend of the same file, whose weights, vocabulary and `abort` this one
+            shares.
+        n_rows: Most rows of logits in a batch; None is what the role needs.
 
     Raises:
         ModelFileError: the file cannot be read.
@@ -69,13 +72,15 @@ class TorchBackend:
         role: Role = "target",
         *,
         progress: Progress | None = None,
+        like: "TorchBackend | None" = None,
+        n_rows: int | None = None,
     ) -> None:
         model = read_model(configuration.model_path)
         shape = read_hyperparameters(model)
         _check_settings(configuration)
         self._device = choose_device(configuration)
         self._dtype = choose_dtype(configuration, self._device)
-        self._kind = CacheKind(configuration.type_k, configuration.type_v)
+        self._kind = kind_of(configuration)
         n_physical, n_logical = usable_cores()
         n_decode = configuration.n_threads or n_physical
         self.n_threads = (n_decode, configuration.n_threads_batch or n_decode)
@@ -83,18 +88,24 @@ class TorchBackend:
         self.n_sequences = configuration.n_slots
         self.n_ctx = configuration.n_ctx // configuration.n_slots
         self.n_batch = configuration.n_batch_of_kvchat
-        self.n_rows = configuration.n_rows if role == "target" else 1
+        self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
         self.n_ctx_train = shape.n_ctx_train
         self.model_name = model.file.text("general.name") or ""
         self.file_type = model.file.file_type
         self.chat_template = model.file.chat_template
-        self._stop = Event()
+        self._stop: Event = Event() if like is None else like._stop
         self._caches: list[list[KVCache]] = []
+        self.read_bytes = 0
+        """Of one layer's entries while attention reads them."""
         self.set_threads(max(self.n_threads))
-        self._text: LoadedModel | None = LoadedModel(configuration, log, vocab_only=True)
+        self._text: LoadedModel | None = None if like is None else like._text
+        if self._text is None:
+            self._text = LoadedModel(configuration, log, vocab_only=True)
         self.vocabulary = LlamaCppVocabulary(self._text.take())
         try:
-            self._context: Context | None = self._load(model, shape, progress)
+            self._context: Context | None = self._load(
+                model, shape, configuration, progress, None if like is None else like._live().model
+            )
         except EngineError:
             self._text.release()
             raise
@@ -188,22 +199,38 @@ class TorchBackend:
             raise EngineError("this model is closed: load it again")
         return self._context
 
-    def _load(self, model: Model, shape: Hyperparameters, progress: Progress | None) -> Context:
+    def _load(
+        self,
+        model: Model,
+        shape: Hyperparameters,
+        configuration: Configuration,
+        progress: Progress | None,
+        loaded: Transformer | None,
+    ) -> Context:
         """Caches first: what they leave is what weights may take."""
         name, n_free = model.file.path.name, free_bytes(self._device)
         layers = [layer.cache for layer in shape.layers]
-        room = CacheRoom(n_ctx=self.n_ctx, dtype=self._dtype, device=self._device)
+        room = CacheRoom(
+            n_ctx=self.n_ctx,
+            dtype=self._dtype,
+            device=self._device,
+            keeps_windows=configuration.swa_full,
+        )
+        self.read_bytes = read_bytes(self._kind, layers, room)
         try:
             self._caches = [make_caches(self._kind, layers, room) for _ in range(self.n_sequences)]
             need = MemoryNeed(
-                n_weights=sum(prod(tensor.shape) for tensor in model.file.tensors),
+                n_weights=0 if loaded else sum(prod(each.shape) for each in model.file.tensors),
                 dtype=self._dtype,
                 kv_bytes=self.kv_bytes,
                 n_ctx=self.n_ctx * self.n_sequences,
             )
             check_fits(name, need, n_free, self._device)
-            weights = Weights(model.file, dtype=self._dtype, device=self._device, progress=progress)
-            transformer = assemble(shape, weights, self._check_stop)
+            transformer = loaded or assemble(
+                shape,
+                Weights(model.file, dtype=self._dtype, device=self._device, progress=progress),
+                self._check_stop,
+            )
         except RuntimeError as error:  # torch's own, of which memory is what fails here
             raise ModelLoadError(
                 f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "

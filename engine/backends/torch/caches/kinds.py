@@ -23,6 +23,7 @@ from engine.backends.torch.caches.paged import BLOCK_SIZE, BlockPool
 from engine.backends.torch.caches.static import StaticCache
 from engine.backends.torch.caches.tiered import TierManager
 from engine.backends.torch.caches.windowed import WindowedCache
+from engine.configuration import Configuration
 from engine.errors import ModelLoadError
 from engine.quality.records import CacheKind
 
@@ -50,6 +51,14 @@ WHOLE_KINDS = ("static", "sliding", "paged", "tiered", "means")
 """Kinds of whole caches: keys and values alike."""
 LOSSY_KINDS = ("sliding", "means")
 """Kinds that forget or merge tokens: never chosen but by name."""
+
+
+def kind_of(configuration: Configuration) -> CacheKind:
+    """The kind that a configuration names."""
+    if configuration.kv_cache is None:
+        return CacheKind(configuration.type_k, configuration.type_v)
+    type_k, _, type_v = configuration.kv_cache.partition("/")
+    return CacheKind(type_k, type_v or type_k)
 
 
 def make_caches(kind: CacheKind, layers: Sequence[LayerShape], room: CacheRoom) -> list[KVCache]:
@@ -114,6 +123,17 @@ def token_bytes(kind: CacheKind, layers: Sequence[LayerShape]) -> float:
         for each in layers
         for keys, values in (codecs_of(kind, each),)
     )
+
+
+def read_bytes(kind: CacheKind, layers: Sequence[LayerShape], room: CacheRoom) -> int:
+    """Bytes that the entries of one layer take while attention reads them.
+
+    None where they lie in the computation's type already: attention reads a view.
+    """
+    if {FLOATS.get(kind.type_k), FLOATS.get(kind.type_v)} == {room.dtype}:
+        return 0
+    widest = max(each.n_kv_heads * (each.k_head_dim + each.v_head_dim) for each in layers)
+    return widest * room.n_ctx * room.n_batch * room.dtype.itemsize
 
 
 def codecs_of(kind: CacheKind, layer: LayerShape) -> tuple[Codec, Codec]:

@@ -1,0 +1,177 @@
+"""Kinds of cache under a whole model: drafts, windows and the laboratory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("gguf")
+
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.torch.backend import TorchBackend
+from engine.backends.torch.caches.blocks import BLOCK_FORMATS
+from engine.backends.torch.caches.kinds import FLOATS, KIVI, WHOLE_KINDS, token_bytes
+from engine.backends.torch.contexts import TorchContexts
+from engine.backends.torch.hyperparameters import read_hyperparameters
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.errors import ModelLoadError
+from engine.events import Finished
+from engine.generation.session import Session
+from engine.load import load_session
+from engine.load_laboratory import LaboratoryRequest, open_laboratory
+from engine.model.architecture import read_model
+from engine.model.chat_template import ChatTemplate
+from engine.quality.laboratory import Finished as Measured
+from engine.quality.laboratory import Note, Plan
+from engine.quality.records import CacheKind
+from engine.quality.scoring import BatchShape
+from engine.quality.texts import Text
+from engine.requests import Cancellation, GenerationRequest
+from tests.engine.backends.torch_models import rows_of, settings
+from tests.filled_models import filled_model
+
+KINDS = (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, "rotated_q4_0", "channel_q8_0", "f16/q4_0")
+EXACT = ("static", "paged", "tiered")
+"""Kinds that hold what f16 holds."""
+OFF = SpeculationSettings(predictor=PredictorName.OFF)
+DRAFT = SpeculationSettings(
+    predictor=PredictorName.DRAFT,
+    controller=ControllerName.FIXED,
+    n_draft=6,
+    draft_min_confidence=0.0,
+)
+LINE = [int(each) for each in np.random.default_rng(1).integers(3, 259, 200)]
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
+
+
+@pytest.fixture(scope="module")
+def loaded(llama: Path, log: NativeLog) -> Iterator[TorchBackend]:
+    backend = TorchBackend(settings(llama), log)
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_leave_the_text_of_a_kind_as_it_is(
+    loaded: TorchBackend, llama: Path, log: NativeLog, kind: str
+) -> None:
+    backend = TorchBackend(settings(llama, n_ctx=512, kv_cache=kind), log, like=loaded)
+    drafting = settings(llama, n_ctx=512, kv_cache="rotated_q2_1")
+    draft = TorchBackend(drafting, log, "draft", like=loaded)
+    session = Session(backend, ChatTemplate(None), OFF, draft_backend=draft)
+    request = GenerationRequest(raw_prompt="a tree, a tea, a tree and a tea " * 4, max_tokens=120)
+    replies = []
+    for speculation in (OFF, DRAFT):
+        session.set_speculation(speculation)
+        *_, last = session.generate(request, Cancellation())
+        assert isinstance(last, Finished)
+        replies.append(last)
+    plain, drafted = replies
+    assert len(plain.token_ids) > 1
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.n_accepted < drafted.stats.n_verified, "some drafts were rolled back"
+    session.close()
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_kinds_that_move_rows_change_no_logit(
+    loaded: TorchBackend, llama: Path, log: NativeLog, kind: str
+) -> None:
+    rows = []
+    for name in ("f16", kind):
+        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
+        rows.append(rows_of(backend, LINE))
+        backend.close()
+    assert np.abs(rows[0] - rows[1]).max() < 1e-4 * np.abs(rows[0]).max()
+
+
+def test_fewer_bits_move_logits_further(loaded: TorchBackend, llama: Path, log: NativeLog) -> None:
+    exact = rows_of(loaded, LINE)
+    far = []
+    for name in ("f16", "q8_0", "q4_1", "q3", "q2_1"):
+        backend = TorchBackend(settings(llama, kv_cache=name), log, like=loaded)
+        rows = rows_of(backend, LINE)
+        backend.close()
+        far.append(float(np.abs(rows - exact).mean()))
+        assert np.abs(rows[:64] - exact[:64]).max() <= np.abs(exact).max() * (
+            1e-2 if name == "f16" else 1e-4
+        )
+    assert far == sorted(far)
+
+
+def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: NativeLog) -> None:
+    """Gemma's windows here are of 32 tokens, in a line of 200."""
+    path = filled_model(tmp_path / "gemma3.gguf", "gemma3")
+    whole = TorchBackend(settings(path, swa_full=True), log)
+    slides = TorchBackend(settings(path), log, like=whole)
+    assert slides.kv_bytes < whole.kv_bytes
+    one, other = rows_of(whole, LINE), rows_of(slides, LINE)
+    assert np.abs(one - other).max() < 1e-4 * np.abs(one).max()
+    slides.close()
+    whole.close()
+
+
+def test_contexts_of_one_model_share_its_weights(llama: Path) -> None:
+    contexts = TorchContexts(settings(llama))
+    shape = BatchShape(n_ctx=1024, n_batch=32, n_rows=32)
+    opened = {
+        name: contexts.open(CacheKind(name, name), shape)
+        for name in ("f32", "f16", "q4_0", "paged")
+    }
+    backends = [each.backend for each in opened.values()]
+    models = {id(each._live().model) for each in backends if isinstance(each, TorchBackend)}
+    assert len(models) == 1
+    assert all(each.n_rows == 32 and each.n_ctx == 1024 for each in backends)
+    assert opened["f32"].compute_bytes == 0, "attention reads a view"
+    assert opened["f16"].compute_bytes == 1024 * 2 * 2 * 32 * 4
+    assert opened["f16"].backend.kv_bytes == 1024 * 2 * 2 * 2 * 32 * 2
+    with pytest.raises(ModelLoadError, match="no cache kind 'turbo'"):
+        contexts.open(CacheKind("turbo", "turbo"), shape)
+    opened["f16"].backend.close()
+    assert rows_of(opened["q4_0"].backend, LINE).shape == (200, 259)
+    contexts.close()
+
+
+def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
+    kinds = tuple(CacheKind(name, name) for name in ("q4_0", "kivi2", "paged", "means", "turbo"))
+    request = LaboratoryRequest(
+        settings(llama),
+        Plan((*kinds, CacheKind("q8_0", "f16")), takes_times=True),
+        (Text("a text", "document", "a tree, a tea and a sea; " * 40),),
+        n_ctx=600,
+    )
+    laboratory = open_laboratory(request)
+    events = list(laboratory.run())
+    laboratory.close()
+    notes = [each.text for each in events if isinstance(each, Note)]
+    assert any("turbo is left out" in note and "kivi4" in note for note in notes)
+    assert isinstance(events[-1], Measured)
+    report = events[-1].report
+    assert report.subject.settings["backend"] == "torch"
+    assert report.subject.build.startswith("torch ")
+    found = {str(row.kind): row for row in report.measurements if row.role == "candidate"}
+    assert set(found) == {"q4_0", "kivi2", "paged", "means", "q8_0/f16"}
+    losses = {name: row.scores.kl_mean.value for name, row in found.items()}
+    assert losses["paged"] < 1e-6 < losses["q8_0/f16"] < losses["q4_0"] < losses["kivi2"]
+    layers = [layer.cache for layer in read_hyperparameters(read_model(llama)).layers]
+    for name, row in found.items():
+        assert row.cost is not None
+        n_ctx, kind = row.cost.n_ctx, row.kind
+        assert row.cost.kv_bytes >= (n_ctx - 64) * token_bytes(kind, layers) * 0.99, name
+        assert row.cost.deep_tps > 0
+
+
+def test_a_kind_of_torch_is_refused_by_llama_cpp(llama: Path) -> None:
+    with pytest.raises(ModelLoadError, match="kivi4 is one of the torch backend"):
+        load_session(settings(llama, backend="llama.cpp", kv_cache="kivi4"))
