@@ -36,6 +36,13 @@ def test_kinds_are_read_as_keys_and_values() -> None:
     assert read_kinds("q8_0, q8_0/q4_0,q8_0") == (("q8_0", "q8_0"), ("q8_0", "q4_0"))
 
 
+def test_torch_says_itself_which_kinds_it_knows() -> None:
+    assert read_kinds("kivi4,nf4/f16", "torch") == (("kivi4", "kivi4"), ("nf4", "f16"))
+    for value in ("NF 4", "a" * 40, "f16/f16/f16"):
+        with pytest.raises(click.BadParameter):
+            read_kinds(value, "torch")
+
+
 @pytest.mark.parametrize("value", ["q3_0", "q8_0/q9", ",", "f16/f16/f16"])
 def test_what_is_no_kind_is_refused(value: str) -> None:
     with pytest.raises(click.BadParameter):

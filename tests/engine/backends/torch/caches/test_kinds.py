@@ -4,8 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from app.cli.cache_quality import TORCH_KINDS, read_kinds  # noqa: E402
 from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.kinds import (  # noqa: E402
+    KIVI,
     LOSSY_KINDS,
     TENSOR_KINDS,
     WHOLE_KINDS,
@@ -88,5 +90,8 @@ def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
     assert make_caches(CacheKind("f16", "f16"), odd, room(64))
 
 
-def test_lossy_kinds_are_known() -> None:
-    assert set(LOSSY_KINDS) <= set(WHOLE_KINDS)
+def test_the_usual_rows_of_the_laboratory_are_kinds_and_every_whole_one_is_among_them() -> None:
+    usual = read_kinds(TORCH_KINDS, "torch")
+    for pair in usual:
+        assert len(make_caches(CacheKind(*pair), LAYERS, room(256))) == len(LAYERS)
+    assert {*WHOLE_KINDS, *KIVI, *LOSSY_KINDS} <= {type_k for type_k, _ in usual}
