@@ -65,10 +65,11 @@ def report_lines(report: Report, width: int) -> Iterator[RenderableType]:
 def subject_lines(report: Report) -> tuple[str, ...]:
     """What was measured, where and on how much text."""
     subject = report.subject
+    library = "" if subject.settings.get("backend") == "torch" else "llama-cpp-python "
     settings = ", ".join(f"{name} {value}" for name, value in subject.settings.items())
     return (
         f"{subject.model} on {subject.device}, {fmt.counted(subject.n_threads, 'thread')}, "
-        f"llama-cpp-python {subject.build}",
+        f"{library}{subject.build}",
         f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, "
         f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
         f"reference {subject.reference}; {settings}",

@@ -43,6 +43,22 @@ def test_torch_says_itself_which_kinds_it_knows() -> None:
             read_kinds(value, "torch")
 
 
+def test_a_report_names_the_library_that_computed() -> None:
+    report = made_report(made_measurement(Q8_Q4, 0.0125))
+    torch = replace(report.subject, build="torch 2.13.0", settings={"backend": "torch"})
+    for subject, expected in (
+        (report.subject, f"llama-cpp-python {report.subject.build}"),
+        (torch, ", torch 2.13.0"),
+    ):
+        screen = Console(file=io.StringIO(), width=300)
+        for line in report_lines(replace(report, subject=subject), 300):
+            screen.print(line)
+        assert isinstance(screen.file, io.StringIO)
+        shown = screen.file.getvalue()
+        assert expected in shown
+        assert ("llama-cpp-python" in shown) == (subject is report.subject)
+
+
 @pytest.mark.parametrize("value", ["q3_0", "q8_0/q9", ",", "f16/f16/f16"])
 def test_what_is_no_kind_is_refused(value: str) -> None:
     with pytest.raises(click.BadParameter):
