@@ -73,24 +73,23 @@ def main() -> None:
     shares = []
     print(f"{n} at once, {options.threads} threads, {options.tokens} tokens each")
     for pair in range(options.pairs + 1):
-        curve, prompt_s = measure_curve(backend, n, options.tokens)
         batch = run_batch(Session(backend, ChatTemplate(None), plain), n, options.tokens)
         for sequence in list(backend._context.open.values()):
             sequence.close()
-        allowed_s = n * prompt_s + sum(curve[live - 1] for live in live_steps(batch.lengths))
+        live = live_steps(batch.lengths)
+        curve, prompt_s = measure_curve(backend, n, sorted({1, n, *live}), options.tokens)
+        allowed_s = n * prompt_s + sum(curve[each] for each in live)
         if not pair:
             continue  # the first one warms up
         shares.append(allowed_s / batch.elapsed_s)
         print(
-            f"pair {pair}: one {1 / curve[0]:.1f}, curve of {n} {n / curve[n - 1]:.1f}, "
+            f"pair {pair}: one {1 / curve[1]:.1f}, curve of {n} {n / curve[n]:.1f}, "
             f"batch {batch.tps:.1f} tok/s, {shares[-1]:.3f} of what the curve allows; "
             f"first token {statistics.median(batch.first_token_s):.2f} s, "
             f"latency {min(batch.latency_s):.2f} to {max(batch.latency_s):.2f} s"
         )
-        steps = " ".join(
-            f"{live}:{seconds / curve[0]:.2f}" for live, seconds in enumerate(curve, 1)
-        )
-        print(f"        steps in plain steps {steps}")
+        steps = " ".join(f"{each}:{seconds / curve[1]:.2f}" for each, seconds in curve.items())
+        print(f"        steps in plain steps {steps}", flush=True)
     print(f"median share {statistics.median(shares):.3f}")
     backend.close()
 
@@ -108,9 +107,9 @@ def live_steps(lengths: Sequence[int]) -> list[int]:
 
 
 def measure_curve(
-    backend: LlamaCppBackend, n_most: int, n_tokens: int
-) -> tuple[list[float], float]:
-    """Seconds of a step of 1 to `n_most` sequences, and of one prompt; medians."""
+    backend: LlamaCppBackend, n_most: int, sizes: Sequence[int], n_tokens: int
+) -> tuple[dict[int, float], float]:
+    """Seconds of a step by its number of sequences, and of one prompt; medians."""
     sequences = [backend.open() for _ in range(n_most)]
     lines = [
         backend.vocabulary.tokenize(text, add_special=True, parse_special=False)
@@ -124,20 +123,21 @@ def measure_curve(
         filler = (line * n_tokens)[: n_tokens // 2]
         sequence.prefill(filler)
     depths = [len(sequence.tokens) for sequence in sequences]
-    times: list[list[float]] = [[] for _ in sequences]
+    times: dict[int, list[float]] = {live: [] for live in sizes}
     for _ in range(REPEATS):
-        for live in range(1, n_most + 1):
+        for live in sizes:
             steps = [Step(sequence, (100,)) for sequence in sequences[:live]]
             for is_timed in (False, True):  # the first one builds the graph for its size
                 began = time.perf_counter()
                 backend.verify_batch(steps)
                 if is_timed:
-                    times[live - 1].append(time.perf_counter() - began)
+                    times[live].append(time.perf_counter() - began)
                 for sequence, depth in zip(sequences, depths, strict=True):
                     sequence.crop(depth)
     for sequence in sequences:
         sequence.close()
-    return [statistics.median(samples) for samples in times], statistics.median(prompt_s)
+    curve = {live: statistics.median(samples) for live, samples in times.items()}
+    return curve, statistics.median(prompt_s)
 
 
 def run_batch(session: Session, n: int, n_tokens: int) -> Batch:

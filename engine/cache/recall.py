@@ -151,6 +151,8 @@ class Recall:
         Returns:
             Whether it has: the replies that are being made give up nothing by themselves.
         """
+        if not self._backend.shares_cells:
+            return True
         n_tokens = n_wanted - slot.n_tokens + self._backend.n_rows
         self._hot.make_room(slot, n_tokens)
         has_room = self._hot.has_room(slot, n_tokens)

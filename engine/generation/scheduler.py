@@ -202,6 +202,8 @@ class Scheduler:
         Returns:
             Whether anything was done; False where all have events that nobody takes.
         """
+        if not self._waiting and len(self._under_way) == 1:
+            return self._step_alone(self._under_way[0])
         n_before = len(self._waiting)
         self._admit()
         ready = [one for one in self._under_way if not one.events]
@@ -213,6 +215,16 @@ class Scheduler:
         if not self._under_way and self._waiting and not self._has_room:
             return self._make_way()
         return bool(ready) or len(self._waiting) != n_before
+
+    def _step_alone(self, one: Generation) -> bool:
+        """As `step`, where there is nobody to wait for or to share with."""
+        if one.events:
+            return False
+        if one.wish is None:
+            self._advance(one)
+        else:
+            self._compute((one,))
+        return True
 
     def end(self, generation: Generation) -> None:
         """Let go of a reply, whether it is over or not."""
@@ -374,6 +386,8 @@ class Scheduler:
 
     def _compute_for(self, generations: tuple[Generation, ...]) -> None:
         """What follows is these replies' work; an abort that was meant for others is over."""
+        if self._computing == generations:
+            return  # an abort that is under way is meant for them
         with self._stopping:
             self._computing = generations
             if self._is_stopped:

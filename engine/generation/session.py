@@ -166,13 +166,16 @@ class Session:
             )
         generation = self.begin(request, cancellation)
         try:
-            while not generation.is_over or generation.events:
-                yield from generation.take()
-                if not generation.is_over and not self.step() and not generation.events:
+            events, step = generation.events, self._scheduler.step
+            while not generation.is_over:
+                while events:
+                    yield events.popleft()
+                if not step() and not generation.is_over and not events:
                     raise EngineError(
                         "this reply waits for cells that others hold whose events nobody takes: "
                         "take theirs too, or raise the context"
                     )
+            yield from generation.take()
             if generation.fault is not None:
                 raise generation.fault
         finally:
