@@ -1,0 +1,269 @@
+"""The torch backend beside llama.cpp and transformers, on the same file.
+
+    python benchmarks/torch_backend.py logits MODEL [--positions 2000] [--transformers PYTHON]
+    python benchmarks/torch_backend.py speed MODEL --transformers PYTHON [--rounds 5]
+
+`logits` compares distributions at every position of the texts that the laboratory has. MODEL, whose
+weights torch dequantises, is held against llama.cpp on MODEL itself, where it rounds activations to
+8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights. `speed`
+lets kvchat and transformers' `generate` answer by turns, greedily and without drafts, with the same
+weights in the same type. PYTHON is one that has transformers and torch.
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.base import Backend
+from engine.backends.llama_cpp.backend import LlamaCppBackend
+from engine.backends.llama_cpp.log import NativeLog
+from engine.backends.torch.backend import TorchBackend
+from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
+from engine.events import Finished
+from engine.load import load_session
+from engine.quality.metrics import compared_rows, reference_rows
+from engine.quality.texts import own_texts
+from engine.requests import Cancellation, GenerationRequest
+
+CHILD = Path(__file__).with_name("torch_transformers.py")
+WINDOW = 512
+"""Tokens of a text that are scored together."""
+ALL_F32 = 0
+"""llama.cpp's `LLAMA_FTYPE_ALL_F32`."""
+PROMPT = "The history of the bridge began long before the first stone was laid. In those years"
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How near two distributions are, over all positions."""
+
+    n_rows: int
+    same_top: float
+    mean_kl: float
+    max_kl: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_rows} positions, same top {self.same_top:.2%}, mean KL {self.mean_kl:.2e}, "
+            f"largest {self.max_kl:.2e}"
+        )
+
+
+@click.group()
+def command() -> None:
+    """The torch backend, measured."""
+
+
+@command.command()
+@click.argument("model", type=click.Path(path_type=Path, exists=True))
+@click.option("--positions", default=2000, show_default=True)
+@click.option("--transformers", "python", help="A Python that has transformers and torch.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--dtype", default="f32", show_default=True, help="Of torch's weights.")
+def logits(model: Path, positions: int, python: str | None, threads: int, dtype: str) -> None:
+    """Distributions on the same file, beside llama.cpp's and transformers'."""
+    log = NativeLog()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / f"{model.stem}-f32.gguf"
+        write_f32(model, whole)
+        windows = token_windows(whole, positions, log)
+        ours = torch_rows(model, windows, dtype, threads, log)
+        exact = llama_rows(whole, windows, threads, log)
+        theirs = llama_rows(model, windows, threads, log)
+        print(f"torch beside llama.cpp in float32: {agreement(exact, ours, windows)}")
+        print(f"torch beside llama.cpp on the file: {agreement(theirs, ours, windows)}")
+        print(
+            f"llama.cpp in float32 beside itself on the file: {agreement(theirs, exact, windows)}"
+        )
+        sys.stdout.flush()
+        if python is not None:
+            with transformers_child(python, whole, threads, "f32") as ask:
+                theirs = [ask_rows(ask, window) for window in windows]
+            print(f"torch beside transformers in float32: {agreement(theirs, ours, windows)}")
+
+
+@command.command()
+@click.argument("model", type=click.Path(path_type=Path, exists=True))
+@click.option("--transformers", "python", required=True)
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--tokens", default=128, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--dtype", "dtypes", multiple=True, default=("f32", "bf16"), show_default=True)
+def speed(
+    model: Path, python: str, rounds: int, tokens: int, threads: int, dtypes: Sequence[str]
+) -> None:
+    """Plain greedy decoding, batch 1, by turns with transformers' `generate`."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / f"{model.stem}-f32.gguf"
+        write_f32(model, whole)
+        for dtype in dtypes:
+            own, theirs, texts = [], [], set()
+            with (
+                kvchat(model, dtype, threads) as answer,
+                transformers_child(python, whole, threads, dtype) as ask,
+            ):
+                for number in range(rounds + 1):
+                    tps, ids = answer(tokens)
+                    said = ask({"do": "generate", "tokens": ids[0], "n_new": tokens})
+                    texts.add(tuple(ids[1]) == tuple(said["tokens"]))
+                    if number:  # the first answers warm both up
+                        own.append(tps)
+                        theirs.append(said["tps"])
+            pairs = [a / b for a, b in zip(own, theirs, strict=True)]
+            print(
+                f"{dtype}, {threads} threads: kvchat {median(own):.1f}, transformers "
+                f"{median(theirs):.1f} tokens/s, ratio {median(pairs):.2f} "
+                f"({min(pairs):.2f} to {max(pairs):.2f}), same tokens: {texts == {True}}",
+                flush=True,
+            )
+
+
+def write_f32(model: Path, path: Path) -> None:
+    """MODEL with all tensors in float32, by llama.cpp's quantiser."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = ALL_F32
+    params.allow_requantize = True
+    code = llama_cpp.llama_model_quantize(
+        str(model).encode(), str(path).encode(), ctypes.byref(params)
+    )
+    if code:
+        raise click.ClickException(f"llama.cpp could not write {path}: code {code}")
+
+
+def token_windows(model: Path, n_positions: int, log: NativeLog) -> list[list[int]]:
+    """Stretches of texts, each of at most `WINDOW` tokens, that have so many positions together."""
+    backend = LlamaCppBackend(Configuration(model, n_ctx=256), log)
+    windows: list[list[int]] = []
+    for text in own_texts():
+        tokens = backend.vocabulary.tokenize(text.text, add_special=True, parse_special=False)
+        for start in range(0, len(tokens), WINDOW):
+            left = n_positions - sum(len(window) - 1 for window in windows)
+            window = tokens[start : start + min(WINDOW, left + 1)]
+            if len(window) > 1:
+                windows.append(window)
+    backend.close()
+    return windows
+
+
+def torch_rows(
+    path: Path, windows: Sequence[list[int]], dtype: str, n_threads: int, log: NativeLog
+) -> list[Rows]:
+    """The logits behind every token of each window."""
+    backend = TorchBackend(_configuration(path, n_threads, "torch", dtype), log)
+    rows = [_rows(backend, window) for window in windows]
+    backend.close()
+    return rows
+
+
+def llama_rows(
+    path: Path, windows: Sequence[list[int]], n_threads: int, log: NativeLog
+) -> list[Rows]:
+    """As `torch_rows`, by llama.cpp with float32 keys and values."""
+    backend = LlamaCppBackend(_configuration(path, n_threads, "llama.cpp", "auto"), log)
+    rows = [_rows(backend, window) for window in windows]
+    backend.close()
+    return rows
+
+
+def agreement(
+    theirs: Sequence[Rows], ours: Sequence[Rows], windows: Sequence[list[int]]
+) -> Agreement:
+    """KL(theirs || ours) and how often the likeliest token is the same."""
+    rows = np.concatenate(
+        [
+            compared_rows(reference_rows(reference, window[1:]), own)
+            for reference, own, window in zip(theirs, ours, windows, strict=True)
+        ]
+    )
+    return Agreement(
+        len(rows), float(rows["same_top"].mean()), float(rows["kl"].mean()), float(rows["kl"].max())
+    )
+
+
+def _configuration(path: Path, n_threads: int, backend: str, dtype: str) -> Configuration:
+    return Configuration(
+        path, n_ctx=WINDOW, n_batch=WINDOW, n_ubatch=WINDOW, n_threads=n_threads, type_k="f32",
+        type_v="f32", flash_attention="off", n_gpu_layers=0, backend=backend, dtype=dtype,
+    )  # type: ignore[arg-type]  # fmt: skip  # the names are those of the options
+
+
+def _rows(backend: Backend, tokens: Sequence[int]) -> Rows:
+    sequence = backend.open()
+    parts = [
+        sequence.verify(tokens[start : start + backend.n_rows]).logits.copy()
+        for start in range(0, len(tokens), backend.n_rows)
+    ]
+    sequence.close()
+    return np.concatenate(parts)
+
+
+@contextmanager
+def kvchat(model: Path, dtype: str, n_threads: int) -> Iterator[object]:
+    """A function that answers the prompt: tokens per second, and the ids of prompt and reply."""
+    off = SpeculationSettings(predictor=PredictorName.OFF)
+    configuration = Configuration(
+        model, n_ctx=1024, n_threads=n_threads, backend="torch", dtype=dtype, speculation=off,
+        type_k=dtype, type_v=dtype, n_gpu_layers=0,
+    )  # type: ignore[arg-type]  # fmt: skip  # the names are those of the options
+    loaded = load_session(configuration)
+    vocabulary = loaded.target.vocabulary
+    prompt = vocabulary.tokenize(PROMPT, add_special=True, parse_special=True)
+
+    def answer(n_tokens: int) -> tuple[float, tuple[list[int], list[int]]]:
+        request = GenerationRequest(
+            messages=(), raw_prompt=PROMPT, sampling=SamplingSettings(), max_tokens=n_tokens
+        )
+        *_, finished = loaded.session.generate(request, Cancellation())
+        assert isinstance(finished, Finished)
+        stats = finished.stats
+        return (stats.n_emitted - 1) / stats.decode_s, (prompt, list(finished.token_ids))
+
+    yield answer
+    loaded.session.close()
+
+
+@contextmanager
+def transformers_child(python: str, model: Path, n_threads: int, dtype: str) -> Iterator[object]:
+    """A function that asks transformers in a process of its own."""
+    process = subprocess.Popen(
+        [python, str(CHILD), str(model), str(n_threads), dtype],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def ask(question: dict[str, object]) -> dict[str, object]:
+        print(json.dumps(question), file=stdin, flush=True)
+        line = stdout.readline()
+        if not line:
+            sys.exit(f"transformers ended with {process.wait()}")
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    yield ask
+    stdin.close()
+    process.wait()
+
+
+def ask_rows(ask: object, window: list[int]) -> Rows:
+    """transformers' logits behind every token of a window."""
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        ask({"do": "logits", "tokens": window, "path": file.name})  # type: ignore[operator]
+        return np.load(file.name)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    command()
