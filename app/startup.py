@@ -152,12 +152,14 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
     return f"kvchat tune {name} measures what this machine likes, in 3 minutes"
 
 
-def _planned_bytes(configuration: Configuration) -> PlannedBytes:
-    """What the estimate says that llama.cpp allocates, and what comes beside it.
+def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
+    """What the estimate says that llama.cpp allocates, and what comes beside it; None for torch.
 
     Raises:
         EngineError: If a model file cannot be read.
     """
+    if configuration.backend == "torch":
+        return None
     from engine.memory.estimate import estimate
     from engine.memory.hardware import usable_devices
     from engine.memory.terms import TermKind

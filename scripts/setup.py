@@ -9,15 +9,21 @@ What is done already is not done again: a stamp in `.venv` holds what was instal
 
 import argparse
 import hashlib
+import platform
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "kvchat-setup"
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index of builds for processors; PyPI's build for Linux is the one for CUDA."""
+REACH_S = 5.0
 
 if sys.version_info < (3, 11):  # noqa: UP036  this file meets any Python there is
     version = ".".join(map(str, sys.version_info[:2]))
@@ -83,8 +89,25 @@ def install_kvchat(*, dev: bool) -> None:
     """Install kvchat from this checkout, editable, with what it needs."""
     print("Installing kvchat and its libraries ...", flush=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extra = project["dependency-groups"]["dev"] if dev else []
-    pip("install", "--editable", str(ROOT), *extra)
+    if not dev:
+        pip("install", "--editable", str(ROOT))
+        return
+    pip("install", "--editable", str(ROOT), *project["dependency-groups"]["dev"])
+    pip("install", *project["project"]["optional-dependencies"]["torch"], *_cpu_builds())
+
+
+def _cpu_builds() -> list[str]:
+    """Where pip finds PyTorch without CUDA, which is gigabytes less.
+
+    Nothing where that is out of reach: pip would ask there again and again.
+    """
+    if platform.system() != "Linux":
+        return []
+    try:
+        with urllib.request.urlopen(f"{CPU_BUILDS}/torch/", timeout=REACH_S):
+            return ["--extra-index-url", CPU_BUILDS, "--retries", "1", "--timeout", "15"]
+    except (OSError, urllib.error.URLError):
+        return []
 
 
 def pip(*arguments: str) -> None:

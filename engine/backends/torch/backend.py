@@ -1,6 +1,7 @@
 """One model in torch and the sequences in it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from threading import Event
 from typing import Literal
@@ -12,9 +13,10 @@ from engine.backends.llama_cpp.backend import LoadedModel
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.vocabulary import LlamaCppVocabulary
 from engine.backends.torch.assembly import assemble
-from engine.backends.torch.caches.base import CacheRoom, KVCache, held_bytes
+from engine.backends.torch.caches.base import CacheRoom, storage_bytes
 from engine.backends.torch.caches.dense import DenseCache
 from engine.backends.torch.caches.kinds import kind_of, make_caches, read_bytes
+from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.device import (
     TYPE_NAMES,
     MemoryNeed,
@@ -23,12 +25,17 @@ from engine.backends.torch.device import (
     choose_dtype,
     free_bytes,
 )
-from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperparameters
-from engine.backends.torch.model import Transformer
+from engine.backends.torch.hyperparameters import (
+    AttentionShape,
+    Hyperparameters,
+    StateSpaceShape,
+    read_hyperparameters,
+)
+from engine.backends.torch.model import LayerCache, Transformer
 from engine.backends.torch.sequence import Context, TorchSequence, decode_steps
 from engine.backends.torch.state import FORMAT, State, cut
 from engine.backends.torch.weights import Progress, Weights
-from engine.configuration import Adapter, Configuration, KVTypeName
+from engine.configuration import MAX_DRAFT, Adapter, Configuration, KVTypeName
 from engine.errors import (
     AdapterError,
     ContextFullError,
@@ -94,7 +101,7 @@ class TorchBackend:
         self.file_type = model.file.file_type
         self.chat_template = model.file.chat_template
         self._stop: Event = Event() if like is None else like._stop
-        self._caches: list[list[KVCache]] = []
+        self._caches: list[list[LayerCache]] = []
         self.read_bytes = 0
         """Of one layer's entries while attention reads them."""
         self.set_threads(max(self.n_threads))
@@ -123,7 +130,9 @@ class TorchBackend:
 
     @property
     def kv_bytes(self) -> int:
-        return sum(map(held_bytes, self._caches))
+        return storage_bytes(
+            tensor for caches in self._caches for cache in caches for tensor in cache.tensors()
+        )
 
     @property
     def can_slice(self) -> bool:
@@ -209,16 +218,16 @@ class TorchBackend:
     ) -> Context:
         """Caches first: what they leave is what weights may take."""
         name, n_free = model.file.path.name, free_bytes(self._device)
-        layers = [layer.cache for layer in shape.layers]
         room = CacheRoom(
             n_ctx=self.n_ctx,
             dtype=self._dtype,
             device=self._device,
             keeps_windows=configuration.swa_full,
         )
-        self.read_bytes = read_bytes(self._kind, layers, room)
+        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
+        self.read_bytes = read_bytes(self._kind, attention, room) if attention else 0
         try:
-            self._caches = [make_caches(self._kind, layers, room) for _ in range(self.n_sequences)]
+            self._caches = [self._new_caches(shape, room) for _ in range(self.n_sequences)]
             need = MemoryNeed(
                 n_weights=0 if loaded else sum(prod(each.shape) for each in model.file.tensors),
                 dtype=self._dtype,
@@ -239,6 +248,16 @@ class TorchBackend:
         return Context(
             model=transformer, n_ctx=self.n_ctx, n_batch=self.n_batch, n_rows=self.n_rows
         )
+
+    def _new_caches(self, shape: Hyperparameters, room: CacheRoom) -> list[LayerCache]:
+        """Empty caches of a sequence's layers: of attention, or states that a draft can leave."""
+        states = replace(room, dtype=torch.float32)
+        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
+        recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
+        return [
+            *make_caches(self._kind, attention, room),
+            *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent),
+        ]
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

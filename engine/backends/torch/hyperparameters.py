@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.backends.torch.caches.base import LayerShape
+from engine.backends.torch.caches.recurrent import RecurrentShape
 from engine.errors import ModelLoadError
 from engine.model.architecture import Model
 from engine.model.layers import Layer
@@ -27,6 +28,7 @@ class Family:
     activation: Activation = "silu"
     scales_embeddings: bool = False
     """Whether embeddings are multiplied by the root of their width."""
+    is_recurrent: bool = False
 
 
 FAMILIES: dict[str, Family] = {
@@ -34,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(),
     "qwen3": Family(),
     "gemma3": Family(activation="gelu", scales_embeddings=True),
+    "mamba": Family(is_recurrent=True),
 }
 """By `general.architecture`; `llama` is Llama, Mistral, SmolLM, Yi and whoever is built alike."""
 
@@ -60,6 +63,21 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpaceShape:
+    """One layer of Mamba."""
+
+    d_inner: int
+    d_state: int
+    d_conv: int
+    dt_rank: int
+
+    @property
+    def states(self) -> RecurrentShape:
+        """What it carries on: the last inputs of its convolution, and its hidden state."""
+        return RecurrentShape(((self.d_inner, self.d_conv - 1), (self.d_inner, self.d_state)))
+
+
+@dataclass(frozen=True, slots=True)
 class Hyperparameters:
     """Everything that the computation needs beside the weights."""
 
@@ -71,7 +89,7 @@ class Hyperparameters:
     norm_epsilon: float
     softcap: float
     """Bound of the logits; 0 is none."""
-    layers: tuple[AttentionShape, ...]
+    layers: tuple[AttentionShape | StateSpaceShape, ...]
 
 
 def read_hyperparameters(model: Model) -> Hyperparameters:
@@ -101,7 +119,7 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
         n_ctx_train=architecture.n_ctx_train,
         norm_epsilon=keys.number("attention.layer_norm_rms_epsilon"),
         softcap=keys.number("final_logit_softcapping", 0.0),
-        layers=tuple(_attention(keys, layer) for _, layer in sorted(architecture.layers.items())),
+        layers=_layers(keys, family),
     )
 
 
@@ -123,6 +141,13 @@ class _Keys:
 
     def text(self, key: str) -> str | None:
         return self.model.file.text(f"{self.name}.{key}")
+
+
+def _layers(keys: _Keys, family: Family) -> tuple[AttentionShape | StateSpaceShape, ...]:
+    architecture = keys.model.architecture
+    if family.is_recurrent:
+        return (_state_space(keys),) * architecture.n_layers
+    return tuple(_attention(keys, layer) for _, layer in sorted(architecture.layers.items()))
 
 
 def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
@@ -156,3 +181,17 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
             "backend has no code; it has 'linear': use the backend llama.cpp"
         )
     return RopeShape(keys.number("rope.freq_base", DEFAULT_ROPE_BASE), 1.0 / factor)
+
+
+def _state_space(keys: _Keys) -> StateSpaceShape:
+    if keys.model.file.values.get(f"{keys.name}.ssm.dt_b_c_rms"):
+        raise ModelLoadError(
+            f"{keys.model.file.path.name} norms what its states are made of (Falcon Mamba), for "
+            "which the torch backend has no code: use the backend llama.cpp"
+        )
+    return StateSpaceShape(
+        d_inner=int(keys.number("ssm.inner_size")),
+        d_state=int(keys.number("ssm.state_size")),
+        d_conv=int(keys.number("ssm.conv_kernel")),
+        dt_rank=int(keys.number("ssm.time_step_rank")),
+    )

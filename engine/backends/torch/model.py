@@ -1,10 +1,11 @@
-"""The models: Llama and its kin, Qwen 2 and 3, Gemma 3, as their papers have them.
+"""The models: Llama and its kin, Qwen 2 and 3, Gemma 3, Mamba, as their papers have them.
 
 Touvron et al. 2023 (arXiv 2302.13971): RMSNorm before each block (Zhang and Sennrich 2019, arXiv
 1910.07467), rotary positions (Su et al. 2021, arXiv 2104.09864), a gated feed-forward block
 (Shazeer 2020, arXiv 2002.05202). Queries share key heads (Ainslie et al. 2023, arXiv 2305.13245).
 Qwen 3 and Gemma 3 norm queries and keys (arXiv 2505.09388, 2503.19786); Gemma 3 norms what a block
-gives too, and most of its layers see a sliding window.
+gives too, and most of its layers see a sliding window. Mamba (Gu and Dao 2023, arXiv 2312.00752)
+has a state in place of keys and values.
 
 Shapes: `batch` sequences of one length side by side, `n` tokens; a forward has the tokens of
 several *lines* one behind the other, whose lengths may differ.
@@ -18,20 +19,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.backends.torch.caches.base import KVCache, KVState, storage_bytes
+from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.hyperparameters import (
     Activation,
     AttentionShape,
     Hyperparameters,
     RopeShape,
+    StateSpaceShape,
 )
+
+LayerCache = KVCache | RecurrentCache
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """New tokens of a sequence, and the caches that hold what was before them."""
 
-    caches: Sequence[KVCache]
-    """One a layer."""
+    caches: Sequence[LayerCache]
+    """One a layer, of the layer's kind."""
     n_tokens: int
     n_rows: int
     """The last tokens, which get logits."""
@@ -46,6 +51,29 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
+
+
+MOST_SINGLE_ROWS = 8
+"""Rows that are multiplied one by one with float16 weights on a processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfLinear(Linear):
+    """`Linear` with float16 weights on a processor.
+
+    torch 2.13 multiplies one float16 row at 27 to 36 GB/s (one thread of an EPYC with AVX-512; 10
+    to 15 in float32 and bfloat16), and several at a fifth of float32's speed: a few rows go one by
+    one, more in float32.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if rows.shape[0] <= MOST_SINGLE_ROWS:
+            made = [functional.linear(row, self.weight, self.bias) for row in rows]
+            return torch.stack(made).view(*x.shape[:-1], -1)
+        bias = None if self.bias is None else self.bias.float()
+        wide = functional.linear(rows.float(), self.weight.float(), bias)
+        return wide.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +175,9 @@ class Attention:
         values = heads[:, :, n_heads + n_kv :]
         seen = []
         for index, span in enumerate(forward.spans):
-            held = (
-                forward.lines[index]
-                .caches[layer]
-                .update(keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2))
-            )
+            cache = forward.lines[index].caches[layer]
+            assert not isinstance(cache, RecurrentCache)
+            held = cache.update(keys[:, span].transpose(1, 2), values[:, span].transpose(1, 2))
             mask = forward.mask(index, held, self.shape.cache.window)
             seen.append(attend(queries[:, span], held, mask, self.shape.scale))
         return self.out(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
@@ -228,14 +254,79 @@ class TransformerBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpace:
+    """A selective state space: what a token adds to the state, and reads of it, depends on it.
+
+    Algorithm 2 of the paper, token after token; `A` of the file is negative already. The state is
+    float32 whatever the type of the weights.
+    """
+
+    shape: StateSpaceShape
+    inputs: Linear
+    """To the convolution's inputs, then to the gate."""
+    convolution: Tensor
+    """`[d_inner, d_conv]`, for the newest token last."""
+    convolution_bias: Tensor
+    selection: Linear
+    """To dt, B and C."""
+    time_step: Linear
+    decay: Tensor
+    """A, `[d_inner, d_state]` float32, negative."""
+    skip: Tensor
+    """D, `[d_inner]` float32."""
+    out: Linear
+
+    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+        inner, gate = self.inputs(x).chunk(2, dim=-1)
+        made = []
+        for line, span in zip(forward.lines, forward.spans, strict=True):
+            cache = line.caches[layer]
+            assert isinstance(cache, RecurrentCache)
+            made.append(self._scan(inner[:, span], cache))
+        y = made[0] if len(made) == 1 else torch.cat(made, dim=1)
+        return self.out(y * functional.silu(gate))
+
+    def _scan(self, inner: Tensor, cache: RecurrentCache) -> Tensor:
+        """What the tokens of a line give, `[batch, n, d_inner]`."""
+        n_past = self.shape.d_conv - 1
+        convolved, hidden = cache.state()
+        line = torch.cat((convolved.to(inner.dtype), inner.transpose(1, 2)), dim=2)
+        windows = line.unfold(2, self.shape.d_conv, 1)
+        x = (windows * self.convolution[:, None]).sum(-1).transpose(1, 2)
+        x = functional.silu(x + self.convolution_bias)
+        sizes = [self.shape.dt_rank, self.shape.d_state, self.shape.d_state]
+        dt, b, c = self.selection(x).split(sizes, dim=-1)
+        step = functional.softplus(self.time_step(dt).float())
+        kept = torch.exp(step[..., None] * self.decay)
+        added = (step * x.float())[..., None] * b.float()[:, :, None]
+        read = []
+        for token in range(inner.shape[1]):
+            hidden = kept[:, token] * hidden + added[:, token]
+            cache.update((line[:, :, token + 1 : token + 1 + n_past], hidden))
+            read.append((hidden * c.float()[:, token, None]).sum(-1))
+        return (torch.stack(read, dim=1) + self.skip * x.float()).to(inner.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceBlock:
+    """A state space beside a residual stream."""
+
+    norm: RMSNorm
+    mixer: StateSpace
+
+    def __call__(self, x: Tensor, forward: Forward, layer: int) -> Tensor:
+        return x + self.mixer(self.norm(x), forward, layer)
+
+
+@dataclass(frozen=True, slots=True)
 class Transformer:
-    """Embeddings, blocks, and the logits of what may follow."""
+    """Embeddings, blocks (those of a state space too), and the logits of what may follow."""
 
     shape: Hyperparameters
     embeddings: Tensor
     """`[n_vocab, d_hidden]`"""
     embedding_scale: float
-    blocks: tuple[TransformerBlock, ...]
+    blocks: tuple[TransformerBlock | StateSpaceBlock, ...]
     norm: RMSNorm
     output: Linear
     check: Callable[[], None]

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.backends.base import Forward, Logits, Sequence, Step, check_steps
-from engine.backends.torch.caches.base import KVCache
-from engine.backends.torch.model import Line, Transformer
+from engine.backends.torch.model import LayerCache, Line, Transformer
 from engine.backends.torch.state import State, cut, join_layers, read_layers, write_layers
 from engine.errors import (
     ContextFullError,
@@ -34,7 +33,7 @@ class Context:
 class TorchSequence:
     """Invariant: every cache holds exactly `tokens`, as far as its kind keeps them."""
 
-    def __init__(self, context: Context, number: int, caches: list[KVCache]) -> None:
+    def __init__(self, context: Context, number: int, caches: list[LayerCache]) -> None:
         self._context = context
         self._number = number
         self._caches = caches
@@ -46,7 +45,7 @@ class TorchSequence:
         return self._tokens
 
     @property
-    def caches(self) -> Tokens[KVCache]:
+    def caches(self) -> Tokens[LayerCache]:
         """The cache of each layer."""
         return self._caches
 

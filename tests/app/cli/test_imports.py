@@ -57,3 +57,9 @@ def test_plan_imports_neither_the_screen_nor_an_engine(
 
 def test_export_imports_neither_the_screen_nor_an_engine(starter_path: Path) -> None:
     assert imported("export", str(starter_path), "--preset", "balanced") == []
+
+
+@pytest.mark.parametrize("module", ["engine", "engine.load", "engine.process.worker"])
+def test_torch_waits_for_a_model_that_is_opened_with_it(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'gguf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,7 @@
 """The contract on torch, and its logits beside llama.cpp's on the same file."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,17 @@ pytest.importorskip("gguf")
 from engine.backends.base import Backend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
+from engine.configuration import (
+    Adapter,
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
 from engine.errors import ModelLoadError
+from engine.events import Finished
+from engine.load import load_session
+from engine.requests import Cancellation, GenerationRequest
 from tests.contracts.backend import (
     BackendContract,
     SeveralSequencesContract,
@@ -110,5 +122,101 @@ def test_an_architecture_without_code_is_named_with_those_there_are(
     tmp_path: Path, log: NativeLog
 ) -> None:
     path = filled_model(tmp_path / "jamba.gguf", "jamba")
-    with pytest.raises(ModelLoadError, match=r"jamba.*llama, qwen2, qwen3, gemma3"):
+    with pytest.raises(ModelLoadError, match=r"jamba.*llama, qwen2, qwen3, gemma3, mamba"):
         TorchBackend(settings(path), log)
+
+
+def test_a_model_that_does_not_fit_says_what_would(
+    tmp_path: Path, log: NativeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled_model(tmp_path / "llama.gguf", "llama")
+    monkeypatch.setattr("engine.backends.torch.backend.free_bytes", lambda _device: 1_200_000)
+    with pytest.raises(ModelLoadError, match=r"dtype = .bf16.*context of \d+ tokens.*llama\.cpp"):
+        TorchBackend(settings(path), log)
+
+
+def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog) -> None:
+    path, line = filled_model(tmp_path / "llama.gguf", "llama"), random_line(60)
+    rows = {}
+    for dtype in ("f32", "f16", "bf16"):
+        backend = TorchBackend(settings(path, dtype=dtype), log)
+        rows[dtype] = rows_of(backend, line)
+        sequence = backend.open()
+        sequence.prefill(line[:59])  # more rows than are multiplied one by one
+        behind = sequence.decode(line[59]).logits[0]
+        assert np.abs(behind - rows[dtype][59]).max() < 0.05 * np.abs(behind).max()
+        backend.close()
+    largest = np.abs(rows["f32"]).max()
+    assert np.abs(rows["f16"] - rows["f32"]).max() < 0.01 * largest
+    assert np.abs(rows["bf16"] - rows["f32"]).max() < 0.12 * largest
+
+
+def test_an_adapter_is_refused(tmp_path: Path, log: NativeLog) -> None:
+    path = filled_model(tmp_path / "llama.gguf", "llama")
+    with pytest.raises(ModelLoadError, match="adapters"):
+        TorchBackend(settings(path, adapters=(Adapter(path),)), log)
+
+
+def test_a_state_space_has_llama_cpps_logits_and_goes_back_behind_a_draft(
+    tmp_path: Path, log: NativeLog
+) -> None:
+    path, line = filled_model(tmp_path / "mamba.gguf", "mamba"), random_line(90)
+    backend = TorchBackend(settings(path), log)
+    ours = rows_of(backend, line)
+    sequence = backend.open()
+    sequence.prefill(line[:40])
+    state = sequence.save()
+    sequence.verify(line[50:60])
+    sequence.crop(40)
+    assert np.abs(sequence.verify(line[40:45]).logits - ours[40:45]).max() < 1e-3
+    sequence.load(line[:40], [state])
+    assert np.abs(sequence.verify(line[40:45]).logits - ours[40:45]).max() < 1e-3
+    assert not sequence.can_crop(20)
+    assert not backend.can_slice
+    backend.close()
+    theirs = llama_cpp_rows(path, line, log)
+    assert np.abs(ours - theirs).max() < 2e-3 * np.abs(theirs).max()
+
+
+def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
+    path = filled_model(tmp_path / "llama.gguf", "llama")
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from pathlib import Path
+from engine.configuration import Configuration
+from engine.errors import ModelLoadError
+from engine.load import load_session
+try:
+    load_session(Configuration(Path({str(path)!r}), n_ctx=256, backend="torch"))
+except ModelLoadError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'kvchat[torch]'" in done.stdout
+
+
+def reply(path: Path, **changes: object) -> Finished:
+    loaded = load_session(settings(path, **changes))
+    request = GenerationRequest(
+        messages=(), raw_prompt="the cache of the cache of the", sampling=SamplingSettings(),
+        max_tokens=40,
+    )  # fmt: skip
+    *_, finished = loaded.session.generate(request, Cancellation())
+    loaded.session.close()
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mamba"])
+def test_a_reply_is_the_same_with_drafts_and_without(tmp_path: Path, architecture: str) -> None:
+    path = filled_model(tmp_path / "model.gguf", architecture)
+    off = SpeculationSettings(predictor=PredictorName.OFF)
+    drafts = SpeculationSettings(
+        predictor=PredictorName.LOOKUP, controller=ControllerName.FIXED, lookup_pattern_min=1
+    )
+    plain, drafted = reply(path, speculation=off), reply(path, speculation=drafts)
+    assert drafted.stats.n_drafted > 0
+    assert drafted.token_ids == plain.token_ids
