@@ -32,6 +32,8 @@ MIXED = (
     "rotated_q4_0/q3",
     "f32/bf16",
 )
+QUICK = ("f16", "q8_0", "q3", "kivi4", "static", "paged", "tiered", "rotated_q4_0", "f16/q4_0")
+"""One of each sort; `make test-all` tries the others too."""
 AT_ONCE = ("q8_0", "q4_0", "kivi4", "f16/q4_1", "fp8")
 """Kinds that are tried without a window too, so that each row is read coded."""
 
@@ -46,7 +48,12 @@ def one_cache(name: str, **changes: int | bool) -> KVCache:
 
 
 class TestEveryKind(KVCacheContract):
-    @pytest.fixture(params=[*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, *MIXED])
+    @pytest.fixture(
+        params=[
+            pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+            for name in (*FLOATS, *BLOCK_FORMATS, *KIVI, *WHOLE_KINDS, *MIXED)
+        ]
+    )
     def make(self, request: pytest.FixtureRequest) -> Make:
         return lambda: one_cache(request.param)
 
