@@ -4,20 +4,18 @@ A forward pass asks for one layer after the other, over and over. So the layer n
 asked for just now, and it is the first to leave; the next ones are fetched ahead.
 """
 
-import shutil
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryFile
+from typing import IO
 
 from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState
 from engine.errors import CacheStoreError, StateError
-from engine.files import replace_file
 
 
 class Tier(StrEnum):
@@ -37,19 +35,20 @@ class TieredCache:
 
     Args:
         make: Makes the layer's empty cache on the device.
-        path: File for its bytes while it is on disk.
+        folder: Where its bytes lie while they are on disk, in a file without a name.
         before: Called before the cache is brought back, with this one: makes room.
     """
 
     def __init__(
         self,
         make: Callable[[], KVCache],
-        path: Path,
+        folder: Path,
         before: Callable[["TieredCache"], None] = lambda _: None,
     ) -> None:
-        self._make, self._path, self._before = make, path, before
+        self._make, self._folder, self._before = make, folder, before
         self._cache: KVCache | None = make()
         self._saved: bytes | None = None
+        self._file: IO[bytes] | None = None
         self._length = 0
         self._checksum = 0
         self.device_bytes = self._cache.nbytes
@@ -111,9 +110,9 @@ class TieredCache:
             self._cache = None
         elif self._saved is not None:
             try:
-                replace_file(self._path, (self._saved,), is_durable=False)
+                self._file = _written(self._folder, self._saved)
             except OSError as error:
-                raise CacheStoreError(f"{self._path} cannot be written: {error}") from error
+                raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
             self._checksum = zlib.crc32(self._saved)
             self._saved = None
 
@@ -125,15 +124,17 @@ class TieredCache:
             StateError: it is not what was written.
         """
         if self.tier is Tier.DISK:
-            self._saved = self._read()
-            self._path.unlink(missing_ok=True)
+            saved = self._read()
+            if self._file is not None:
+                self._file.close()
+            self._file, self._saved = None, saved
         elif self._saved is not None:
             saved, cache = self._saved, self._make()
             self._saved, self._cache = None, cache
             cache.load(saved)
 
     def close(self) -> None:
-        """Forget what is held, and remove its file."""
+        """Forget what is held."""
         self._drop()
         self._cache = None
 
@@ -145,20 +146,36 @@ class TieredCache:
         return self._cache
 
     def _read(self) -> bytes:
+        assert self._file is not None
         try:
-            saved = self._path.read_bytes()
+            self._file.seek(0)
+            saved = self._file.read()
         except OSError as error:
-            raise CacheStoreError(f"{self._path} cannot be read: {error}") from error
+            raise CacheStoreError(f"a file in {self._folder} cannot be read: {error}") from error
         if zlib.crc32(saved) != self._checksum:
             raise StateError(
-                f"{self._path} is not what was written: start again from an empty cache"
+                f"a file in {self._folder} is not what was written: start again from an empty cache"
             )
         return saved
 
     def _drop(self) -> None:
-        self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()
+        self._file = None
         self._saved = None
         self._length = 0
+
+
+def _written(folder: Path, saved: bytes) -> IO[bytes]:
+    """An open file without a name: it ends with the process, however that ends."""
+    file = TemporaryFile(dir=folder)  # noqa: SIM115  the cache closes it
+    try:
+        file.write(saved)
+        file.flush()
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 class TierManager:
@@ -171,7 +188,7 @@ class TierManager:
 
     Args:
         makes: Makes each layer's empty cache.
-        folder: Where a folder for files is made, which is removed when this is closed.
+        folder: Where files without names are made, which nothing outlives.
         device_bytes: Most bytes of caches on the device; one cache always has its place.
         host_bytes: Most bytes of saved caches in main memory.
         n_ahead: Layers that are read ahead from disk.
@@ -187,14 +204,12 @@ class TierManager:
         n_ahead: int = 1,
     ) -> None:
         self._device_bytes, self._host_bytes, self._n_ahead = device_bytes, host_bytes, n_ahead
-        files = Path(mkdtemp(prefix="kvchat-layers-", dir=folder))
-        self._remove = weakref.finalize(self, shutil.rmtree, files, ignore_errors=True)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kvchat-layers")
         self._reading: list[Future[None]] = []
         self.caches: list[TieredCache] = []
         """Of the layers, in order."""
         for index, make in enumerate(makes):
-            self.caches.append(TieredCache(make, files / f"layer_{index}.kv", self._make_room))
+            self.caches.append(TieredCache(make, folder, self._make_room))
             self._shrink(index, 0)
 
     def tiers(self) -> list[Tier]:
@@ -203,12 +218,11 @@ class TierManager:
         return [each.tier for each in self.caches]
 
     def close(self) -> None:
-        """Forget all that is held, and remove the files; closing twice is harmless."""
+        """Forget all that is held, files too; closing twice is harmless."""
         self._pool.shutdown()
         self._reading.clear()
         for each in self.caches:
             each.close()
-        self._remove()
 
     def _make_room(self, wanted: TieredCache) -> None:
         self._wait()
