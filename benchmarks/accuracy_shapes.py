@@ -54,6 +54,20 @@ of llama.cpp its dry run, to the byte. Stand-in GPUs are described on the
 [page of the catalogue's models](accuracy.md#placement-on-gpus).
 """
 
+REASONS = """\
+Layers of attention and one block behind it, dense or of experts, are walked tensor by tensor as
+llama.cpp's allocator goes (`engine/memory/layer_walk.py`): that is exact but for small holes. What
+is further off has other causes, and formulas of the widest place stay for it:
+
+- Recurrent and hybrid layers, latent and sparse attention, hyper-connections, layers in loops, and
+  architectures whose layers differ: their order is not walked.
+- Logits behind small micro-batches: whether they fit where masks were depends on where the last
+  few rows went.
+- GPUs beside layers, caches or attention in main memory: each node's device comes from five passes
+  of the scheduler over the whole graph (`ggml_backend_sched_split_graph`), and what crosses lives
+  until its split ends. No formula of sizes alone knows these splits; llama.cpp's dry run does.
+"""
+
 
 def main() -> None:
     """Compare made-up models, and write rows, page and misfits."""
@@ -102,7 +116,12 @@ def goals(found: list[Comparison], placed: list[Comparison]) -> list[Goal]:
             _total_goal([c for c in places[where] if "-toy-" not in c.model], f"{where}, no toys")
             for where in ("CPU", "GPUs")
         ),
+        _total_goal([c for c in places["GPUs"] if _is_whole(c)], "GPUs with all layers and caches"),
     ]
+
+
+def _is_whole(c: Comparison) -> bool:
+    return "of layers" not in c.case and "cache on CPU" not in c.case
 
 
 def _places(found: list[Comparison], placed: list[Comparison]) -> dict[str, list[Comparison]]:
@@ -253,6 +272,7 @@ def _left(rows: list[Row], found: list[Comparison], placed: list[Comparison]) ->
     """Say what is left: wrong bytes by model, compute furthest off by architecture, refusals."""
     yield "## What is left"
     yield ""
+    yield REASONS
     wrong = [(c, term) for c in found for term in EXACT if c.error(term)]
     wrong += [(c, term) for c in placed for term in NEAR if not c.meets(term)]
     for (model, term), pairs in _grouped(wrong, lambda pair: (pair[0].model, pair[1])):

@@ -121,20 +121,18 @@ def walked_layers(
     layers = architecture.layers
     if architecture.attends_in_batch:
         layers = dict(enumerate(attending_layers(architecture)))
-    kinds = {layer: _attention_tensors(architecture, layer, shape, on_gpu=on_gpu)
-             for layer in set(layers.values())}  # fmt: skip
-    dense, expert = (_layer_tensors(architecture, shape, is_dense=flag) for flag in (True, False))
     n_dense = architecture.n_layers if architecture.name in DENSE else architecture.widths.n_dense
     period = UNROTATED_EVERY.get(architecture.name, architecture.n_layers + 1)
-    return tuple(
-        replace(
-            dense if index < n_dense else expert,
-            attention=kinds[layer]
-            if (index + 1) % period
-            else replace(kinds[layer], is_remade=architecture.widths.is_query_normed),
-        )
-        for index, layer in sorted(layers.items())
-    )
+    kinds: dict[tuple[int, bool, bool], LayerTensors] = {}  # equal layers are one object
+    found = []
+    for index, layer in layers.items():
+        is_dense, may_rotate = index < n_dense, (index + 1) % period > 0
+        kind = (id(layer), is_dense, may_rotate)
+        if kind not in kinds:
+            tensors = (layer, is_dense, may_rotate)
+            kinds[kind] = _layer_tensors(architecture, shape, tensors, on_gpu=on_gpu)
+        found.append(kinds[kind])
+    return tuple(found)
 
 
 def _is_walked(architecture: Architecture) -> bool:
@@ -201,13 +199,17 @@ def _attention_tensors(
 
 
 def _layer_tensors(
-    architecture: Architecture, shape: CacheShape, *, is_dense: bool
+    architecture: Architecture, shape: CacheShape, kind: tuple[Layer, bool, bool], *, on_gpu: bool
 ) -> LayerTensors:
+    layer, is_dense, may_rotate = kind
     widths, row = architecture.widths, shape.n_graph_tokens * FLOAT_BYTES
     hidden = row * architecture.d_hidden
+    attention = _attention_tensors(architecture, layer, shape, on_gpu=on_gpu)
+    if not may_rotate:
+        attention = replace(attention, is_remade=widths.is_query_normed)
     if is_dense:
         return LayerTensors(
-            hidden, None, row * widths.feed_forward, widths.is_gated,
+            hidden, attention, row * widths.feed_forward, widths.is_gated,
             is_normed_behind=widths.is_normed_behind, is_parallel=widths.is_parallel,
             is_projected_first=architecture.name in PROJECTED_FIRST,
             is_hidden_last=architecture.name in HIDDEN_LAST,
@@ -222,7 +224,7 @@ def _layer_tensors(
         is_biased=widths.has_expert_bias,
         shared=row * widths.shared_expert,
     )
-    return LayerTensors(hidden, None, experts=experts)
+    return LayerTensors(hidden, attention, experts=experts)
 
 
 def is_turned(architecture: Architecture, shape: CacheShape) -> bool:

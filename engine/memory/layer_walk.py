@@ -7,6 +7,7 @@ takes no room: biases, scales, activations without a gate, sums with the hidden 
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from engine.memory.allocator import Allocator, Block
 from engine.memory.layer_tensors import AttentionTensors, ExpertTensors, LayerTensors
@@ -24,30 +25,60 @@ class Start:
     """Whether the hidden states lie behind the inputs."""
 
 
-@lru_cache(maxsize=4096)
 def walked_bytes(
     layers: tuple[LayerTensors, ...], start: Start, alignment: int, *, is_last: bool
 ) -> int:
     """The room that layers take beside the inputs of their graph.
 
     Args:
-        layers: The kinds of a backend's layers in their order.
+        layers: The kinds of a backend's layers in their order, each kind one object.
         start: What lies there when the first begins.
         alignment: Bytes that tensors of the backend begin at multiples of.
         is_last: Whether the last of them is the model's last: behind its attention few rows are
             left.
     """
+    whole = layers[:-1] if is_last else layers
+    runs = tuple((run[0], len(run)) for _, group in groupby(whole, id) if (run := list(group)))
+    return _walked_bytes(runs, layers[0].hidden, layers[-1] if is_last else None, start, alignment)
+
+
+@lru_cache(maxsize=4096)
+def _walked_bytes(
+    runs: tuple[tuple[LayerTensors, int], ...],
+    n_hidden: int,
+    last: LayerTensors | None,
+    start: Start,
+    alignment: int,
+) -> int:
     room = Allocator(alignment)
     below = room.take(start.below)
     inputs = room.take(alignment)
     if start.is_above:
         room.free(below)
-    hidden = room.take(layers[0].hidden) if start.is_above else below
-    for layer in layers[:-1] if is_last else layers:
-        hidden = _walk_layer(room, hidden, layer)
-    if is_last:
-        _walk_attention(room, hidden, layers[-1])
+    hidden = room.take(n_hidden) if start.is_above else below
+    for layer, n_layers in runs:
+        hidden = _walk_run(room, hidden, layer, n_layers)
+    if last is not None:
+        _walk_attention(room, hidden, last)
     return room.peak - inputs.nbytes
+
+
+def _walk_run(room: Allocator, hidden: Block, layer: LayerTensors, n_layers: int) -> Block:
+    """Equal layers in a row; once one finds what an earlier one found, rounds are left out."""
+    known: dict[object, int] = {}
+    index = 0
+    while index < n_layers:
+        state = (hidden, room.state)
+        if state in known:
+            period = index - known[state]
+            index += (n_layers - index) // period * period
+            known.clear()
+        else:
+            known[state] = index
+        if index < n_layers:
+            hidden = _walk_layer(room, hidden, layer)
+            index += 1
+    return hidden
 
 
 def _walk_layer(room: Allocator, hidden: Block, layer: LayerTensors) -> Block:
