@@ -2,10 +2,11 @@
 
 llama.cpp reserves one buffer for the largest graph, and lets tensors that are no longer needed
 make room for others. So the buffer is as large as the widest place of the graph: attention, a
-feed-forward block, the experts, a recurrent block, or the logits. The formulas count what is alive
-there, in tensors of one micro-batch, as the graphs (`src/models/*.cpp`) and the allocator
-(`ggml/src/ggml-alloc.c`) of llama.cpp 0c1e57098 leave it; holes between tensors are in the ranges
-(`docs/accuracy.md` has the errors).
+feed-forward block, the experts, a recurrent block, or the logits. Layers whose order is known are
+walked (`layer_walk.py`); for the others, and where several devices share a layer's work, the
+formulas here count what is alive there, in tensors of one micro-batch, as the graphs
+(`src/models/*.cpp`) and the allocator (`ggml/src/ggml-alloc.c`) of llama.cpp 0c1e57098 leave it;
+holes between tensors are in the ranges (`docs/accuracy.md` has the errors).
 """
 
 from typing import Literal

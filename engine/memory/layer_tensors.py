@@ -25,9 +25,11 @@ UNROTATED_DENSE = frozenset(
 COPIED_ROWS = frozenset({"minimax-m2", "olmo2", "olmoe"})
 """Architectures that copy queries, keys and values out of one row (`build_qkv`)."""
 NORMED_RESULTS = frozenset({"bitnet"})
+"""Architectures that norm the result of attention before its projection."""
 PROJECTED_FIRST = frozenset({"phi2"})
 """Architectures that project attention before the block beside it."""
 HIDDEN_LAST = frozenset({"falcon", "plamo"})
+"""Architectures that add hidden states behind attention and the block beside it."""
 UNROTATED_EVERY = {"smollm3": 4}
 """Architectures that leave every n-th layer as it is."""
 DENSE = frozenset({"refact"})
