@@ -82,11 +82,11 @@ def _errors(name: str, blocks: Tensor) -> Tensor:
 
 @given(seed=st.integers(0, 2**31), scale=st.sampled_from((0.03, 1.0, 40.0)))
 def test_errors_are_within_the_bound_of_each_format(seed: int, scale: float) -> None:
-    """Half a step, and what a scale loses as a half: 2**-11 of it."""
+    """Half a step, and what a scale loses as a half: 2**-11 of it, or 2**-25 where it is tiny."""
     blocks = blocks_of(seed, scale)
     most = blocks.abs().amax(-1, keepdim=True)
     spread = blocks.amax(-1, keepdim=True) - blocks.amin(-1, keepdim=True)
-    rounding = most * 2.0**-10
+    rounding = most * 2.0**-10 + 128 * 2.0**-25
     widest = max(high - low for low, high in pairwise(NF4))
     bounds = {
         "q8_0": most / 127 / 2,
