@@ -39,7 +39,6 @@ HASH_LENGTH = 16
 MOST_FAULTS = 3
 """Of one line, that are told."""
 
-SAMPLING = tuple(each.name for each in fields(SamplingSettings))
 Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
 
@@ -89,7 +88,7 @@ class _Line(BaseModel):
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
         """The request that the line makes of the command's."""
-        own = {name: getattr(self, name) for name in SAMPLING}
+        own = {name: getattr(self, name) for name in _SAMPLING}
         given = {name: value for name, value in own.items() if value is not None}
         stop = base.stop if self.stop is None else self.stop
         return replace(
@@ -109,6 +108,10 @@ class _Line(BaseModel):
         instruction = system if self.system is None else self.system
         has_own = bool(asked) and asked[0].role == "system"
         return (*([Message("system", instruction)] if instruction and not has_own else []), *asked)
+
+
+_SAMPLING = _Line.model_fields.keys() & {each.name for each in fields(SamplingSettings)}
+"""The settings that a line may say; schema, grammar and stop tokens hold for the whole file."""
 
 
 @dataclass(frozen=True, slots=True)

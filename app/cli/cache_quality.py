@@ -134,7 +134,7 @@ def command(
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
     kvchat cache-quality --resume all.json --all   go on where it was stopped
-    kvchat cache-quality --due                     measure again what is old: for a timer
+    kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
     Without MODEL it takes that of the settings, else the one used last. Ctrl+C ends it with the

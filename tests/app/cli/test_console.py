@@ -14,6 +14,7 @@ from app.cli import console, run
 from app.cli.console import SlowReading
 from app.console import console as rich_console
 from engine.events import Event
+from engine.metrics import Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, harmful
@@ -27,7 +28,7 @@ def replying(text: str) -> Iterator[Event]:
 
 
 def test_a_reply_goes_into_a_pipe_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    run._follow(replying(HOSTILE), shows_text=True)
+    run._follow(replying(HOSTILE), Metrics(), shows_text=True)
     assert capsys.readouterr().out == HOSTILE + "\n"
 
 
