@@ -162,7 +162,7 @@ def test_an_earlier_report_is_not_overwritten(
 def _command(model: Path, folder: Path, *more: str) -> list[str]:
     text, code = folder / "text.md", folder / "code.py"
     text.write_text((ROOT / "docs" / "cache.md").read_text()[:1500])
-    code.write_text((ROOT / "engine" / "files.py").read_text()[:1500])
+    code.write_text((ROOT / "engine" / "files.py").read_text()[:3000])
     return [
         sys.executable, "-c", MAIN, "cache-quality", str(model), "--text", str(text),
         "--text", str(code), "--kinds", "q8_0,q4_0", "--threads", "1", "--no-questions",
