@@ -48,9 +48,7 @@ TENSOR_KINDS = (
 )  # fmt: skip
 """What keys or values may be kept in, each by itself."""
 WHOLE_KINDS = ("static", "sliding", "paged", "tiered", "means")
-"""Kinds of whole caches: keys and values alike."""
-LOSSY_KINDS = ("sliding", "means")
-"""Kinds that forget or merge tokens: never chosen but by name."""
+"""Kinds of whole caches, keys and values alike; `sliding` forgets tokens, `means` merges them."""
 
 
 def kind_of(configuration: Configuration) -> CacheKind:
