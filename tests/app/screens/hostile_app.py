@@ -14,7 +14,7 @@ from app.store.records import ChatChanges
 from app.terminal import close_terminal
 from engine.events import Failed, TiersChanged
 from tests.app.cli.terminals import HOSTILE
-from tests.app.screens.test_every_screen import SCREENS, Sources, report, show
+from tests.app.screens.test_every_screen import SCREENS, Sources, leave, report, show
 from tests.fakes_app import ask, make_app, ready, wait_until
 from tests.fakes_client import Script
 
@@ -43,11 +43,11 @@ def main(folder: Path, model: Path) -> None:
             for line in application.screen.query(Input):
                 line.value = HOSTILE
             await pilot.pause()
-            application.pop_screen()
-            await pilot.pause()
+            await leave(pilot, name)
         application.exit()
 
     application.run(auto_pilot=drive)
+    sys.exit(application.return_code)
 
 
 if __name__ == "__main__":
