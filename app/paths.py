@@ -1,12 +1,15 @@
 """Where kvchat keeps its files and looks for models; no folder is made before it is needed."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import platformdirs
 
 APP = "kvchat"
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
+"""Where Ollama's service on Linux keeps models."""
 
 
 def config_dir() -> Path:
@@ -135,14 +138,40 @@ def _shared_folders() -> Iterator[Path]:
     home = Path.home()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     yield home / "models"
-    yield home / ".lmstudio" / "models"
-    yield cache / "lm-studio" / "models"
+    yield from _lm_studio(home, cache)
+    yield from _ollama(home)
     yield Path(os.environ.get("LLAMA_CACHE") or cache / "llama.cpp")
+    if sys.platform == "darwin":
+        yield home / "Library" / "Caches" / "llama.cpp"
     yield _hugging_face_hub(cache)
 
 
+def _lm_studio(home: Path, cache: Path) -> Iterator[Path]:
+    """LM Studio's folders: the one that its settings name, and the usual ones of its versions."""
+    from engine.files import SETTINGS_BYTES, read_bytes
+    from engine.parsing import parse_json
+
+    for own in (home / ".lmstudio", cache / "lm-studio"):
+        try:
+            settings = parse_json(read_bytes(own / "settings.json", limit=SETTINGS_BYTES))
+        except (OSError, ValueError):
+            settings = None
+        named = settings.get("downloadsFolder") if isinstance(settings, dict) else None
+        if isinstance(named, str) and Path(named).is_absolute():
+            yield Path(named)
+        yield own / "models"
+
+
+def _ollama(home: Path) -> Iterator[Path]:
+    """Ollama's stores: the user's, and that of its service on Linux."""
+    if named := os.environ.get("OLLAMA_MODELS"):
+        yield Path(named)
+    yield home / ".ollama" / "models"
+    yield OLLAMA_SERVICE
+
+
 def _hugging_face_hub(cache: Path) -> Path:
-    if hub := os.environ.get("HF_HUB_CACHE"):
+    if hub := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
         return Path(hub)
     if hf_home := os.environ.get("HF_HOME"):
         return Path(hf_home) / "hub"

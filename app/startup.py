@@ -17,6 +17,7 @@ from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.model.library import LibraryScan, ModelEntry
+from engine.model.ollama import model_name
 from engine.model.speeds import Speeds
 from engine.model.starter import install_starter
 
@@ -148,7 +149,7 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
     if not Speeds(paths.speeds_path()).meet(model_identity(path)):
         return None
     is_listed = any(path.is_relative_to(folder) for folder in folders)
-    name = shlex.quote(path.stem if is_listed else str(path))
+    name = shlex.quote(model_name(path) if is_listed else str(path))
     return f"kvchat tune {name} measures what this machine likes, in 3 minutes"
 
 

@@ -47,6 +47,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.model.ollama import model_name
 from engine.process.protocol import CacheAction, EngineClient
 from engine.requests import GenerationRequest
 
@@ -335,7 +336,7 @@ class Conversation:
         message = history.add_turn(
             question,
             parent_id=parent_id,
-            model_name=self.configuration.model_path.stem if self.configuration else None,
+            model_name=model_name(self.configuration.model_path) if self.configuration else None,
             vocabulary_id=vocabulary_id,
         )
         assert message.parent_id is not None

@@ -32,6 +32,7 @@ from engine.events import (
     TokensCommitted,
     WorkerStopped,
 )
+from engine.model.ollama import model_name
 
 BIN_S = 0.5
 """Time that one column of a history stands for, in seconds."""
@@ -89,7 +90,7 @@ class Meters:
         self._clear_histories()
         self._now = CockpitSnapshot(
             phase=Phase.LOADING,
-            model_name=configuration.model_path.stem,
+            model_name=model_name(configuration.model_path),
             n_ctx=configuration.n_ctx,
             n_slots=configuration.n_slots,
             cache_log=tuple(self._notes),
@@ -162,7 +163,7 @@ class Meters:
         self._now = replace(
             self._now,
             phase=Phase.READY,
-            model_name=event.configuration.model_path.stem,
+            model_name=model_name(event.configuration.model_path),
             file_type=event.file_type,
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,

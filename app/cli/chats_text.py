@@ -11,6 +11,7 @@ from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
 from app.store.records import Chat, ChatSize, StoredMessage
 from app.store.search import SearchHit
+from engine.model.ollama import model_name
 
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
@@ -35,7 +36,7 @@ def _cells(chat: Chat, size: ChatSize) -> tuple[str, ...]:
         time_text(chat.updated_at),
         fmt.count(size.n_messages),
         fmt.count(size.n_tokens),
-        "-" if chat.model_path is None else one_line(Path(chat.model_path).stem),
+        "-" if chat.model_path is None else one_line(model_name(Path(chat.model_path))),
         one_line(chat.title),
     )
 
@@ -48,7 +49,7 @@ def print_chat(
     say((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"begun {time_text(chat.created_at)}"]
     if chat.model_path is not None:
-        facts.append(one_line(Path(chat.model_path).stem))
+        facts.append(one_line(model_name(Path(chat.model_path))))
     facts.append(f"{fmt.count(len(path))} of {fmt.counted(size.n_messages, 'message')} shown")
     if chat.archived_at is not None:
         facts.append(f"archived {time_text(chat.archived_at)}")

@@ -1,7 +1,7 @@
 """`kvchat models`: models on this machine and in the catalogue, cards, and the starter."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from app import paths
-from app.cli.console import SlowReading, print_json, say, tell, tell_over
+from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
 from app.format import context_size, nbytes, rate
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
-from engine.model.library import ModelEntry, scan
+from engine.model.library import MAX_VISITED, ModelEntry, scan
 from engine.model.speeds import Speeds
 
 if TYPE_CHECKING:
@@ -39,14 +39,18 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     from app.config import model_folders
 
     reading = SlowReading()
+    cut: list[Path] = []
     entries = scan(
         model_folders(),
         cache_path=paths.header_cache_path(),
         kinds=tuple(ModelKind),
         progress=reading.scanned,
         speeds=Speeds(paths.speeds_path()),
+        cut=cut.append,
     )
     reading.done()
+    for folder in cut:
+        note(f"{folder} holds more than the {MAX_VISITED:,} entries that are looked at")
     if as_json:
         print_json([_as_json(entry) for entry in entries])
     elif entries:
@@ -121,8 +125,9 @@ def _print_models(entries: Sequence[ModelEntry]) -> None:
     speeds = ("tok/s",) if any(entry.speed for entry in entries) else ()
     titles = ("name", "kind", "quant", "context", "size", *speeds, "folder")
     _print_table(titles, [_cells(entry, has_speed=bool(speeds)) for entry in entries])
-    for copy, first in _copies(entries):
-        say((f"{copy.path}: the same model as {first.path}", "yellow"))
+    for entry in entries:
+        for copy in entry.copies:
+            say((f"{copy}: the same model as {entry.path}", "yellow"))
     for entry in entries:
         if entry.problem is not None:
             say((f"{entry.name}: {entry.problem}", "red"))
@@ -172,16 +177,6 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
     )
 
 
-def _copies(entries: Sequence[ModelEntry]) -> Iterator[tuple[ModelEntry, ModelEntry]]:
-    """Each model that was listed before, and where."""
-    first: dict[str, ModelEntry] = {}
-    for entry in entries:
-        if entry.identity is not None:
-            other = first.setdefault(entry.identity, entry)
-            if other is not entry:
-                yield entry, other
-
-
 def _cells(entry: ModelEntry, *, has_speed: bool) -> tuple[str, ...]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
     return (
@@ -215,4 +210,4 @@ def _print_where_to_put_models() -> None:
 def _as_json(entry: ModelEntry) -> dict[str, object]:
     of_pairs = ("vocabulary", "reads")
     shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
-    return {**shown, "path": str(entry.path)}
+    return {**shown, "path": str(entry.path), "copies": [str(path) for path in entry.copies]}

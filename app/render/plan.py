@@ -10,6 +10,7 @@ from app.render.charts import GraphSymbols
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, spread, width_of, wrapped
 from app.sanitize import one_line, visible
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
+from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
@@ -238,7 +239,7 @@ def heading_line(plan: Plan, width: int, note: str = "") -> Line:
     asked, given = setup.configuration.n_ctx, plan.estimate.n_ctx
     rounded = "" if given == asked else f" ({fmt.count(asked)} asked)"
     context = f"{f'{note} · ' if note else ''}context {fmt.count(given)}{rounded}"
-    left = (Run(visible(file.path.stem), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
+    left = (Run(visible(model_name(file.path)), "strong"), Run(f"  {' · '.join(parts)}", "muted"))
     return spread(left, (Run(context),), width)
 
 

@@ -9,6 +9,7 @@ from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
 from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
+from engine.model.ollama import model_name
 from engine.planning.explain import configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Verdict
@@ -120,7 +121,7 @@ def _outcome(plan: Plan | None) -> list[Line]:
         f"context {fmt.count(configuration.n_ctx)} · K {configuration.type_k} · "
         f"V {configuration.type_v} · {fmt.nbytes(plan.estimate.total_bytes)}"
     )
-    name = visible(plan.model.file.path.stem)
+    name = visible(model_name(plan.model.file.path))
     return [(Run(f"with {name}", "heading-minor"),), (Run(facts),), verdict_line(plan), EMPTY]
 
 

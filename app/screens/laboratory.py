@@ -35,6 +35,7 @@ from app.widgets.select_list import Row, SelectList
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.model.architecture import read_model
+from engine.model.ollama import model_name
 from engine.policy.choice import Candidate, judged
 from engine.policy.gates import PolicySettings
 from engine.policy.pairs import Pair, pair_of
@@ -222,7 +223,7 @@ class LaboratoryScreen(Screen[Pair | None]):
         self._present_kind()
 
     def _present_title(self) -> None:
-        name = self._configuration.model_path.stem
+        name = model_name(self._configuration.model_path)
         self.query_one(TitleBar).present(partial(quality_title, name, self._status))
 
     def _present_table(self) -> None:

@@ -30,6 +30,7 @@ from engine.memory.dry_run import DryRun
 from engine.memory.estimate import with_n_ctx
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry, scan
+from engine.model.ollama import model_name
 from engine.planning.comparison import cost_table
 from engine.planning.fit import FoundSetup, search_setup
 from engine.planning.goals import Goal
@@ -590,7 +591,7 @@ class PlannerScreen(Screen[Configuration | None]):
         """Ask for a name and save a preset."""
         plan = self._shown_plan()
         if plan is not None:
-            name = plan.model.file.path.stem
+            name = model_name(plan.model.file.path)
             ask_line(self, "Name of the preset", name, partial(self._save, plan.setup))
 
     def _save(self, setup: Setup, name: str) -> None:

@@ -29,6 +29,7 @@ from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
+from engine.model.ollama import model_name
 from engine.planning.planner import Plan
 from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import PresetEntry, delete_preset, list_presets, rename_preset
@@ -101,7 +102,7 @@ class PresetsScreen(Screen[Configuration | None]):
     def on_mount(self) -> None:
         where = "no model is loaded: each asks for one"
         if self._current is not None:
-            where = f"for {visible(self._current.model_path.stem)}"
+            where = f"for {visible(model_name(self._current.model_path))}"
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(TitleBar).present(partial(clipped, title))
         self.query_one(SelectList).focus()

@@ -18,6 +18,8 @@ SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
 )
+NUMBERED = re.compile(r"^GPU \d+ · ")
+"""What stands before the name of one of several cards."""
 FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
 
 
@@ -80,6 +82,21 @@ def find_card(name: str) -> Card:
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
     hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
     raise UnknownCardError(f"no card {name.strip()!r} is known: {hint}")
+
+
+def card_of(device: Device) -> Card | None:
+    """The card of the table that a GPU is, by its name and memory; None where that is not clear."""
+    name = NUMBERED.sub("", device.name)
+    found = dict.fromkeys(_by_key().get(_key(name), ()))
+    if len(found) > 1:
+        nearest_size = min(abs(card.memory_bytes - device.total_bytes) for card in found)
+        found = {
+            card: None
+            for card in found
+            if abs(card.memory_bytes - device.total_bytes) == nearest_size
+        }
+    speeds = {card.bandwidth_gbps for card in found}
+    return next(iter(found)) if len(speeds) == 1 else None
 
 
 @cache

@@ -2,21 +2,26 @@
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.gguf import SPLIT_NAME
 from engine.model.header_cache import HeaderCache, HeaderFacts
 from engine.model.identity import ModelKind
+from engine.model.ollama import PARTS_OF_A_STORE, stored_models
 from engine.model.remote_address import is_remote
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import STARTER
 from engine.validation import nearest
 
 Progress = Callable[[int, int], None]
+Cut = Callable[[Path], None]
+"""Told of a folder that holds more than is looked at."""
 
 STARTER_WORD = "starter"
 N_NEAR = 5
@@ -57,6 +62,8 @@ class ModelEntry(HeaderFacts):
     """Size of all of its files together."""
     speed: ModelSpeed | None = None
     """How fast it runs here, None where that was not measured."""
+    copies: tuple[Path, ...] = ()
+    """Other files that hold the same model."""
 
 
 def scan(
@@ -66,8 +73,9 @@ def scan(
     kinds: Collection[ModelKind] = (ModelKind.MODEL,),
     progress: Progress | None = None,
     speeds: Speeds | None = None,
+    cut: Cut | None = None,
 ) -> list[ModelEntry]:
-    """The models below the folders, in the order of the folders and then of their paths.
+    """The models below the folders, each once, in the order of the folders and then of their paths.
 
     Args:
         folders: Where to look; one that does not exist holds nothing.
@@ -77,20 +85,27 @@ def scan(
             read counts as a model, unless it is called a projector.
         progress: Told how many files of how many were looked at.
         speeds: Knows how fast models run here.
+        cut: Told of each folder that holds more than is looked at.
     """
-    entries = read_headers(folders, cache_path=cache_path, progress=progress)
+    entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
     known = speeds or Speeds(None)
     return [
-        replace(entry, speed=known.of(entry.identity)) for entry in entries if entry.kind in kinds
+        replace(entry, speed=known.of(entry.identity))
+        for entry in _once(entries)
+        if entry.kind in kinds
     ]
 
 
 def read_headers(
-    folders: Sequence[Path], *, cache_path: Path | None = None, progress: Progress | None = None
+    folders: Sequence[Path],
+    *,
+    cache_path: Path | None = None,
+    progress: Progress | None = None,
+    cut: Cut | None = None,
 ) -> list[ModelEntry]:
     """Every GGUF file below the folders with what its header says; arguments as `scan`."""
     cache = HeaderCache(cache_path)
-    files = find_files(folders)
+    files = find_files(folders, cut)
     entries = []
     for number, file in enumerate(files, 1):
         entries.append(_with_header(file, cache))
@@ -113,12 +128,19 @@ class LibraryScan:
         self._cache_path = cache_path
         self._speeds = speeds
         self.n_done = self.n_all = 0
+        self.cut: list[Path] = []
+        """Folders of the last scan that hold more than was looked at."""
 
     def __call__(self) -> list[ModelEntry]:
         """The models, as `scan` finds them."""
         self._tell(0, 0)
+        self.cut = []
         return scan(
-            self._folders, cache_path=self._cache_path, progress=self._tell, speeds=self._speeds
+            self._folders,
+            cache_path=self._cache_path,
+            progress=self._tell,
+            speeds=self._speeds,
+            cut=self.cut.append,
         )
 
     def _tell(self, n_done: int, n_all: int) -> None:
@@ -161,15 +183,17 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     raise _not_found(text, found, files, folders)
 
 
-def find_files(folders: Sequence[Path]) -> list[ModelEntry]:
-    """Each GGUF file below the folders once, by folder and then by path."""
+def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEntry]:
+    """Each GGUF file below the folders once, by folder and then by path; `cut` as of `scan`."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
     found: list[ModelEntry] = []
     for folder in folders:
         # Of two ways to one file the shorter one is shown.
-        paths = sorted(_gguf_files(folder, seen_folders), key=lambda path: (len(path.parts), path))
-        files = (_model(path, seen_files) for path in paths)
+        paths = sorted(
+            _gguf_files(folder, seen_folders, cut), key=lambda each: (len(each[0].parts), each[0])
+        )
+        files = (_model(path, seen_files, name) for path, name in paths)
         found += sorted((file for file in files if file), key=lambda file: file.path)
     return found
 
@@ -189,7 +213,7 @@ def _with_header(file: ModelEntry, cache: HeaderCache) -> ModelEntry:
 
 
 def _can_be_meant(file: ModelEntry) -> bool:
-    return file.problem != NOT_FINISHED and not is_projector_name(file.path.name)
+    return file.problem != NOT_FINISHED and not is_projector_name(file.name)
 
 
 def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
@@ -234,30 +258,56 @@ def _near(text: str, names: Sequence[str]) -> str:
     return "no model was found at all; `kvchat models install-starter` fetches a small one."
 
 
-def _gguf_files(root: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """GGUF files below a folder; links are followed, each folder is entered once."""
-    waiting = [(root, 0)]
-    n_visited = 0
+def _once(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """The entries with copies of one model as one: the first, which names the others."""
+    first: dict[tuple[object, ModelKind], ModelEntry] = {}
+    for entry in entries:
+        key = entry.identity or entry.path, entry.kind
+        known = first.get(key)
+        first[key] = replace(known, copies=(*known.copies, entry.path)) if known else entry
+    return list(first.values())
+
+
+def _gguf_files(
+    root: Path, seen: set[tuple[int, int]], cut: Cut | None = None
+) -> Iterator[tuple[Path, str | None]]:
+    """GGUF files below a folder, with what a manifest calls them if one does.
+
+    Links are followed, each folder is entered once.
+    """
+    waiting = deque([(root, 0)])  # what lies near comes before what may be too much
+    n_left = MAX_VISITED
     while waiting:
-        folder, depth = waiting.pop()
-        try:
-            identity = _identity(folder)
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue  # gone, or not ours to read: it holds nothing that could be loaded
-        if identity in seen or identity[0] in _of_the_kernel():
+        folder, depth = waiting.popleft()
+        entries = _entries(folder, seen, n_left + 1)
+        n_left -= len(entries)
+        if n_left < 0:
+            if cut is not None:
+                cut(root)
+            return
+        if {entry.name for entry in entries} >= PARTS_OF_A_STORE:
+            yield from stored_models(folder)
             continue
-        seen.add(identity)
         for entry in entries:
-            n_visited += 1
             path = Path(entry.path)
             if _is_model_name(entry.name):
                 if entry.is_file():
-                    yield path
+                    yield path, None
             elif depth < MAX_DEPTH and not entry.name.startswith(".") and entry.is_dir():
                 waiting.append((path, depth + 1))
-        if n_visited > MAX_VISITED:
-            return
+
+
+def _entries(folder: Path, seen: set[tuple[int, int]], n_most: int) -> "Sequence[os.DirEntry[str]]":
+    """What lies in a folder; nothing of one that was seen, or is gone, or is not ours to read."""
+    try:
+        identity = _identity(folder)
+        if identity in seen or identity[0] in _of_the_kernel():
+            return ()
+        seen.add(identity)
+        with os.scandir(folder) as found:
+            return list(islice(found, n_most))
+    except OSError:
+        return ()
 
 
 @cache
@@ -274,7 +324,7 @@ def _is_model_name(name: str) -> bool:
     return name.lower().endswith(".gguf") or UNFINISHED.match(name) is not None
 
 
-def _model(path: Path, seen: set[tuple[int, int]]) -> ModelEntry | None:
+def _model(path: Path, seen: set[tuple[int, int]], name: str | None = None) -> ModelEntry | None:
     """Describe the model at a path; None for later shards and for a file that was seen already."""
     try:
         identity = _identity(path)
@@ -282,6 +332,8 @@ def _model(path: Path, seen: set[tuple[int, int]]) -> ModelEntry | None:
         if identity in seen or (shard is not None and int(shard["number"]) != 1):
             return None
         seen.add(identity)
+        if name is not None:
+            return _file(path, name, path.stat().st_size)
         unfinished = UNFINISHED.match(path.name)
         if unfinished is not None:
             name = unfinished["name"].removesuffix(".gguf")

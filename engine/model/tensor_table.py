@@ -2,13 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from engine.model.gguf import GgufFile
 from engine.model.gguf_header import TensorInfo
 
+EMBEDDINGS = "token_embd.weight"
 LAYER = re.compile(r"^blk\.(\d+)\.")
 EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 """Tensors of which a token reads its own experts' part (llama.cpp 0c1e57098, common/common.h)."""
@@ -119,24 +120,41 @@ def token_reads(file: GgufFile) -> TokenReads:
 
     The cache is left out too: it grows with the text.
     """
+    dense = experts = 0
+    for tensor in read_tensors(file):
+        if EXPERT.search(tensor.name):
+            experts += tensor.nbytes
+        else:
+            dense += tensor.nbytes
+    return TokenReads(dense, experts, expert_share(file))
+
+
+def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
+    """The tensors that a step reads, experts whole; embeddings where they are the output too."""
     keys = file.architecture
     n_head = file.integer(f"{keys}.nextn_predict_layers") or 0
     n_trunk = (file.integer(f"{keys}.block_count") or 0) - n_head
-    dense = experts = embeddings = 0
+    embeddings = None
     has_output = False
     for tensor in file.tensors:
         layer = LAYER.match(tensor.name)
         if layer and n_head and int(layer[1]) >= n_trunk:
             continue
-        if EXPERT.search(tensor.name):
-            experts += tensor.nbytes
-        elif tensor.name == "token_embd.weight":
-            embeddings = tensor.nbytes
-        else:
-            has_output = has_output or tensor.name == "output.weight"
-            dense += tensor.nbytes
-    tied = 0 if has_output else embeddings
-    return TokenReads(dense + tied, experts, _expert_share(file))
+        if tensor.name == EMBEDDINGS:
+            embeddings = tensor
+            continue
+        has_output = has_output or tensor.name == "output.weight"
+        yield tensor
+    if embeddings is not None and not has_output:
+        yield embeddings
+
+
+def expert_share(file: GgufFile) -> float:
+    """Share of the experts that one token uses; 1 where there are none."""
+    n_experts = file.integer(f"{file.architecture}.expert_count")
+    key = f"{file.architecture}.expert_used_count"
+    n_used = max(file.integers(key) or (file.integer(key) or 0,))
+    return min(max(n_used / n_experts, 0.0), 1.0) if n_experts and n_used else 1.0
 
 
 class _Table:
@@ -166,13 +184,6 @@ class _Table:
 
     def _of(self, name: str) -> Sequence[tuple[int, ...]]:
         return self._shapes.get(name, ())
-
-
-def _expert_share(file: GgufFile) -> float:
-    n_experts = file.integer(f"{file.architecture}.expert_count")
-    key = f"{file.architecture}.expert_used_count"
-    n_used = max(file.integers(key) or (file.integer(key) or 0,))
-    return min(max(n_used / n_experts, 0.0), 1.0) if n_experts and n_used else 1.0
 
 
 def _blocks(tensors: tuple[TensorInfo, ...], *names: str) -> set[str]:

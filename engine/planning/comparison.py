@@ -8,6 +8,7 @@ from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimator, with_n_ctx
 from engine.memory.terms import DeviceEstimate, TermKind
+from engine.model.ollama import model_name
 from engine.planning.knobs import KNOBS
 from engine.planning.planner import Plan, Setup, Verdict, verdict_of
 from engine.policy.known import Standing
@@ -91,7 +92,7 @@ def _verdict(plan: Plan) -> Verdict:
 
 
 def _differences(a: Plan, b: Plan) -> tuple[Difference, ...]:
-    names = (a.model.file.path.stem, b.model.file.path.stem)
+    names = (model_name(a.model.file.path), model_name(b.model.file.path))
     shown = [("model", *names)]
     shown += [(knob.label, knob.format(a.setup), knob.format(b.setup)) for knob in KNOBS]
     return tuple(Difference(label, old, new) for label, old, new in shown if old != new)

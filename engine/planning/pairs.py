@@ -18,6 +18,7 @@ from engine.model.catalog import CatalogEntry, entries, find_entry, recommended_
 from engine.model.header_cache import HeaderFacts
 from engine.model.identity import ModelKind
 from engine.model.library import ModelEntry
+from engine.model.ollama import model_name
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
 from engine.presets.programs.llama_server_drafts import draft_words
@@ -105,7 +106,7 @@ class DraftAdvisor:
         is_misfit = Worth.MISFIT
         names = [each.name for each in models]
         return DraftOptions(
-            target=self._target.file.path.stem,
+            target=model_name(self._target.file.path),
             target_path=self._target.file.path,
             drafts=tuple(each for each in options if each.advice.worth is not is_misfit),
             misfits=tuple(each for each in options if each.advice.worth is is_misfit),
@@ -154,7 +155,7 @@ class DraftAdvisor:
         )
 
     def _missing(self, names: Sequence[str]) -> Iterator[DraftOption]:
-        entry = entry_of(self._target.file.path.stem)
+        entry = entry_of(model_name(self._target.file.path))
         for pair in () if entry is None else recommended_drafts(entry.name):
             draft = find_entry(pair.draft)
             if any(entry_of(name) == draft for name in names):

@@ -64,4 +64,21 @@ def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
     assert {Path("/hf/hub"), Path("/llama")} <= set(paths.model_folders(()))
     monkeypatch.setenv("HF_HUB_CACHE", "/hub")
     assert Path("/hub") in paths.model_folders(())
-    assert not [folder for folder in paths.model_folders(()) if "ollama" in str(folder).lower()]
+    assert home / ".ollama" / "models" in paths.model_folders(())
+    monkeypatch.setenv("OLLAMA_MODELS", "/ollama")
+    assert Path("/ollama") in paths.model_folders(())
+
+
+def test_the_folder_that_lm_studio_was_told_of_is_scanned(home: Path) -> None:
+    settings = home / ".lmstudio" / "settings.json"
+    settings.parent.mkdir(parents=True)
+    for text, is_read in (
+        ('{"downloadsFolder": "/big/models"}', True),
+        ('{"downloadsFolder": 7}', False),
+        ('{"downloadsFolder": "models"}', False),
+        ("[", False),
+    ):
+        settings.write_text(text)
+        folders = paths.model_folders(())
+        assert (Path("/big/models") in folders) is is_read
+        assert settings.parent / "models" in folders

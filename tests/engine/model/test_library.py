@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import header_cache
+from engine.model import header_cache, library
 from engine.model.gguf import read_gguf
 from engine.model.identity import ModelKind
 from engine.model.library import (
@@ -136,7 +136,7 @@ def test_a_scan_that_runs_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        tiny_gguf(tmp_path / f"{number}.gguf")
+        tiny_gguf(tmp_path / f"{number}.gguf", f"llama{number}")
     looking = LibraryScan([tmp_path], None)
     seen: list[tuple[int, int]] = []
     real = header_cache.read_facts
@@ -155,7 +155,7 @@ def test_copies_have_the_same_identity(tmp_path: Path) -> None:
     one = tiny_gguf(tmp_path / "one.gguf")
     (tmp_path / "two.gguf").write_bytes(one.read_bytes())
     tiny_gguf(tmp_path / "three.gguf", "qwen2")
-    identities = {entry.name: entry.identity for entry in scan([tmp_path])}
+    identities = {entry.name: entry.identity for entry in read_headers([tmp_path])}
     assert identities["one"] == identities["two"] != identities["three"]
 
 
@@ -383,3 +383,25 @@ def test_the_word_starter_means_the_starter_model(folder: Path) -> None:
 def test_what_the_kernel_shows_of_itself_is_not_looked_through() -> None:
     assert find_files([Path("/proc"), Path("/sys")]) == []
     assert all(not list(_gguf_files(Path(name), set())) for name in ("/proc", "/proc/self"))
+
+
+def test_copies_are_one_entry_that_names_them(tmp_path: Path) -> None:
+    one = tiny_gguf(tmp_path / "one.gguf")
+    (tmp_path / "two.gguf").write_bytes(one.read_bytes())
+    (tmp_path / "link.gguf").symlink_to(one)
+    tiny_gguf(tmp_path / "three.gguf", "qwen2")
+    found = {entry.path.name: [path.name for path in entry.copies] for entry in scan([tmp_path])}
+    assert found == {"link.gguf": ["two.gguf"], "three.gguf": []}
+
+
+def test_a_folder_with_too_much_is_left_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "MAX_VISITED", 100)
+    tiny_gguf(tmp_path / "near.gguf")
+    (tmp_path / "many").mkdir()
+    for number in range(101):
+        (tmp_path / "many" / f"{number}.txt").touch()
+    look = LibraryScan([tmp_path], None)
+    assert [entry.name for entry in look()] == ["near"]
+    assert look.cut == [tmp_path]
