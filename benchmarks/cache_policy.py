@@ -13,25 +13,28 @@ import argparse
 import itertools
 import json
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from app.console import console
+from app.quality.kept import Measurement as Measuring
+from app.quality.table import MeasureProgress
 from engine.clock import Stopwatch
 from engine.configuration import Configuration
-from engine.load_laboratory import LaboratoryRequest, open_laboratory
+from engine.load_laboratory import LaboratoryRequest
 from engine.policy.choice import BudgetError, Wish, choose
 from engine.policy.gates import Gates, readings
 from engine.policy.pairs import Pair, bits_of, is_whole, kind_of, pair_label, parse_pair
-from engine.quality.laboratory import Finished, Plan
+from engine.quality.laboratory import Plan, Progress
 from engine.quality.records import (
     Figure,
     Measurement,
     Report,
     Scores,
     read_report,
-    write_report,
 )
 from engine.quality.texts import Text, own_texts
 
@@ -82,8 +85,17 @@ def texts(n_letters: int) -> Iterator[Text]:
         yield Text(name, kind, "\n\n".join(parts)[:n_letters])
 
 
-def measure(model: Path, text: Text, n_tokens: int) -> Report:
-    """The figures of every kind on one text; no questions and no rates."""
+def measure(model: Path, text: Text, n_tokens: int, path: Path) -> Report:
+    """The figures of every kind on one text; no questions and no rates.
+
+    A run that was stopped goes on where it was, in the middle of the text.
+
+    Args:
+        model: The model's file.
+        text: What is scored.
+        n_tokens: So many of it.
+        path: The report's file; what is left to do is done, which may be nothing.
+    """
     kinds = tuple(kind_of(parse_pair(name)) for name in KINDS)
     request = LaboratoryRequest(
         Configuration(model, N_CTX),
@@ -92,13 +104,14 @@ def measure(model: Path, text: Text, n_tokens: int) -> Report:
         n_ctx=N_CTX,
         n_most=n_tokens,
     )
-    laboratory = open_laboratory(request)
-    try:
-        *_, last = laboratory.run()
-    finally:
-        laboratory.opener.close()
-    assert isinstance(last, Finished)
-    return last.report
+    measuring = Measuring(lambda: request, path)
+    with MeasureProgress(console(stderr=True)) as progress:
+        for event in measuring.events():
+            if isinstance(event, Progress):
+                progress.show(event)
+    report = measuring.kept.report
+    assert report is not None
+    return report
 
 
 def size(pair: Pair) -> int:
@@ -183,7 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--tokens", type=int, default=8200, help="tokens of each text")
     parser.add_argument("--texts", type=int, default=LEAST_TEXTS, help="how many of the eight")
-    parser.add_argument("--keep", type=Path, help="folder for the reports")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the reports; the same again goes on where it stopped"
+    )
     parser.add_argument("--from", dest="kept", type=Path, help="folder of kept reports")
     for each in fields(Gates):
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default)
@@ -194,14 +209,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in sorted(asked.kept.glob("*.json")):
             report = read_report(path)
             reports.setdefault(report.subject.model, []).append(report)
-    for model in asked.models:
-        watch = Stopwatch()
-        for number, text in enumerate(itertools.islice(texts(LETTERS * asked.tokens), asked.texts)):
-            report = measure(model.resolve(), text, asked.tokens)
-            reports.setdefault(model.name, []).append(report)
-            if asked.keep is not None:
-                write_report(asked.keep / f"{model.stem}-{number}.json", report)
-            print(f"{model.name}, {text.name}: {watch.total():.0f} s", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        for model in asked.models:
+            watch = Stopwatch()
+            for number, text in enumerate(
+                itertools.islice(texts(LETTERS * asked.tokens), asked.texts)
+            ):
+                path = (asked.keep or Path(scratch)) / f"{model.stem}-{number}.json"
+                report = measure(model.resolve(), text, asked.tokens, path)
+                reports.setdefault(model.name, []).append(report)
+                print(f"{model.name}, {text.name}: {watch.total():.0f} s", file=sys.stderr)
     n_broken = sum(show(name, found, gates) for name, found in reports.items())
     few = [name for name, found in reports.items() if len(found) < LEAST_TEXTS]
     print(json.dumps({"broken": n_broken, "too_few_texts": few}))

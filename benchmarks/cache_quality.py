@@ -27,6 +27,7 @@ from statistics import median
 
 from app.format import counted
 from engine.quality.records import (
+    Answers,
     CacheKind,
     Figure,
     Measurement,
@@ -230,6 +231,7 @@ def own(options: argparse.Namespace) -> None:
 
     from engine.backends.llama_cpp.contexts import LlamaCppContexts
     from engine.configuration import Configuration
+    from engine.quality.metrics import Rows
     from engine.quality.scoring import BatchShape, Contestant, score
     from engine.quality.summary import scores_of
 
@@ -248,20 +250,15 @@ def own(options: argparse.Namespace) -> None:
         )
         for index, kind in enumerate(kinds)
     ]
-    found: list[list[object]] = [[] for _ in kinds]
+    found: list[list[Rows]] = [[] for _ in kinds]
     with ThreadPoolExecutor(options.threads) as pool:
         for document in _windows(opener.vocabulary, options):
-            steps = score(document, contestants, n_chunk=options.chunk, pool=pool)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as ended:
-                    for rows, each in zip(found, ended.value, strict=True):
-                        rows.append(each)
-                    break
+            for chunk in score(document, contestants, n_chunk=options.chunk, pool=pool):
+                for rows, each in zip(found, chunk.rows, strict=False):  # none where only read
+                    rows.append(each)
     figures = {}
     for name, rows in zip(options.kinds.split(","), found[1:], strict=True):
-        scores = scores_of(rows, n_draws=0)  # type: ignore[arg-type]
+        scores = scores_of(rows, n_draws=0)
         figures[name] = {
             "mean": scores.kl_mean.value,
             "p99.9": scores.kl_p999.value,
@@ -355,8 +352,8 @@ def _line(row: Measurement, number: int) -> str:
             for each in (scores.kl_mean, scores.kl_median, scores.kl_p99, scores.kl_p999)
         ),
         f"{100 * scores.same_top.value:.2f} %",
-        "{}/{}".format(*n_right(row.needle)),
-        "{}/{}".format(*n_right(row.reasoning)),
+        _answered(row.needle),
+        _answered(row.reasoning),
     ]
     if cost is None:
         cells += [""] * 4
@@ -364,6 +361,11 @@ def _line(row: Measurement, number: int) -> str:
         cells.append(f"{cost.held_per_token:,.0f}")
         cells += [f"{rate:.1f}" for rate in (cost.shallow_tps, cost.deep_tps, cost.prefill_tps)]
     return f"| {' | '.join(cells)} |"
+
+
+def _answered(answers: Sequence[Answers]) -> str:
+    right, asked = n_right(answers)
+    return f"{right}/{asked}" if asked else ""
 
 
 def _name(row: Measurement) -> str:

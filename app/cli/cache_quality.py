@@ -91,8 +91,8 @@ def read_kinds(value: str, backend: BackendName | None = None) -> tuple[tuple[st
     help="Most tokens of all texts together; 0 takes all.",
 )
 @click.option("--no-questions", is_flag=True, help="Leave out needles and problems.")
-@click.option("--no-speeds", is_flag=True, help="Leave out memory and speed.")
-@click.option("--json", "json_path", type=FILE, help="Write the report here, after each text.")
+@click.option("--no-speeds", is_flag=True, help="Leave out memory and speed; --resume adds them.")
+@click.option("--json", "json_path", type=FILE, help="Write the report here while it grows.")
 @click.option("--html", "html_path", type=FILE, help="Write a page with charts here.")
 @click.option("--resume", "resume_path", type=FILE, help="Go on with the JSON of an earlier run.")
 @click.option(
@@ -133,7 +133,7 @@ def command(
     kvchat cache-quality qwen2.5-7b --text a.md    on a text of your own
     kvchat cache-quality --chats --json mine.json  on your chats; keep the report
     kvchat cache-quality --all --json all.json     every pair, overnight
-    kvchat cache-quality --resume all.json --all   go on where it was stopped
+    kvchat cache-quality --all --resume all.json   go on where it was stopped, in a text too
     kvchat cache-quality --due                     measure again what is old
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 

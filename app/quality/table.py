@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from app import format as fmt
-from app.bench.table import time_left
 from app.console import plain_table
 from engine.policy.sentence import TEXT_NAMES, sentence
 from engine.quality.laboratory import Progress as Reached
@@ -217,7 +216,7 @@ class MeasureProgress:
 
     def show(self, reached: Reached) -> None:
         """Move the bar."""
-        left_s = time_left(time.monotonic() - self._start_s, reached.n_done, reached.n_total)
+        left_s = reached.left_s(time.monotonic() - self._start_s)
         left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
         self._bar.update(
             self._task,

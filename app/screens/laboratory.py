@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
 
-from app.bench.table import time_left
 from app.cache_plans import keep_report, usual_choice
 from app.config import load_settings
 from app.quality.kept import Measurement, Start, earlier_report, report_path, set_aside, why_not
@@ -181,8 +180,7 @@ class LaboratoryScreen(Screen[Pair | None]):
     def _take_event(self, event: LaboratoryEvent) -> None:
         match event:
             case Progress():
-                elapsed_s = time.monotonic() - self._began_at
-                left_s = time_left(elapsed_s, event.n_done, event.n_total)
+                left_s = event.left_s(time.monotonic() - self._began_at)
                 if self._status != STOPPING:
                     self._status = progress_text(event, left_s)
                 self._present_title()

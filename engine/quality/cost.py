@@ -26,6 +26,11 @@ def depths(n_ctx: int) -> tuple[int, int]:
     return min(SHALLOW, deep // 2), deep
 
 
+def n_timed(n_ctx: int) -> int:
+    """Tokens that each kind decodes while it is timed."""
+    return depths(n_ctx)[1] + N_ROUNDS * N_DECODED
+
+
 def shape_of(n_ctx: int) -> BatchShape:
     """A context as a chat has it."""
     return BatchShape(n_ctx, min(N_BATCH, n_ctx), 1)
@@ -41,8 +46,8 @@ class _Timed:
 
 def timed(
     kinds: Sequence[tuple[CacheKind, OpenedKind]], tokens: Sequence[int], n_ctx: int
-) -> Iterator[tuple[CacheKind, Cost] | None]:
-    """What each kind costs; None between stretches, so that the caller can stop.
+) -> Iterator[tuple[CacheKind, Cost] | int]:
+    """What each kind costs; between stretches their tokens, so that the caller can stop.
 
     Args:
         kinds: Kinds with contexts of `shape_of(n_ctx)`.
@@ -60,13 +65,12 @@ def timed(
         row.line.crop(0)
     for depth in (shallow, deep):
         for row in rows:
-            for _ in _prefill(row, tokens, depth):
-                yield None
+            yield from _prefill(row, tokens, depth)
         found: dict[CacheKind, list[float]] = {row.kind: [] for row in rows}
         for _ in range(N_ROUNDS):
             for row in rows:
                 found[row.kind].append(_decode(row.line, tokens))
-                yield None
+                yield N_DECODED
         for kind, seconds in found.items():
             rates.setdefault(kind, []).append(N_DECODED / median(seconds))
     for row in rows:
@@ -86,8 +90,8 @@ def timed(
         )
 
 
-def _prefill(row: _Timed, tokens: Sequence[int], depth: int) -> Iterator[None]:
-    """Read up to a depth; the time of the last such stretch is kept.
+def _prefill(row: _Timed, tokens: Sequence[int], depth: int) -> Iterator[int]:
+    """The tokens of each batch up to a depth; the time of the last such stretch is kept.
 
     A row of logits is asked for behind each batch, because a GPU is waited for with it only.
     """
@@ -98,7 +102,7 @@ def _prefill(row: _Timed, tokens: Sequence[int], depth: int) -> Iterator[None]:
         watch = Stopwatch()
         row.line.verify((last,), unread=unread)
         row.prefill_s += watch.total()
-        yield
+        yield size
 
 
 def _decode(line: Line, tokens: Sequence[int]) -> float:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from engine.backends.base import Backend
-from engine.clock import Stopwatch
+from engine.clock import Pacer, Stopwatch
 from engine.errors import DecodeAborted, ModelLoadError
-from engine.quality.cost import LEAST_CTX, shape_of, timed
-from engine.quality.metrics import Rows
+from engine.quality.cost import LEAST_CTX, n_timed, shape_of, timed
 from engine.quality.records import (
     CacheKind,
     Cost,
@@ -42,6 +41,13 @@ CONTROL_SHARE = 4
 MEMORY_SHARE = 0.6
 """Of the free memory that contexts may take."""
 FLOAT_BYTES = 4
+KEEP_EVERY_S = 5.0
+"""What a killed process loses at most; a stopped one loses nothing."""
+MOST_KEEPING = 0.05
+"""Share of the time that writing rows may take where there are very many."""
+DEPTH_OF_TWICE = 256
+"""Tokens in the cache at which one more takes about twice as long as at the start: the time left is
+told by that. Attention over quantised values takes that long on a processor, others less."""
 F16 = CacheKind("f16", "f16")
 
 
@@ -59,11 +65,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is; the unit is a token decoded by one context."""
+    """How far it is; the unit is the work of a token at the start of a context."""
 
     what: str
     n_done: int
     n_total: int
+    n_before: int = 0
+    """Of `n_done`, what earlier runs did."""
+
+    def left_s(self, elapsed_s: float) -> float | None:
+        """Seconds that the rest takes at the pace of this run; None before there is a pace."""
+        n_here = self.n_done - self.n_before
+        return elapsed_s / n_here * (self.n_total - self.n_done) if n_here else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,7 @@ class Laboratory:
         documents: Texts and questions, as tokens.
         report: An earlier report of the same subject to go on with, or an empty one.
         refusal: Says why a kind cannot be used with this model; None where it can.
-        store: Where rows are kept between documents; its file is of no use once a complete report
+        store: Where rows are kept behind each chunk; its file is of no use once a complete report
             is written.
     """
 
@@ -127,7 +140,9 @@ class Laboratory:
     _is_stopped: bool = False
     _keeps_rows: bool = True
     _n_done: int = 0
+    _n_before: int = 0
     _watch: Stopwatch = field(default_factory=Stopwatch)
+    _pacer: Pacer = field(default_factory=lambda: Pacer(KEEP_EVERY_S, max_share=MOST_KEEPING))
 
     def stop(self) -> None:
         """End after the batch that is computed now, from any thread; the report comes at once."""
@@ -150,6 +165,9 @@ class Laboratory:
         for each in self.report.measurements:
             if each.cost is not None:
                 self._costs[each.role, each.kind] = each.cost
+        self._n_done = self._n_before = self._n_kept()
+        with self._pacer.work():
+            pass  # the first rows are due after a while
         try:
             with ThreadPoolExecutor(max_workers=self.report.subject.n_threads) as pool:
                 yield from self._score_all(pool)
@@ -157,6 +175,8 @@ class Laboratory:
                 yield from self._time_all()
         except DecodeAborted:
             self._is_stopped = True
+        if self._is_stopped:
+            yield from self._keep_rows()
         yield Finished(self._summary(n_draws=N_DRAWS), is_complete=not self._is_stopped)
 
     # --- scoring ---
@@ -189,16 +209,21 @@ class Laboratory:
                 yield Note(f"{kind} is left out: {why}")
 
     def _lacks(self, role: Role, kind: CacheKind) -> bool:
-        """Whether a document has no rows of it yet, and no complete figures are there."""
-        if kind in self._refused and role == "candidate":
+        """Whether rows of a document are missing, and no complete figures are there."""
+        if self._is_refused(role, kind) or self._has_figures(role, kind):
             return False
+        return not all(self._has_rows(role, kind, index) for index in range(len(self.documents)))
+
+    def _is_refused(self, role: Role, kind: CacheKind) -> bool:
+        return role == "candidate" and kind in self._refused
+
+    def _has_figures(self, role: Role, kind: CacheKind) -> bool:
         found = self._earlier(role, kind)
-        if found is not None and found.is_complete:
-            return False
-        return any(
-            self.store.get(RowKey(role, kind, index)) is None
-            for index in range(len(self.documents))
-        )
+        return found is not None and found.is_complete
+
+    def _has_rows(self, role: Role, kind: CacheKind, index: int) -> bool:
+        """Whether all rows of a document are there."""
+        return self.store.n_rows(RowKey(role, kind, index)) >= self.documents[index].n_rows
 
     def _earlier(self, role: Role, kind: CacheKind) -> Measurement | None:
         rows = self.report.measurements
@@ -262,10 +287,10 @@ class Laboratory:
             lacking = [
                 each
                 for each in others
-                if not (each.role == "candidate" and each.kind in self._refused)
-                and self.store.get(RowKey(each.role, each.kind, index)) is None
+                if not self._is_refused(each.role, each.kind)
+                and not self._has_rows(each.role, each.kind, index)
             ]
-            if not lacking and (len(others) or self._has_reference(index)):
+            if not lacking and (len(others) or self._has_rows(first.role, first.kind, index)):
                 return
             try:
                 yield from self._score_with([first, *lacking], index, pool)
@@ -273,40 +298,78 @@ class Laboratory:
                 self._refused.add(error.kind)
                 yield Note(f"{error.kind} is left out: {error}")
                 continue
-            yield from self._keep_rows()
-            yield ReportChanged(self._summary(n_draws=0))
+            yield from self._keep_all()
             return
-
-    def _has_reference(self, index: int) -> bool:
-        return self.store.get(RowKey("reference", self.plan.reference, index)) is not None
 
     def _score_with(
         self, contestants: Sequence[Contestant], index: int, pool: Executor
     ) -> Iterator[LaboratoryEvent]:
-        document = self.documents[index]
-        n_chunk = self.report.subject.n_chunk
-        steps = score(document, contestants, n_chunk=n_chunk, pool=pool)
-        n_before = self._n_done
-        while True:
-            if self._is_stopped:
-                raise DecodeAborted("stopped")
-            try:
-                n_tokens = next(steps)
-            except StopIteration as ended:
-                rows: tuple[Rows, ...] = ended.value
-                break
-            except BaseException:
-                self._n_done = n_before
-                raise
-            self._n_done += n_tokens * len(contestants)
-            yield Progress(document.name, self._n_done, self._n_total())
-        for each, found in zip(contestants, rows, strict=True):
-            self.store.add(RowKey(each.role, each.kind, index), found)
+        """Score a document from the first chunk on that somebody has no rows of."""
+        document, n_chunk = self.documents[index], self.report.subject.n_chunk
+        keys = [RowKey(each.role, each.kind, index) for each in contestants]
+        n_kept = min(map(self.store.n_rows, keys)) // n_chunk * n_chunk
+        n_read = document.first + n_kept if n_kept else 0
+        n_lacking = sum(
+            not self._has_figures(key.role, key.kind)
+            and not self._has_rows(key.role, key.kind, index)
+            for key in keys
+        )
+        self._check_is_wanted()
+        for chunk in score(document, contestants, n_chunk=n_chunk, n_kept=n_kept, pool=pool):
+            for key, rows in zip(keys, chunk.rows, strict=False):  # none where it was only read
+                self.store.put(key, chunk.start - document.first, rows)
+            if chunk.start >= n_read:
+                self._n_done += n_lacking * _work(chunk.start, chunk.start + chunk.n_tokens)
+            yield self._progress(document.name)
+            if self._pacer.is_due():
+                with self._pacer.work():
+                    yield from self._keep_all()
+            self._check_is_wanted()
 
-    def _n_total(self) -> int:
-        """Tokens of all texts and questions in all contexts, those of timing not among them."""
-        n_kinds = sum(kind not in self._refused for kind in self.plan.kinds)
-        return max(self._n_done, sum(len(each.tokens) for each in self.documents) * (2 + n_kinds))
+    def _check_is_wanted(self) -> None:
+        if self._is_stopped:
+            raise DecodeAborted("stopped")
+
+    # --- how far it is ---
+
+    def _progress(self, what: str) -> Progress:
+        n_total = self._n_texts() + self._n_speeds()
+        return Progress(what, self._n_done, max(self._n_done, n_total), self._n_before)
+
+    def _n_texts(self) -> int:
+        """The work of all texts and questions in all contexts."""
+        n_contexts = sum(not self._is_refused(role, kind) for role, kind in self._wanted())
+        return n_contexts * sum(_work(0, len(each.tokens)) for each in self.documents)
+
+    def _n_speeds(self) -> int:
+        """The work of timing all kinds."""
+        n_ctx = self.report.subject.n_ctx
+        if not self.plan.takes_times or n_ctx < LEAST_CTX:
+            return 0
+        kinds = {kind for _, kind in self._wanted()} - self._refused
+        return len(kinds) * _work(0, n_timed(n_ctx))
+
+    def _n_kept(self) -> int:
+        """The work that earlier runs did."""
+        done = 0
+        for role, kind in self._wanted():
+            is_known = self._has_figures(role, kind)
+            for index, each in enumerate(self.documents):
+                n_rows = each.n_rows if is_known else self.store.n_rows(RowKey(role, kind, index))
+                done += _work(0, each.first + n_rows) if n_rows else 0
+        n_timed_before = len({kind for _, kind in self._costs})
+        return done + (n_timed_before * _work(0, n_timed(self.report.subject.n_ctx)))
+
+    def _wanted(self) -> list[tuple[Role, CacheKind]]:
+        reference = self.plan.reference
+        first: list[tuple[Role, CacheKind]] = [("reference", reference), ("control", reference)]
+        return [*first, *(("candidate", kind) for kind in self.plan.kinds)]
+
+    # --- what is kept ---
+
+    def _keep_all(self) -> Iterator[LaboratoryEvent]:
+        yield from self._keep_rows()
+        yield ReportChanged(self._summary(n_draws=0))
 
     def _keep_rows(self) -> Iterator[Note]:
         if self._keeps_rows:
@@ -330,13 +393,13 @@ class Laboratory:
             if kind not in self._refused and self._cost_of(kind) is None
         ]
         while missing:
-            yield Progress("speeds", self._n_done, self._n_total())
-            n_timed = self._time_group(missing)
-            missing = missing[n_timed:]
+            yield self._progress("speeds")
+            yield from self._time_group(missing)
+            missing = [kind for kind in missing if self._cost_of(kind) is None]
             yield ReportChanged(self._summary(n_draws=0))
 
-    def _time_group(self, kinds: Sequence[CacheKind]) -> int:
-        """Time as many kinds side by side as memory holds, at least one; how many these were."""
+    def _time_group(self, kinds: Sequence[CacheKind]) -> Iterator[Progress]:
+        """Time as many kinds side by side as memory holds, at least one."""
         n_ctx = self.report.subject.n_ctx
         tokens = max((each.tokens for each in self.documents), key=len)
         budget, used = self._budget(), 0
@@ -354,14 +417,16 @@ class Laboratory:
                 self._live.append(found.backend)
                 opened.append((kind, found))
                 used += found.backend.kv_bytes + found.compute_bytes
+            pace = _work(0, n_timed(n_ctx)) / n_timed(n_ctx)
             for done in timed(opened, tokens, n_ctx):
-                if self._is_stopped:
-                    raise DecodeAborted("stopped")
-                if done is not None:
+                self._check_is_wanted()
+                if isinstance(done, int):
+                    self._n_done += round(done * pace)
+                    yield self._progress("speeds")
+                else:
                     self._keep_cost(*done)
         finally:
             self._close([each.backend for _, each in opened])
-        return len(opened)
 
     def _budget(self) -> int:
         """Bytes that contexts may take."""
@@ -381,10 +446,7 @@ class Laboratory:
     # --- the report ---
 
     def _summary(self, *, n_draws: int) -> Report:
-        reference = self.plan.reference
-        wanted: list[tuple[Role, CacheKind]] = [("reference", reference), ("control", reference)]
-        wanted += [("candidate", kind) for kind in self.plan.kinds]
-        wanted += [(each.role, each.kind) for each in self.report.measurements]
+        wanted = self._wanted() + [(each.role, each.kind) for each in self.report.measurements]
         rows = (self._measurement(role, kind, n_draws) for role, kind in dict.fromkeys(wanted))
         return replace(
             self.report,
@@ -404,3 +466,9 @@ class Laboratory:
             if (rows := self.store.get(RowKey(role, kind, index))) is not None
         }
         return measurement_of(kind, role, self.documents, found, cost=cost, n_draws=n_draws)
+
+
+def _work(start: int, stop: int) -> int:
+    """The work of the tokens at some positions, the first of a context being 1."""
+    mean = 1 + (start + stop) / 2 / DEPTH_OF_TWICE
+    return round((stop - start) * mean)

@@ -66,9 +66,23 @@ class RowStore:
         """The rows under a key; None where there are none."""
         return self._rows.get(key)
 
-    def add(self, key: RowKey, rows: Rows) -> None:
-        """Keep rows in memory, until `write`."""
-        self._rows[key] = rows
+    def n_rows(self, key: RowKey) -> int:
+        """How many rows there are under a key, from the document's first scored one on."""
+        return len(self._rows.get(key, ()))
+
+    def put(self, key: RowKey, start: int, rows: Rows) -> None:
+        """Keep rows in memory, until `write`; where there are as many already, those stay.
+
+        Args:
+            key: Whose rows they are.
+            start: Rows of the document before them, of which none may be missing.
+            rows: The rows of a chunk.
+        """
+        before = self.get(key)
+        if before is None and not start:
+            self._rows[key] = rows
+        elif before is not None and start <= len(before) < start + len(rows):
+            self._rows[key] = np.concatenate([before[:start], rows])
 
     def write(self) -> None:
         """Replace the file by what is held.

@@ -5,7 +5,7 @@ while all logits lie in memory; nothing of them is kept. Each row reads keys and
 cache, as a reply's tokens do, so that it sees what a type of cache did to all that came before.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,6 +69,17 @@ class Contestant:
     """Tokens of one decode: the control's are fewer than a chunk."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredChunk:
+    """A batch that all contestants have decoded."""
+
+    start: int
+    """Position of its first token in the document."""
+    n_tokens: int
+    rows: tuple[Rows, ...] = ()
+    """One array for each contestant; none of tokens that are only read."""
+
+
 class ContestantError(QualityError):
     """A candidate whose numbers cannot be compared."""
 
@@ -82,14 +93,17 @@ def score(
     contestants: Sequence[Contestant],
     *,
     n_chunk: int,
+    n_kept: int = 0,
     pool: Executor | None = None,
-) -> Generator[int, None, tuple[Rows, ...]]:
-    """The rows of a document, one array for each contestant; yields tokens decoded by all of them.
+) -> Iterator[ScoredChunk]:
+    """The rows of a document, chunk by chunk.
 
     Args:
         document: What is decoded, from an empty cache on.
         contestants: The reference, then whom to compare with it.
         n_chunk: Tokens of a batch.
+        n_kept: First rows that are not needed again, a multiple of `n_chunk`: their tokens are only
+            read, in the batches of before, so that the caches hold the same.
         pool: Threads that share the comparison.
 
     Raises:
@@ -99,21 +113,18 @@ def score(
     """
     for each in contestants:
         each.line.crop(0)
-    kept: list[list[Rows]] = [[] for _ in contestants]
-    tokens = document.tokens
-    for start in range(0, document.first, n_chunk):
-        unscored = tokens[start : min(start + n_chunk, document.first)]
+    tokens, first, n_read = document.tokens, document.first, document.first + n_kept
+    for start in (*range(0, first, n_chunk), *range(first, n_read, n_chunk)):
+        unscored = tokens[start : min(start + n_chunk, first if start < first else n_read)]
         for each in contestants:
             for step in _steps(unscored, each.n_step):
                 each.line.prefill(step)
-        yield len(unscored)
-    for start in range(document.first, len(tokens) - 1, n_chunk):
+        yield ScoredChunk(start, len(unscored))
+    for start in range(n_read, len(tokens) - 1, n_chunk):
         chunk = tokens[start : start + n_chunk]
         next_tokens = tokens[start + 1 : start + 1 + len(chunk)]
-        for rows, found in zip(kept, _compare(contestants, chunk, next_tokens, pool), strict=True):
-            rows.append(found)
-        yield len(chunk)
-    return tuple(np.concatenate(rows) for rows in kept)
+        rows = tuple(_compare(contestants, chunk, next_tokens, pool))
+        yield ScoredChunk(start, len(chunk), rows)
 
 
 def _compare(

@@ -98,11 +98,16 @@ def parts_by_text(
 
 
 def answers_of(documents: Sequence[Document], rows: Sequence[Rows]) -> tuple[Answers, ...]:
-    """How many questions were answered right, under each name in the order of the documents."""
+    """How many questions were answered right, under each name in the order of the documents.
+
+    Questions whose rows are not all there were not asked.
+    """
     found: dict[str, tuple[int, int]] = {}
     for document, each in zip(documents, rows, strict=True):
+        before = document.first + 1
         for answer in document.answers:
-            before = document.first + 1
+            if answer.stop - before > len(each):
+                break
             is_right = bool(each["is_right"][answer.start - before : answer.stop - before].all())
             n_right, n_asked = found.get(answer.name, (0, 0))
             found[answer.name] = (n_right + is_right, n_asked + 1)
@@ -118,13 +123,14 @@ def measurement_of(
     cost: Cost | None,
     n_draws: int = N_DRAWS,
 ) -> Measurement | None:
-    """All figures of one kind; None before the first of its texts is done.
+    """All figures of one kind; None before the first row of a text.
 
     Args:
         kind: Whose rows they are.
         role: In which role.
         documents: Texts and questions.
-        found: Rows by the number of their document, as far as there are any.
+        found: Rows by the number of their document, as far as there are any; a document's first
+            rows will do.
         cost: What the kind takes, where it is known.
         n_draws: Of the bootstrap; 0 leaves the intervals out.
     """
@@ -136,10 +142,11 @@ def measurement_of(
     texts, rows = chosen(*TEXT_KINDS)
     if not any(len(each) for each in rows):
         return None
+    is_whole = (len(found.get(index, ())) == each.n_rows for index, each in enumerate(documents))
     return Measurement(
         kind,
         role,
-        is_complete=len(found) == len(documents),
+        is_complete=all(is_whole),
         scores=scores_of(rows, n_draws=n_draws),
         by_position=parts_by_position(texts, rows, n_draws=n_draws),
         by_text=parts_by_text(texts, rows, n_draws=n_draws),

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from engine.errors import ModelFileError, WorkerError
 from engine.load_laboratory import LaboratoryRequest
 from engine.process import laboratory
 from engine.process.laboratory import LaboratoryProcess
-from engine.quality.laboratory import Finished, Plan
+from engine.quality.laboratory import Finished, Plan, Progress
 from engine.quality.records import CacheKind, QualityError
 from engine.quality.texts import Text
+from tests.conftest import ROOT
 from tests.engine.quality.fake_opener import Q8
 
 TEXT = Text("t", "chat", "A short text about nothing in particular. " * 8)
@@ -70,3 +72,29 @@ def test_values_without_flash_attention_are_left_out_with_the_reason(
     assert isinstance(last, Finished)
     assert any("needs flash attention" in getattr(event, "text", "") for event in events)
     assert [row.kind for row in last.report.candidates] == [CacheKind("q8_0", "f16")]
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_real_model_goes_on_in_the_middle_of_a_text_to_the_same_figures(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    long = Text("t", "document", (ROOT / "docs" / "cache.md").read_text()[:2000])
+    asked = replace(request(starter_path), texts=(long,))
+
+    def measured(asked: LaboratoryRequest, stop_at: float) -> Finished:
+        with LaboratoryProcess(asked, tmp_path / "log") as process:
+            for event in process:
+                if isinstance(event, Progress) and event.n_done > stop_at * event.n_total:
+                    process.stop()
+        assert isinstance(event, Finished)
+        return event
+
+    whole = measured(asked, stop_at=1.0)
+    kept = replace(asked, rows_path=tmp_path / "rows")
+    half = measured(kept, stop_at=0.3)
+    assert not half.is_complete
+    assert 0 < half.report.candidates[0].scores.n_tokens < whole.report.n_tokens
+    rest = measured(replace(kept, earlier=half.report), stop_at=1.0)
+    assert rest.is_complete
+    assert rest.report.measurements == whole.report.measurements

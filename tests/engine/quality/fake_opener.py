@@ -82,13 +82,9 @@ def scored(
     document: Document, listed: list[Contestant], *, n_chunk: int = 8, pool: Executor | None = None
 ) -> tuple[tuple[Rows, ...], list[int]]:
     """The rows of a document, and what was yielded on the way."""
-    steps = score(document, listed, n_chunk=n_chunk, pool=pool)
-    reached: list[int] = []
-    while True:
-        try:
-            reached.append(next(steps))
-        except StopIteration as ended:
-            return ended.value, reached
+    chunks = list(score(document, listed, n_chunk=n_chunk, pool=pool))
+    rows = zip(*(chunk.rows for chunk in chunks if chunk.rows), strict=True)
+    return tuple(np.concatenate(each) for each in rows), [chunk.n_tokens for chunk in chunks]
 
 
 def documents(n: int = 4, n_tokens: int = 60) -> tuple[Document, ...]:

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.quality import laboratory as laboratory_module
 from engine.quality.laboratory import Finished, Laboratory, Note, Plan, Progress, ReportChanged
 from engine.quality.records import CacheKind, QualityError
-from engine.quality.row_store import RowStore
+from engine.quality.row_store import RowKey, RowStore
 from engine.quality.texts import Answer, Document
 from tests.engine.quality.fake_opener import (
     BROKEN,
@@ -135,6 +136,67 @@ def test_a_stopped_measurement_reports_what_it_has_and_goes_on_later(tmp_path: P
     assert last.is_complete
     assert last.report.measurements == whole.measurements
     assert sum(backend.n_decoded for _, _, backend in opener.opened) < 3 * 5 * 60
+
+
+LONG = (*documents(1, 400), *TEXTS[1:])
+
+
+def long_laboratory(store: RowStore) -> Laboratory:
+    plan = Plan((Q8,), n_chunk=8, takes_times=False)
+    return Laboratory(FakeOpener(), plan, LONG, empty_report(LONG), store=store)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_run_that_ends_in_a_long_text_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    whole = finished(long_laboratory(RowStore(None, ""))).report
+    monkeypatch.setattr(laboratory_module, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(laboratory_module, "MOST_KEEPING", 1.0)
+    one = long_laboratory(RowStore(tmp_path / "rows", "s"))
+    for number, event in enumerate(one.run()):
+        if isinstance(event, Progress) and number > 60:
+            if is_killed:
+                break
+            one.stop()
+    store = RowStore(tmp_path / "rows", "s")
+    store.read()
+    n_rows = store.n_rows(RowKey("candidate", Q8, 0))
+    assert 100 < n_rows < 399
+    if not is_killed:
+        assert isinstance(event, Finished)
+        assert event.report.candidates[0].scores.n_tokens == n_rows
+        assert not event.report.candidates[0].is_complete
+
+    events = list(long_laboratory(store).run())
+    assert isinstance(events[-1], Finished)
+    assert events[-1].report.measurements == whole.measurements
+    reached = [event for event in events if isinstance(event, Progress)]
+    assert reached[0].n_before > 0
+    assert reached[0].n_done == reached[0].n_before, "what is only read again is no progress"
+    assert reached[0].left_s(1.0) is None
+    assert reached[-1].n_done == reached[-1].n_total
+    n_only_read = sum(one.n_done == one.n_before for one in reached)
+    assert n_only_read == n_rows // 8, "a chunk of eight is not scored again"
+
+
+def test_the_time_left_is_told_by_the_pace_of_this_run() -> None:
+    assert Progress("t", n_done=60, n_total=100, n_before=50).left_s(5.0) == 20.0
+    assert Progress("t", 0, 100).left_s(5.0) is None
+
+
+def test_speeds_are_added_to_a_finished_report_without_scoring_again() -> None:
+    first = finished(laboratory(Q8)).report
+    opener = FakeOpener()
+    one = replace(laboratory(Q8, opener=opener, takes_times=True), report=first)
+    events = list(one.run())
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert last.is_complete
+    assert {shape.n_rows for _, shape, _ in opener.opened} == {1}, "no context to score with"
+    assert all(row.cost is not None for row in last.report.measurements)
+    assert [replace(row, cost=None) for row in last.report.measurements] == list(first.measurements)
+    assert {event.what for event in events if isinstance(event, Progress)} == {"speeds"}
 
 
 def test_complete_kinds_are_not_measured_again() -> None:

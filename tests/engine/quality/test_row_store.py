@@ -15,8 +15,8 @@ def written(path: Path) -> RowStore:
     store = RowStore(path, "subject")
     rows = np.zeros(5, dtype=ROW)
     rows["kl"] = np.arange(5)
-    store.add(KEY, rows)
-    store.add(OTHER, np.zeros(2, dtype=ROW))
+    store.put(KEY, 0, rows)
+    store.put(OTHER, 0, np.zeros(2, dtype=ROW))
     store.write()
     return store
 
@@ -31,6 +31,24 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
         assert other is not None
         assert (one == other).all()
     assert (tmp_path / "rows").stat().st_mode & 0o077 == 0
+
+
+def test_chunks_are_joined_and_what_is_there_stays() -> None:
+    store, rows = RowStore(None, "subject"), np.zeros(9, dtype=ROW)
+    rows["kl"] = np.arange(9)
+    for start, stop in ((0, 4), (4, 8), (0, 4), (4, 9)):
+        store.put(KEY, start, rows[start:stop])
+    assert store.n_rows(KEY) == 9
+    assert store.n_rows(OTHER) == 0
+    found = store.get(KEY)
+    assert found is not None
+    assert (found == rows).all()
+
+
+def test_rows_behind_missing_ones_are_not_kept() -> None:
+    store = RowStore(None, "subject")
+    store.put(KEY, 4, np.zeros(4, dtype=ROW))
+    assert store.get(KEY) is None
 
 
 def test_rows_of_another_measurement_are_not_taken_up(tmp_path: Path) -> None:

@@ -98,3 +98,5 @@ def test_an_answer_is_right_where_all_of_its_tokens_are() -> None:
     rows["is_right"][15 - 10] = False  # the row of token 14 says what token 15 is
     rows["is_right"][13 - 10] = False  # of no answer, and right behind one
     assert answers_of([document], [rows]) == (Answers("10 %", 2, 2), Answers("50 %", 0, 1))
+    assert answers_of([document], [rows[: 13 - 10]]) == (Answers("10 %", 1, 1),), "not asked yet"
+    assert answers_of([document], [rows[: 12 - 10]]) == ()
