@@ -9,10 +9,10 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from textual import work
@@ -25,9 +25,17 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
 
+from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
-from app.commands import chat_commands, every_binding_id, key_commands, key_sections
+from app.commands import (
+    Command,
+    command_named,
+    commands_of,
+    completions,
+    every_binding_id,
+    key_sections,
+)
 from app.console import console
 from app.opening import ModelRequest
 from app.render.charts import GraphSymbols
@@ -106,7 +114,7 @@ class KvchatApp(App[None]):
         self._configuration = configuration
         self.symbols = symbols
         """Characters that every widget draws gauges with."""
-        self.chat = ChatScreen(controller, services)
+        self.chat = ChatScreen(controller, services, self)
         self._left_plan: PlanSession | None = None
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
@@ -296,7 +304,7 @@ class KvchatApp(App[None]):
             return
         screen = CompareScreen(
             self.controller,
-            self.chat.composer.text,
+            expanded(self.chat.composer.written),
             presets_dir=self.services.presets_dir,
             tint=self.chat.transcript.tint,
         )
@@ -356,16 +364,34 @@ class KvchatApp(App[None]):
         else:
             self.notify(f"Saved {path}")
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield from key_commands(self, screen, self.services.keymap)
-        if isinstance(screen, ChatScreen):
-            yield from chat_commands(screen)
+    # --- commands ---
+
+    def commands(self, screen: Screen[Any]) -> Iterator[Command]:
+        """What can be commanded on a screen: its actions, the themes, a picture."""
+        yield from commands_of(self, screen, self.services.keymap)
         for name in sorted(self.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
-            shown = escape(visible(name))
-            yield SystemCommand(f"theme: {shown}", "Use this theme", partial(self.use_theme, name))
+            use = partial(self.use_theme, name)
+            yield Command(f"theme {name}", f"theme: {name}", "Use this theme", use)
         picture = "Write the screen to an SVG file"
-        yield SystemCommand("screen: Save picture", picture, self.save_picture)
-        yield SystemCommand("app: Quit", "Save and leave", self.action_quit)
+        yield Command("picture", "screen: Save picture", picture, self.save_picture)
+
+    def complete(self, typed: str) -> Sequence[Command]:
+        """The commands of the chat that what is typed behind a slash may become."""
+        return completions([*self.commands(self.chat)], typed)
+
+    def named(self, typed: str) -> Command | None:
+        """The command of the chat with a name or an alias."""
+        return command_named([*self.commands(self.chat)], typed)
+
+    def names(self) -> list[str]:
+        """The names of the commands of the chat."""
+        return [command.name for command in self.commands(self.chat)]
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        for command in self.commands(screen):
+            key = f"  ({command.key})" if command.key else ""
+            run = partial(self.notify, command.obstacle) if command.obstacle else command.run
+            yield SystemCommand(escape(visible(command.title)), f"{command.meaning}{key}", run)
 
 
 def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:

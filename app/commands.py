@@ -1,15 +1,17 @@
-"""What can be pressed now and what can be commanded: for the help and the command palette.
+"""What can be pressed now and what can be commanded: for the help, the palette and the composer.
 
-A command is called `area: Verb`, after the id of its binding.
+Every action that has a key is a command, called `area: Verb` in the palette after the id of its
+binding, and `/name` in the composer. Choices that have no key of their own come beside them.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -22,6 +24,65 @@ from engine.configuration import ControllerName, PredictorName
 
 Keys = Mapping[str, str]
 """The user's own keys by binding id."""
+
+SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
+    "app-help": ("help", "keys"),
+    "app-quit": ("quit", "exit"),
+    "cache-open": ("cache",),
+    "cache-types": ("types", "laboratory"),
+    "chat-list": ("chats", "history"),
+    "chat-new": ("new", "clear"),
+    "chat-search": ("search",),
+    "chat-settings": ("settings", "system"),
+    "compare-open": ("compare",),
+    "composer-open-paste": ("paste",),
+    "engine-restart": ("restart",),
+    "message-continue": ("continue",),
+    "message-copy": ("copy",),
+    "message-copy-code": ("code",),
+    "message-edit": ("edit",),
+    "message-see-all": ("see-all",),
+    "message-statistics": ("statistics", "stats"),
+    "model-list": ("models", "open"),
+    "model-plan": ("plan",),
+    "preset-list": ("presets",),
+    "reply-regenerate": ("again", "retry"),
+    "reply-stop": ("stop",),
+    "speculation-predictor": ("predictor",),
+    "speculation-rule": ("rule",),
+    "transcript-colours": ("colours", "colors"),
+}
+"""What actions are called in the composer, the first name and aliases; the others by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that can be asked for by its name."""
+
+    name: str
+    """As it is written behind a slash: small letters, and blanks where it is one of several."""
+    title: str
+    """As the palette shows it: `area: Verb`."""
+    description: str
+    run: Callable[[], object]
+    aliases: tuple[str, ...] = ()
+    key: str = ""
+    """As it is bound now."""
+    obstacle: str = ""
+    """Why it can do nothing now; empty where it can."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it has a short name, and stands before those that have their ids."""
+        return bool(self.aliases) or "-" not in self.name or self.name in SHORT_NAMES
+
+    @property
+    def meaning(self) -> str:
+        """What it does, or why it cannot now."""
+        return f"not now: {self.obstacle}" if self.obstacle else self.description
+
+
+SHORT_NAMES = {name for names in SLASH_NAMES.values() for name in names}
 
 
 def every_binding_id() -> list[str]:
@@ -64,44 +125,67 @@ def key_sections(app: App[Any], screen: Screen[Any], keymap: Keys) -> list[KeySe
     return sections
 
 
-def key_commands(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[SystemCommand]:
-    """Every action of the screen and its widgets that has a key."""
+def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Command]:
+    """Every action that has a key on a screen, then the choices of the chat without one."""
+    obstacles = screen.obstacles() if isinstance(screen, ChatScreen) else {}
     seen: set[str] = set()
-    for node in own_nodes(screen):
+    for node in (*own_nodes(screen), app):
         for binding in own_bindings(node, keymap):
             if binding.id is None or binding.id in seen:
                 continue
             seen.add(binding.id)
-            area = binding.id.split("-")[0]
-            key = app.get_key_display(binding)
-            yield SystemCommand(
-                f"{area}: {binding.description}",
-                f"{binding.tooltip or binding.description}  ({key})",
+            name, *aliases = SLASH_NAMES.get(binding.id, (binding.id,))
+            yield Command(
+                name,
+                f"{binding.id.split('-')[0]}: {binding.description}",
+                binding.tooltip or binding.description,
                 partial(app.run_action, binding.action, node),
+                tuple(aliases),
+                app.get_key_display(binding),
+                obstacles.get(binding.id, ""),
             )
+    if isinstance(screen, ChatScreen):
+        yield from _chat_commands(screen)
 
 
-def chat_commands(chat: ChatScreen) -> Iterator[SystemCommand]:
+def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     """Predictors, rules and token colours, each by its name."""
     loaded = chat.controller.loaded
     for name in map(PredictorName, loaded.predictors if loaded else ()):
-        yield SystemCommand(
+        yield Command(
+            f"predictor {name.value}",
             f"speculation: Use {name.value}",
             "Switch the source of drafts",
             partial(chat.set_speculation, predictor=name),
         )
     for rule in ControllerName:
-        yield SystemCommand(
+        yield Command(
+            f"rule {rule.value}",
             f"speculation: Rule {rule.value}",
             "Switch what sets the draft length",
             partial(chat.set_speculation, controller=rule),
         )
     for mode in TINT_MODES:
-        yield SystemCommand(
+        yield Command(
+            f"colours {mode}",
             f"transcript: Token colours {mode}",
             TINT_MEANINGS[mode].capitalize(),
             partial(chat.set_tint, mode),
         )
+
+
+def completions(commands: Sequence[Command], typed: str) -> list[Command]:
+    """The commands that what stands behind the slash may become, the nearest first."""
+    wanted = typed.casefold().strip()
+    begin = [c for c in commands if any(n.startswith(wanted) for n in (c.name, *c.aliases))]
+    others = [c for c in commands if c not in begin and len(wanted) > 1 and wanted in c.name]
+    return [*sorted(begin, key=lambda c: (c.name != wanted, not c.is_named)), *others]
+
+
+def command_named(commands: Sequence[Command], typed: str) -> Command | None:
+    """The command with a name or an alias."""
+    wanted = typed.casefold().strip()
+    return next((c for c in commands if wanted in (c.name, *c.aliases)), None)
 
 
 def _own_kinds(kind: type[DOMNode]) -> Iterator[type[DOMNode]]:

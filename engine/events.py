@@ -344,6 +344,15 @@ class OfReply:
     event: "Event"
 
 
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """How many tokens a text has that was asked about, in the loaded model's vocabulary."""
+
+    key: int
+    """As it was asked for with."""
+    n_tokens: int
+
+
 Event = (
     Loaded
     | PromptProgress
@@ -359,6 +368,7 @@ Event = (
     | Failed
     | WorkerStopped
     | OfReply
+    | TokensCounted
 )
 
 ENGINE_EVENTS = (Loaded, CacheChanged, CostsMeasured, ThreadsChanged, TiersChanged)

@@ -25,6 +25,7 @@ from engine.events import (
     SpeculationChanged,
     TokenKind,
     TokensCommitted,
+    TokensCounted,
     WorkerStopped,
 )
 from engine.memory.units import MIB
@@ -78,6 +79,7 @@ class ScriptedClient:
         self.prefetched: list[tuple[Message, ...]] = []
         self.managed: list[tuple[CacheAction, str]] = []
         self.forgotten: list[str] = []
+        self.counted: list[str] = []
         self.n_stops = 0
         self.is_closed = False
         self.is_deaf = False
@@ -126,6 +128,10 @@ class ScriptedClient:
 
     def forget_owner(self, owner: str) -> None:
         self.forgotten.append(owner)
+
+    def count_tokens(self, key: int, text: str) -> None:
+        self.counted.append(text)
+        self._events.append(TokensCounted(key, len(text.split())))
 
     def stop(self) -> None:
         self.n_stops += 1

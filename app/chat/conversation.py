@@ -25,7 +25,8 @@ from app.chat.meters import Meters
 from app.chat.reply import ChatUpdate, Notice, RunningReply, Severity, UpdateBuilder
 from app.chat.reply_writer import ReplyWriter
 from app.chat.snapshot import CockpitSnapshot, Phase
-from app.chat.trimming import Summariser, is_surely_longer
+from app.chat.token_counts import TokenCounts
+from app.chat.trimming import Summariser, is_surely_longer, n_tokens_of
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
@@ -45,6 +46,7 @@ from engine.events import (
     Loaded,
     SpeculationChanged,
     TokensCommitted,
+    TokensCounted,
     WorkerStopped,
 )
 from engine.model.ollama import model_name
@@ -85,6 +87,7 @@ class Conversation:
         history: The chat that is shown.
         meters: Counters for the panels.
         replies: The reply that is being written.
+        counts: Tokens of what is written in the composer.
         configuration: What was asked to be loaded last.
         loaded: What is loaded.
         lease: Takes the events of replies that are its own.
@@ -103,6 +106,7 @@ class Conversation:
         self.client = client
         self.history = ChatHistory(store, sampling=sampling, system_prompt=system_prompt)
         self.meters = Meters(clock)
+        self.counts = TokenCounts(client.count_tokens)
         self._updates = UpdateBuilder()
         self.replies = ReplyWriter(self.history, self._updates, clock)
         self.configuration: Configuration | None = None
@@ -173,11 +177,32 @@ class Conversation:
 
     def snapshot(self) -> CockpitSnapshot:
         """What the panels show."""
-        shown, background = self.history.chat, self.background_title
-        is_of_chat = background is not None or self._chat_in_context == (
-            shown.id if shown else None
+        return replace(
+            self.meters.snapshot(),
+            background_title=self.background_title,
+            is_of_chat=self._is_of_chat,
+            n_of_chat=None if self._is_of_chat else self._n_of_chat(),
         )
-        return replace(self.meters.snapshot(), background_title=background, is_of_chat=is_of_chat)
+
+    @property
+    def _is_of_chat(self) -> bool:
+        """The context holds the shown chat, or the one that is answered meanwhile."""
+        shown = self.history.chat
+        is_shown = self._chat_in_context == (shown.id if shown else None)
+        return is_shown or self.background_title is not None
+
+    def _n_of_chat(self) -> int:
+        """About how many tokens the shown chat has, as far as the model sees it."""
+        return sum(map(n_tokens_of, self.history.visible()))
+
+    @property
+    def n_free(self) -> int | None:
+        """Cells that the shown chat leaves free; None before a model is loaded."""
+        if self.loaded is None:
+            return None
+        is_held = self._is_of_chat and self.background_title is None
+        n_used = self.meters.n_used if is_held else self._n_of_chat()
+        return self.loaded.n_ctx - n_used
 
     # --- the engine ---
 
@@ -565,6 +590,8 @@ class Conversation:
                 self.replies.add(event)
             case Finished():
                 self.replies.end(event.reason, event)
+            case TokensCounted():
+                self.counts.take(event.key, event.n_tokens)
             case SpeculationChanged(note=str(note)):
                 self.notify(Notice(note, "Speculation"))
             case Failed():
@@ -576,6 +603,7 @@ class Conversation:
 
     def _take_loaded(self, event: Loaded) -> None:
         self.loaded = self._updates.loaded = event
+        self.counts.forget()
         self._remove_engine_note()
         self._updates.is_rebuilt = True  # what can be continued depends on the model
         self._prefetch_shown()

@@ -83,6 +83,12 @@ class Meters:
         """What the engine is doing."""
         return self._now.phase
 
+    @property
+    def n_used(self) -> int:
+        """Cells of the context that hold tokens."""
+        cache = self._cache or self._now.cache
+        return cache.n_used if cache else 0
+
     def start_load(self, configuration: Configuration) -> None:
         """Count for a model that is being loaded."""
         self._settle()

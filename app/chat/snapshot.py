@@ -214,6 +214,10 @@ class CockpitSnapshot:
     cache: CacheChanged | None = None
     is_of_chat: bool = True
     """The cells hold the shown chat, or the one that is answered while another one is shown."""
+    n_of_chat: int | None = None
+    """About how many tokens the shown chat has, where the cells do not hold it."""
+    n_written: int | None = 0
+    """Tokens that what stands in the composer would add; None while they are counted."""
     reuse_note: str | None = None
     """Why less of the prompt was reused than could have been."""
     n_slots: int = 1

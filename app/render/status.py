@@ -50,7 +50,7 @@ def labelled(label: str, values: list[Line]) -> list[Line]:
 
 def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
     """One line; the right part wins where they do not fit together."""
-    right = (*_joined([Run(text) for text in _figures(snapshot)]), Run(" "))
+    right = (*_joined(_figures(snapshot)), Run(" "))
     room = width - width_of(right) - 2
     left = _joined(_fitting([Run(text, style) for text, style in _who(snapshot)], room))
     return spread((Run(" "), *left), right, width)
@@ -104,18 +104,19 @@ def _predictor(snapshot: CockpitSnapshot) -> str:
     return "plain" if snapshot.predictor == "off" else snapshot.predictor
 
 
-def _figures(snapshot: CockpitSnapshot) -> list[str]:
+def _figures(snapshot: CockpitSnapshot) -> list[Run]:
     if snapshot.phase is Phase.STOPPED:
         return []  # an engine that is gone holds nothing, and that it is gone must be read
     tally = snapshot.reply
-    parts = [_context(snapshot), _slots(snapshot), _prefill(snapshot)]
+    context = _context(snapshot)
+    parts = [_slots(snapshot), _prefill(snapshot)]
     if snapshot.decode_tps is not None:
         parts.append(fmt.speed(snapshot.decode_tps, snapshot.plain_spread))
     if tally.n_verified:
         speedup = fmt.measured_speedup(tally.speedup, tally.saved_s, tally.saved_error_s)
         parts.append(speedup or "")
         parts.append(f"accept {fmt.acceptance(tally.n_accepted, tally.n_verified)}")
-    return [part for part in parts if part]
+    return [*context, *(Run(part) for part in parts if part)]
 
 
 def _prefill(snapshot: CockpitSnapshot) -> str:
@@ -125,14 +126,24 @@ def _prefill(snapshot: CockpitSnapshot) -> str:
     return f"reading the prompt {fmt.percent(progress.n_done / progress.n_total)}"
 
 
-def _context(snapshot: CockpitSnapshot) -> str:
+def _context(snapshot: CockpitSnapshot) -> list[Run]:
+    """What the shown chat takes of the context, and what the composer would add to it."""
     n_ctx = snapshot.cache.n_cells if snapshot.cache else snapshot.n_ctx
     if not n_ctx:
-        return ""
-    if not snapshot.is_of_chat:
-        return f"ctx {fmt.NO_VALUE}/{fmt.context_size(n_ctx)}"
+        return []
+    if not snapshot.is_of_chat and snapshot.n_of_chat is None:
+        return [Run(f"ctx {fmt.NO_VALUE}/{fmt.context_size(n_ctx)}")]
     n_used = snapshot.cache.n_used if snapshot.cache else 0
-    return f"ctx {fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
+    mark = ""
+    if snapshot.n_of_chat is not None:
+        n_used, mark = snapshot.n_of_chat, fmt.ROUGH if snapshot.n_of_chat else ""
+    used = f"ctx {mark}{fmt.tokens(n_used)}/{fmt.context_size(n_ctx)} {fmt.percent(n_used / n_ctx)}"
+    n_written = snapshot.n_written
+    if n_written == 0:
+        return [Run(used)]
+    added = "…" if n_written is None else fmt.tokens(n_written)
+    is_over = n_used + (n_written or 0) >= n_ctx
+    return [Run(f"{used} +{added}{' does not fit' if is_over else ''}", "bad" * is_over)]
 
 
 def _slots(snapshot: CockpitSnapshot) -> str:

@@ -5,169 +5,23 @@ esc takes it back.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
-from textual.content import Content
 from textual.widget import Widget
 
+from app.chat.attachments import AttachmentError, as_written, message_with, read_files
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.snapshot import NO_MODEL, Phase
 from app.render.status import short_title
 from app.screens.dialogs import report
-from app.screens.pending import Pending, Waiting, esc_text, size_text, state_text
-from app.store.errors import StoreError
+from app.screens.drafts import Drafts, shown_chat_id
+from app.screens.pending import Waiting
 from app.store.records import Draft, StoredMessage
-from app.widgets.composer import Composer
 from engine.errors import EngineError
 
 READ_ONLY = "Another kvchat writes this chat: it is read-only here."
-
-
-class Drafts:
-    """The text in the composer, which follows the chat that is shown."""
-
-    def __init__(self, composer: Composer, conversation: Conversation) -> None:
-        self._composer = composer
-        self._conversation = conversation
-        self.pending = Pending()
-        self.chat_id: int | None = None
-        """The chat whose text stands in the composer; None is the new one."""
-        self._edited: int | None = None
-        """The question that the composer's text takes the place of."""
-        self._before_edit = ""
-        self._saved: dict[int | None, Draft] = {}
-        """The unsent texts as the store has them."""
-        self._text_size = ""
-        """Of a long text in the composer."""
-
-    @property
-    def is_edit(self) -> bool:
-        """Whether a question is written anew."""
-        return self._edited is not None
-
-    def recall(self) -> None:
-        """Show what was written and not sent when kvchat was closed.
-
-        Raises:
-            StoreError: The texts cannot be read; the composer is empty then.
-        """
-        self.chat_id = shown_chat_id(self._conversation)
-        try:
-            self._saved = self._conversation.history.store.drafts()
-        finally:
-            self.pending = Pending(self._saved)
-            self._show(self.pending.draft(self.chat_id))
-
-    def save(self) -> None:
-        """Keep what was written and not sent for the next start, as far as it changed."""
-        unsent = self.pending.unsent()
-        chats = {*unsent, *self._saved}
-        changed = {c: unsent.get(c, Draft()) for c in chats if unsent.get(c) != self._saved.get(c)}
-        if changed:
-            self._conversation.history.store.save_drafts(changed)
-            self._saved = unsent
-
-    def follow_chat(self) -> None:
-        """Put the text of the chat that is shown into the composer, and keep that of the other."""
-        old, new = self.chat_id, shown_chat_id(self._conversation)
-        if old == new:
-            return
-        self.chat_id, draft = new, self._written()
-        if old is None or self.is_stored(old):
-            self.pending.keep(old, draft)
-            draft = Draft()
-        else:
-            self.pending.keep(old, Draft())
-            self.pending.move(old, new)
-        if new is not None:
-            self._read_again(new)
-        self._show(draft.and_then(self.pending.draft(new)))
-
-    def _read_again(self, chat_id: int) -> None:
-        """Read what another kvchat has left in a chat meanwhile, unless something is written here.
-
-        Where it cannot be read the text that is known stays.
-        """
-        known = self._saved.get(chat_id, Draft())
-        if self.pending.of(chat_id) or self.pending.draft(chat_id) != known:
-            return
-        with suppress(StoreError):
-            stored = self._conversation.history.store.draft(chat_id)
-            self.pending.keep(chat_id, stored)
-            self._saved = {**self._saved, chat_id: stored}
-
-    def is_stored(self, chat_id: int) -> bool:
-        """Whether there still is a chat."""
-        try:
-            self._conversation.history.store.chat(chat_id)
-        except StoreError:
-            return False
-        return True
-
-    def take(self) -> tuple[Draft, str]:
-        """What is written, and what was written before an edit; the composer is empty then."""
-        draft, before = Draft(self._composer.take(), self._edited), self._before_edit
-        if draft.text.strip():
-            self._edited, self._before_edit = None, ""
-        return draft, before
-
-    def put_first(self, draft: Draft) -> None:
-        """Put something that was not sent before what stands in the composer."""
-        whole = draft.and_then(self._written())
-        self._edited, self._before_edit = whole.edited, whole.before
-        self._composer.put(whole.text)
-
-    def edit(self, message: StoredMessage) -> None:
-        """Write a question anew, in the place of what is written now."""
-        if self._edited is None:
-            self._before_edit = self._composer.text
-        self._edited = message.id
-        self._composer.put(message.content)
-
-    def leave_edit(self) -> None:
-        """Go back to what was written before."""
-        text, self._edited, self._before_edit = self._before_edit, None, ""
-        self._composer.put(text)
-
-    def asked_in_new_chat(self, chat_id: int) -> None:
-        """Take the number that the new chat got with its first question."""
-        if self.chat_id is None:
-            self.pending.move(None, chat_id)
-            self.pending.keep(None, Draft())
-            self.chat_id = chat_id
-
-    def measure(self) -> None:
-        """Keep what is written, and see whether it is more than the model can read."""
-        loaded = self._conversation.loaded
-        self.pending.keep(self.chat_id, self._written())
-        self._text_size = size_text(self._composer.text, loaded.n_ctx if loaded else None)
-
-    def describe(self, awaited: str) -> None:
-        """Show in the composer's frame what waits, what esc does, and how long a long text is.
-
-        Args:
-            awaited: What it waits for, in words.
-        """
-        conversation, composer = self._conversation, self._composer
-        waiting = self.pending.of(self.chat_id)
-        is_replying = conversation.is_replying and conversation.background_title is None
-        above = state_text(waiting, awaited, is_edit=self.is_edit)
-        esc = esc_text(waiting, is_replying=is_replying, is_edit=self.is_edit)
-        below = " · ".join(filter(None, (self._text_size, esc)))
-        shown = (str(composer.border_title or ""), str(composer.border_subtitle or ""))
-        if (above, below) != shown:
-            composer.border_title, composer.border_subtitle = Content(above), Content(below)
-
-    def _written(self) -> Draft:
-        return Draft(self._composer.text, self._edited, self._before_edit)
-
-    def _show(self, draft: Draft) -> None:
-        self._edited, self._before_edit = draft.edited, draft.before
-        self._composer.begin(draft.text)
-        self.pending.keep(self.chat_id, draft)
 
 
 class Asking:
@@ -199,13 +53,15 @@ class Asking:
         self._context = context
         self._offer_room = offer_room
         self._when_asked = asked
-        self._asked = Draft()
-        """What was sent last: the engine may refuse it."""
+        self._asked = (Draft(), "")
+        """What was sent last, and as which message: the engine may refuse it."""
 
     # --- what the keys ask ---
 
     def send(self) -> None:
         """Ask what is written; with nothing written, continue a reply that was cut."""
+        if not self._can_be_sent():
+            return
         is_edit = self._drafts.is_edit
         draft, before = self._drafts.take()
         if draft.text.strip():
@@ -216,6 +72,23 @@ class Asking:
         elif not draft.text and not is_edit and self._is_cut():
             self.continue_reply()
         self.describe()
+
+    def _can_be_sent(self) -> bool:
+        """Whether what is written can be a message; where not, a notice says why."""
+        if self._drafts.is_too_long:
+            self._screen.notify(
+                "This is more than the whole context: send less of it, or load the model with a "
+                "larger context (f2).",
+                title="The message does not fit",
+                severity="warning",
+            )
+            return False
+        try:
+            read_files(self._drafts.pending.draft(self._chat_id).text, self._drafts.folder)
+        except AttachmentError as error:
+            report(self._screen, error)
+            return False
+        return True
 
     def continue_reply(self) -> None:
         """Continue the last reply where it was cut."""
@@ -273,7 +146,8 @@ class Asking:
 
     def take_back(self, text: str) -> None:
         """Put a text that was refused back where it was written, with what waits behind it."""
-        draft = self._asked if self._asked.text == text else Draft(text)
+        asked, message = self._asked
+        draft = asked if message == text else Draft(as_written(text))
         self._return(self._chat_id, replace(draft, before=""))
         self.describe()
 
@@ -314,14 +188,22 @@ class Asking:
         return True
 
     def _ask_text(self, draft: Draft) -> None:
-        self._asked = draft
-        conversation = self._conversation
+        conversation, message = self._conversation, self._message(draft)
+        self._asked = (draft, message)
         if draft.edited is not None:
-            conversation.edit(draft.edited, draft.text)
+            conversation.edit(draft.edited, message)
         else:
-            conversation.send(draft.text)
+            conversation.send(message)
         if self._chat_id is not None:
             self._drafts.asked_in_new_chat(self._chat_id)
+
+    def _message(self, draft: Draft) -> str:
+        """What is written as the model gets it, with its pastes and the files as they are now.
+
+        Raises:
+            AttachmentError: If a file cannot go with it.
+        """
+        return message_with(draft.text, read_files(draft.text, self._drafts.folder))
 
     def _ask_waiting(self, request: Waiting) -> bool:
         conversation = self._conversation
@@ -333,7 +215,8 @@ class Asking:
             return True  # the reply that it was of is out of sight, and has no text to lose
         draft = request.draft
         try:
-            chat_id = conversation.ask_in(request.chat_id, draft.text, draft.edited)
+            message = self._message(draft)
+            chat_id = conversation.ask_in(request.chat_id, message, draft.edited)
         except EngineError as error:
             report(self._screen, error)
             return False
@@ -383,12 +266,6 @@ class Asking:
             drafts.put_first(draft)
         else:
             drafts.pending.keep(chat_id, draft.and_then(drafts.pending.draft(chat_id)))
-
-
-def shown_chat_id(conversation: Conversation) -> int | None:
-    """The chat that is shown; None is the new one, which is not stored yet."""
-    chat = conversation.history.chat
-    return chat.id if chat is not None else None
 
 
 def message_of(

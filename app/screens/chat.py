@@ -4,6 +4,7 @@ One timer drives everything: it polls the conversation, appends text at a reader
 panels sample the counters.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -18,21 +19,25 @@ from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker
 from app.chat.reply import ChatUpdate, TokenSpan
-from app.chat.snapshot import Phase
+from app.chat.snapshot import NO_MODEL, Phase
 from app.clipboard import copy
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
 from app.render.status import status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.asking import READ_ONLY, Asking, Drafts, message_of, shown_chat_id
+from app.screens.asking import READ_ONLY, Asking, message_of
+from app.screens.completion import Commands, Completion
 from app.screens.dialogs import report
+from app.screens.drafts import Drafts, shown_chat_id
 from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
+from app.widgets.ink import InkLines
 from app.widgets.panels import PANELS, Panel
+from app.widgets.select_list import SelectList
 from app.widgets.transcript import Transcript
 from engine.clock import Pacer
 from engine.configuration import ControllerName, PredictorName
@@ -54,6 +59,14 @@ ctrl+o  opens a model; there, a installs one or opens a file
 f2      plans a model of this machine or of the catalogue
 f1      all keys, and what the words mean"""
 
+NEEDS_MODEL = (
+    "engine-restart", "cache-types", "compare-open", "speculation-predictor", "reply-regenerate",
+    "message-regenerate", "message-continue",
+)  # fmt: skip
+NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")
+NEEDS_QUESTION = ("reply-regenerate", "message-regenerate", "message-edit")
+"""Ids of keys that can do nothing without these."""
+
 TABS = ("chat", "speculation", "memory")
 MIN_SIZE = (60, 16)
 WIDTHS = [(0, "-tiny"), (MIN_SIZE[0], "-narrow"), (100, "-wide"), (160, "-huge")]
@@ -68,7 +81,7 @@ class ChatScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
-    def __init__(self, controller: Conversation, services: Services) -> None:
+    def __init__(self, controller: Conversation, services: Services, commands: Commands) -> None:
         super().__init__()
         self.controller = controller
         self.services = services
@@ -76,7 +89,11 @@ class ChatScreen(Screen[None]):
         self.composer = Composer(id="composer")
         self.context = ContextFull(controller)
         self.speculation = SpeculationSwitch(controller, services.save_speculation)
-        self.drafts = Drafts(self.composer, controller)
+        self.beside = InkLines(id="beside")
+        self.choices = SelectList(click_picks=True, id="completion")
+        self.choices.can_focus = False
+        self.completion = Completion(self.composer, self.choices, commands)
+        self.drafts = Drafts(self.composer, self.beside, controller)
         self.asking = Asking(
             self,
             controller,
@@ -104,6 +121,8 @@ class ChatScreen(Screen[None]):
         with Horizontal(id="main"):
             with Vertical(id="chat-column"):
                 yield self.transcript
+                yield self.choices
+                yield self.beside
                 yield self.composer
             with VerticalScroll(id="cockpit", can_focus=False):
                 for name in PANELS:
@@ -123,6 +142,8 @@ class ChatScreen(Screen[None]):
         self.asking.describe()
         self.composer.focus()
         self.transcript.set_tint(self.services.tint)
+        self.composer.move_in_list = self.completion.move
+        self.choices.display = False
         self.set_interval(FRAME_S, self._tick)
         self.call_after_refresh(self._tick)
 
@@ -134,6 +155,7 @@ class ChatScreen(Screen[None]):
 
     def _keep_focus(self) -> None:
         """Focus the composer again after a window too small for the chat took the focus away."""
+        self.asking.describe()
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
@@ -148,6 +170,8 @@ class ChatScreen(Screen[None]):
         self.take(self.controller.poll())
         if not self._is_choosing:
             self.asking.ask_next()
+        if self.drafts.n_tokens is None:
+            self.asking.describe()
         had_text = self.has_unpainted_text and self._text_pacer.is_due()
         if had_text:
             with self._text_pacer.work():
@@ -213,21 +237,52 @@ class ChatScreen(Screen[None]):
 
     def present(self) -> None:
         """Show the counters in every panel that is in sight."""
-        snapshot = self.controller.snapshot()
+        snapshot = replace(self.controller.snapshot(), n_written=self.drafts.n_tokens)
         self.transcript.set_invitation(INVITATION if snapshot.phase is Phase.EMPTY else "")
         self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
         for panel in self.query(Panel):
             panel.present(snapshot)
 
     def on_text_area_changed(self) -> None:
-        """Keep what is written, and say how long a long text is."""
+        """Keep what is written, say how long a long text is, and what a word may become."""
         self.drafts.measure()
+        self.completion.look()
         self.asking.describe()
+
+    def on_select_list_picked(self) -> None:
+        """Take the completion that was clicked."""
+        self.completion.run()
+        self.composer.focus()
+
+    def action_complete(self) -> None:
+        """Write the marked completion; without any, go to the messages."""
+        if not self.completion.complete():
+            self.focus_next()
+
+    def obstacles(self) -> dict[str, str]:
+        """Why some of the keys can do nothing now, by their ids."""
+        controller, history = self.controller, self.controller.history
+        has_model = controller.configuration is not None
+        no_model = {} if has_model else dict.fromkeys(NEEDS_MODEL, NO_MODEL)
+        no_reply = "there is no reply yet" if history.last(Speaker.MODEL) is None else ""
+        no_question = "there is no question yet" if history.last(Speaker.USER) is None else ""
+        is_busy = controller.is_replying or controller.meters.phase is Phase.LOADING
+        why = {
+            **dict.fromkeys(NEEDS_REPLY, no_reply),
+            **dict.fromkeys(NEEDS_QUESTION, no_question),
+            "message-continue": "" if history.unfinished() or is_busy else "the reply is whole",
+            "message-see-all": "" if history.n_hidden else "the model sees the whole chat",
+            "reply-stop": "" if is_busy else "nothing runs",
+            "chat-settings": READ_ONLY if history.is_read_only else "",
+        }
+        return {name: text for name, text in {**why, **no_model}.items() if text}
 
     # --- asking ---
 
     def action_send(self) -> None:
-        """Ask what is written; with nothing written, continue a reply that was cut."""
+        """Ask what is written, or run it as a command; without a text, continue a cut reply."""
+        if self.completion.run():
+            return
         self.transcript.selected = None  # what is asked next is of the end of the chat
         self.asking.send()
 
@@ -248,6 +303,8 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
+        if self.completion.close():
+            return
         if self.asking.stop(is_composer_focused=self.composer.has_focus):
             self.composer.focus()
 

@@ -5,21 +5,22 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app import format as fmt
+from app.chat.attachments import LONG_LINES, LONG_TEXT, expanded, in_short
 from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
-from app.sanitize import visible
+from app.render.lines import Line, Run, spread
+from app.sanitize import one_line
 from app.store.records import Draft
 
 Kind = Literal["text", "go on", "again"]
 """Of what is asked: a text of the user, that a reply goes on, one more reply."""
 
 NOTHING = Draft()
-MAX_LINE = 24
-"""Cells of the first line of what waits."""
-LONG_TEXT = 2000
-"""Characters from which on the size of a text is shown."""
-LONG_LINES = 8
-"""Lines from which on the composer does not show all of them."""
+MAX_BESIDE = 5
+"""Lines above the composer."""
+TOLD_TOKENS = 100
+"""Tokens of a text from which on the composer's frame tells them; the status line always does."""
 _BEGINS: Mapping[Kind, str] = {"text": "sent", "go on": "goes on", "again": "answered again"}
+_MEANS: Mapping[Kind, str] = {"text": "", "go on": "the reply goes on", "again": "one more reply"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +92,122 @@ def together(drafts: Iterable[Draft]) -> Draft:
     return whole
 
 
-# --- what the composer's frame says ---
+class InputHistory:
+    """Questions that were asked before, walked through from the text that is written now."""
+
+    def __init__(self, questions: Sequence[str], written: str) -> None:
+        """Stand at the text that is written.
+
+        Args:
+            questions: Newest first; each is shown once.
+            written: What stands in the composer.
+        """
+        self._texts = list(dict.fromkeys((written, *filter(None, questions))))
+        self._index = 0
+
+    @property
+    def shown(self) -> str:
+        """The text that the walk has come to."""
+        return self._texts[self._index]
+
+    def step(self, n: int) -> str | None:
+        """Go so many texts back in time, or forward; None at either end."""
+        index = self._index + n
+        if not 0 <= index < len(self._texts):
+            return None
+        self._index = index
+        return self.shown
+
+
+# --- what is said around the composer ---
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something beside the typed words that goes with a message."""
+
+    label: str
+    """`paste 1`, or the name of a file."""
+    text: str = ""
+    problem: str = ""
+    """Why it cannot go with it."""
+
+
+def beside_lines(
+    waiting: Sequence[Waiting],
+    parts: Sequence[tuple[Part, int | None]],
+    width: int,
+) -> list[Line]:
+    """What waits and what goes with the message, a line each, the newest last.
+
+    Args:
+        waiting: What waits in the shown chat.
+        parts: Pastes and files, and their tokens as far as they were counted.
+        width: Cells of a line.
+    """
+    lines = [_waiting_line(i, request, width) for i, request in enumerate(waiting, 1)]
+    lines += [_part_line(part, n_tokens, width) for part, n_tokens in parts]
+    n_above = len(lines) - MAX_BESIDE
+    if n_above > 0:
+        more = (Run(f"  {fmt.counted(n_above + 1, 'more line')} above", "muted"),)
+        lines = [more, *lines[n_above + 1 :]]
+    return lines
+
+
+def _waiting_line(number: int, request: Waiting, width: int) -> Line:
+    said = one_line(in_short(request.draft.text)) or _MEANS[request.kind]
+    begin = "edit waits " if request.draft.edited is not None else "waits "
+    return spread((Run(f"  {begin}", "accent"), Run(said)), (Run(f" {number}. ", "muted"),), width)
+
+
+def _part_line(part: Part, n_tokens: int | None, width: int) -> Line:
+    label = Run(f"  {one_line(part.label)}  ", "accent")
+    if part.problem:
+        return spread((label, Run(part.problem, "bad")), (), width)
+    n_lines = part.text.count("\n") + (not part.text.endswith("\n"))
+    size = f"{fmt.counted(n_lines, 'line')}, {fmt.counted(len(part.text), 'character')}"
+    counted = "counting …" if n_tokens is None else fmt.counted(n_tokens, "token")
+    return spread((label, Run(size, "muted")), (Run(f" {counted} ", "strong"),), width)
 
 
 def state_text(waiting: Sequence[Waiting], awaited: str, *, is_edit: bool) -> str:
-    """The upper edge: what waits and for what, or that a question is edited."""
+    """The upper edge: how much waits and for what, or that a question is edited."""
     if not waiting:
         return "editing a question: enter asks it anew" if is_edit else ""
-    last = waiting[-1]
     n = f"{len(waiting)} wait, the last " if len(waiting) > 1 else ""
-    line = f": “{_first_line(last.draft.text)}”" if last.draft.text else ""
-    return f"{n}{_BEGINS[last.kind]} when {awaited}{line}"
+    return f"{n}{_BEGINS[waiting[-1].kind]} when {awaited}"
 
 
 def esc_text(waiting: Sequence[Waiting], *, is_replying: bool, is_edit: bool) -> str:
     """The lower edge: what esc does next."""
     if waiting:
-        return "esc takes it back" if len(waiting) == 1 else "esc takes the last back"
+        return "esc or up takes it back" if len(waiting) == 1 else "esc or up takes the last back"
     if is_replying:
         return "esc stops the reply"
     return "esc leaves the edit" if is_edit else ""
 
 
-def size_text(text: str, n_ctx: int | None) -> str:
-    """The size of a long text, and whether it is more than the context holds.
-
-    Tokens are not told: only the engine knows them, and a byte or eight may be one.
+def size_text(text: str, n_tokens: int | None, room: int | None, n_ctx: int | None) -> str:
+    """The size of a written text, and whether it has room.
 
     Args:
-        text: What stands in the composer.
+        text: What stands in the composer, pastes and files with it.
+        n_tokens: Its tokens; None before the engine has counted them.
+        room: Cells of the context that are free; None where that is not known.
         n_ctx: Cells of the context, None before a model is loaded.
     """
+    if n_tokens is None or n_ctx is None:
+        return _size_in_characters(text, n_ctx)
+    counted = fmt.counted(n_tokens, "token")
+    if n_tokens >= n_ctx:
+        return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: it cannot be sent"
+    if room is not None and n_tokens >= room:
+        return f"{counted}, and {fmt.count(max(room, 0))} are free: enter asks what goes"
+    return counted if n_tokens >= TOLD_TOKENS else ""
+
+
+def _size_in_characters(text: str, n_ctx: int | None) -> str:
+    text = expanded(text)
     n_lines = text.count("\n") + 1
     if len(text) < LONG_TEXT and n_lines < LONG_LINES:
         return ""
@@ -130,8 +216,3 @@ def size_text(text: str, n_ctx: int | None) -> str:
         return size
     more = "more" if is_surely_longer(text, n_ctx) else "perhaps more"
     return f"{size}, {more} than the context of {fmt.count(n_ctx)}"
-
-
-def _first_line(text: str) -> str:
-    line = visible(next((part.strip() for part in text.splitlines() if part.strip()), ""))
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

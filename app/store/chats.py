@@ -238,6 +238,20 @@ class ChatStore:
         left_out = min(blocks) if is_cut and len(blocks) > 1 else None
         return tuple(reply for block, reply in reversed(replies) if block != left_out)
 
+    def newest_questions(self, chat_id: int | None, *, limit: int) -> list[str]:
+        """What the user asked in a chat, on all of its branches, or in all (None); newest first.
+
+        Raises:
+            StoreError: If they cannot be read.
+        """
+        where = "" if chat_id is None else "AND chat_id = ?"
+        values = (limit,) if chat_id is None else (chat_id, limit)
+        rows = self._read(
+            f"SELECT content FROM messages WHERE role = 'user' {where} ORDER BY id DESC LIMIT ?",
+            *values,
+        )
+        return [row["content"] for row in rows]
+
     def create_chat(self, new: NewChat) -> Chat:
         """Begin a chat without messages."""
         return self._writer.run(lambda db: sql.insert_chat(db, new))

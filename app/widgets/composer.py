@@ -1,5 +1,7 @@
-"""Where the user writes: enter sends, ctrl+j begins a new line."""
+"""Where the user writes: enter sends, ctrl+j begins a new line; a long paste is one line."""
 
+import re
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
@@ -9,13 +11,19 @@ from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
 
 from app.bindings import COMPOSER_KEYS
+from app.chat.attachments import folded, is_long, paste_size, pieces, without_marks
 
 COMPOSER_IDS = {key.id for key in COMPOSER_KEYS if isinstance(key, Binding)}
-PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line)"
+PLACEHOLDER = "Ask something  (enter sends, ctrl+j new line, / commands, @ files)"
+_LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
 
 class Composer(TextArea):
-    """A text area of a few lines; what enter does with its text, the screen knows."""
+    """A text area of a few lines; what enter does with its text, the screen knows.
+
+    A long paste stands in it as a label such as `[paste 1: 214 lines pasted]`. Whoever changes the
+    label makes plain text of it; undo brings it back.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = COMPOSER_KEYS
 
@@ -28,6 +36,12 @@ class Composer(TextArea):
             highlight_cursor_line=False,
             placeholder=PLACEHOLDER,
         )
+        self.recall: Callable[[int], bool] = lambda _: False
+        """Shows the text so many questions back in time, or forward; False without any."""
+        self.move_in_list: Callable[[int], bool] = lambda _: False
+        """Moves the mark in a list of completions; False where there is none."""
+        self._pastes: dict[str, str] = {}
+        """Pastes by label."""
         # A blinking cursor repaints the screen twice a second while a reply streams.
         self.cursor_blink = False
 
@@ -51,9 +65,70 @@ class Composer(TextArea):
             event.prevent_default()
             await self.run_action(active.binding.action)
 
+    # --- pastes ---
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        if self.read_only or not is_long(event.text):
+            return
+        event.stop()
+        event.prevent_default()
+        self._replace_via_keyboard(self._labelled(event.text), *self.selection)
+        self.focus()
+
+    @property
+    def written(self) -> str:
+        """What is written, with every paste in its marks."""
+        return _LABEL.sub(
+            lambda match: folded(self._pastes[match[0]]) if match[0] in self._pastes else match[0],
+            without_marks(self.text),
+        )
+
+    @property
+    def pastes(self) -> list[tuple[str, str]]:
+        """The pastes that are there: `paste 1` and its text."""
+        return [(f"paste {match[1]}", self._pastes[match[0]]) for _, match in self._labels()]
+
+    def action_open_paste(self) -> None:
+        """Show the whole text of the paste at the cursor, or of the last one; undo folds it."""
+        row, column = self.cursor_location
+        labels = self._labels()
+        here = [
+            (line, match)
+            for line, match in labels
+            if line == row and match.start() <= column <= match.end()
+        ]
+        for line, match in here or labels[-1:]:
+            start, end = match.span()
+            text = self._pastes[match[0]]
+            self.replace(text, (line, start), (line, end), maintain_selection_offset=False)
+            return
+        self.notify("There is no paste here that could be opened.", timeout=3)
+
+    def _labels(self) -> list[tuple[int, re.Match[str]]]:
+        """The labels that stand for a paste, and their lines."""
+        found = (
+            (row, match)
+            for row in range(self.document.line_count)
+            for match in _LABEL.finditer(self.document.get_line(row))
+        )
+        return [(row, match) for row, match in found if match[0] in self._pastes]
+
+    def _labelled(self, text: str) -> str:
+        """The label of a paste, which is kept under it."""
+        number = len(self._pastes) + 1
+        label = f"[paste {number}: {paste_size(text)}]"
+        self._pastes[label] = without_marks(text.replace("\r\n", "\n").replace("\r", "\n"))
+        return label
+
+    def _shown(self, written: str) -> str:
+        parts = pieces(written)
+        return "".join(self._labelled(part) if is_paste else part for part, is_paste in parts)
+
+    # --- its text ---
+
     def take(self) -> str:
         """Take out what is written: what is typed from now on is another text."""
-        text = self.text
+        text = self.written
         if text.strip():
             self.begin("")
         return text
@@ -77,6 +152,34 @@ class Composer(TextArea):
         else:
             self.action_cursor_line_start()
 
+    def action_older(self) -> None:
+        """Go a line up; from the first, to what waits or was asked before."""
+        if self.move_in_list(-1):
+            return
+        if not self.navigator.is_first_wrapped_line(self.cursor_location):
+            self.action_cursor_up()
+        else:
+            self._recall(1)
+
+    def action_newer(self) -> None:
+        """Go a line down; from the last, forward to what was written."""
+        if self.move_in_list(1):
+            return
+        if not self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.action_cursor_down()
+        else:
+            self._recall(-1)
+
+    def _recall(self, n: int) -> None:
+        if self.read_only:
+            return
+        if self.recall(n):
+            return
+        if n > 0:
+            self.action_cursor_line_start()
+        else:
+            self.action_cursor_line_end()
+
     def undo(self) -> None:
         if self.history.undo_stack:
             self._leave_last_lines()
@@ -94,17 +197,19 @@ class Composer(TextArea):
         """
         self.selection = Selection.cursor((0, 0))
 
-    def put(self, text: str) -> None:
+    def put(self, written: str) -> None:
         """Replace what is written, the cursor at the end; undo brings it back."""
-        if text != self.text:
+        if written != self.written:
+            text = self._shown(written)
             self.replace(
                 text, self.document.start, self.document.end, maintain_selection_offset=False
             )
         self.move_cursor(self.document.end)
 
-    def begin(self, text: str) -> None:
+    def begin(self, written: str) -> None:
         """Show another text, which undo does not lead back from: it belongs to another chat."""
-        self.load_text(text)
+        self._pastes = {}
+        self.load_text(self._shown(written))
         self.move_cursor(self.document.end)
 
 

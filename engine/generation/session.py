@@ -130,6 +130,11 @@ class Session:
         """
         return chat_prompt(messages, self._template, self._backend.vocabulary).tokens
 
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text as a message has it, the template's own apart; from any thread."""
+        vocabulary = self._backend.vocabulary
+        return len(vocabulary.tokenize(text, add_special=False, parse_special=True))
+
     def costs(self) -> CostProfile | None:
         """The measured costs of rounds, None while too little was measured."""
         return self._costs.profile()

@@ -31,6 +31,7 @@ from engine.process.protocol import (
     CacheAction,
     Close,
     Command,
+    CountTokens,
     ForgetOwner,
     Generate,
     Load,
@@ -189,6 +190,9 @@ class WorkerClient:
 
     def forget_owner(self, owner: str) -> None:
         self._send(ForgetOwner(owner))
+
+    def count_tokens(self, key: int, text: str) -> None:
+        self._send(CountTokens(key, text))
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         events: list[Event] = []

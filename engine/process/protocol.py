@@ -74,6 +74,14 @@ class ForgetOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class CountTokens:
+    """Count the tokens of a text, beside what runs; answered by `TokensCounted`."""
+
+    key: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Write what is not on disk yet, and end."""
 
@@ -92,7 +100,16 @@ class Pong:
 
 
 Command = (
-    Load | Generate | Stop | SetSpeculation | Prefetch | ManageCache | ForgetOwner | Close | Ping
+    Load
+    | Generate
+    | Stop
+    | SetSpeculation
+    | Prefetch
+    | ManageCache
+    | ForgetOwner
+    | CountTokens
+    | Close
+    | Ping
 )
 Answer = tuple[Event, ...] | Pong
 
@@ -152,6 +169,13 @@ class EngineClient(Protocol):
 
     def forget_owner(self, owner: str) -> None:
         """Drop the kept states that only this owner used, such as `chat:12`."""
+        ...
+
+    def count_tokens(self, key: int, text: str) -> None:
+        """Count the tokens of a text beside what runs; `TokensCounted` has the key.
+
+        No answer comes where no model is loaded.
+        """
         ...
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:

@@ -30,6 +30,7 @@ from engine.events import (
     PromptReady,
     RoundFinished,
     TiersChanged,
+    TokensCounted,
 )
 from engine.generation.scheduler import Generation
 from engine.generation.session import Session
@@ -39,6 +40,7 @@ from engine.process.protocol import (
     Answer,
     Close,
     Command,
+    CountTokens,
     ForgetOwner,
     Generate,
     Load,
@@ -202,11 +204,20 @@ class Worker:
                     self._session.set_speculation(settings)
             case Prefetch() | ManageCache() | ForgetOwner():
                 self._cache.take(command)
+            case CountTokens():
+                # A long text takes a second, in which this thread would not see a stop.
+                threading.Thread(target=self._count, args=(command,), daemon=True).start()
             case Close():
                 self._end()
             case Ping():
                 session = self._session
                 self._send(Pong(None if session is None else session.busy_predictor()))
+
+    def _count(self, command: CountTokens) -> None:
+        session = self._session
+        if session is not None:
+            n_tokens = session.count_tokens(command.text)
+            self._send((TokensCounted(command.key, n_tokens),))
 
     def _cancel(self, reply_id: int | None) -> None:
         for of_reply, cancellation in tuple(self._cancellations):

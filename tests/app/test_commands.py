@@ -1,8 +1,18 @@
-"""What the command palette and the help are made from."""
+"""What the command palette, the composer and the help are made from."""
 
 from pathlib import Path
 
-from app.commands import key_commands, key_sections, own_bindings, own_nodes
+from app.commands import (
+    SLASH_NAMES,
+    Command,
+    command_named,
+    commands_of,
+    completions,
+    every_binding_id,
+    key_sections,
+    own_bindings,
+    own_nodes,
+)
 from tests.fakes_app import make_app
 
 
@@ -11,9 +21,36 @@ async def test_an_action_is_one_command_however_many_keys_it_has_and_the_help_na
 ) -> None:
     app, _ = make_app(tmp_path)
     async with app.run_test(size=(120, 36)):
-        bound = [each.id for node in own_nodes(app.screen) for each in own_bindings(node, {})]
+        nodes = (*own_nodes(app.screen), app)
+        bound = [each.id for node in nodes for each in own_bindings(node, {})]
         assert bound.count("composer-newline") > 1
-        commands = [each.title for each in key_commands(app, app.screen, {})]
-        assert len(commands) == len(set(commands)) == len(set(bound))
+        commands = [*commands_of(app, app.screen, {})]
+        titles = [each.title for each in commands]
+        keyed = [each for each in commands if each.key]
+        assert len(titles) == len(set(titles))
+        assert len(keyed) == len(set(bound))
         helped = [key.name for section in key_sections(app, app.screen, {}) for key in section.keys]
         assert set(bound) <= set(helped)
+
+
+async def test_no_two_commands_have_one_name_and_every_short_name_is_of_a_key(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(120, 36)):
+        names = [n for each in app.commands(app.chat) for n in (each.name, *each.aliases)]
+        assert len(names) == len(set(names))
+    assert set(SLASH_NAMES) <= set(every_binding_id())
+
+
+def test_the_nearest_command_comes_first() -> None:
+    commands = [
+        Command("chat-next", "", "", bool),
+        Command("chats", "", "", bool, ("history",)),
+        Command("chat", "", "", bool),
+    ]
+    assert [each.name for each in completions(commands, "chat")] == ["chat", "chats", "chat-next"]
+    assert [each.name for each in completions(commands, "next")] == ["chat-next"]
+    assert [each.name for each in completions(commands, "hist")] == ["chats"]
+    assert command_named(commands, "history") is commands[1]
+    assert command_named(commands, "his") is None

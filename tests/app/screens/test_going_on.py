@@ -48,7 +48,7 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         await wait_until(pilot, lambda: "answering “first”" in plain(status.lines[0]))
         await ask(pilot, screen, "second")
         assert "sent when “first” is answered" in str(screen.composer.border_title)
-        assert "“second”" in str(screen.composer.border_title)
+        assert "second" in plain(screen.beside.lines[0])
         assert screen.composer.text == ""
         assert len(client.requests) == 1
         client.hurry()
@@ -158,8 +158,8 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         screen = await asked(pilot, "first", "second", "third")
         assert len(client.requests) == 1
         title = str(screen.composer.border_title)
-        assert title == "2 wait, the last sent when this reply is done: “third”"
-        assert "esc takes the last back" in str(screen.composer.border_subtitle)
+        assert title == "2 wait, the last sent when this reply is done"
+        assert "esc or up takes the last back" in str(screen.composer.border_subtitle)
         client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
@@ -175,7 +175,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         composer = screen.composer
         await pilot.press("escape")
         assert composer.text == "third"
-        assert "esc takes it back" in str(composer.border_subtitle)
+        assert "esc or up takes it back" in str(composer.border_subtitle)
         await pilot.press("escape")
         assert composer.text == "second\n\nthird"
         assert "esc stops the reply" in str(composer.border_subtitle)
@@ -290,13 +290,12 @@ async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path
         screen = await ready(pilot)
         composer = screen.composer
         app.post_message(events.Paste("some words in a line\n" * 5000))
-        await wait_until(pilot, lambda: "5,001 lines" in str(composer.border_subtitle))
-        size = "5,001 lines, 105,000 characters, more than the context of 8,192"
-        assert size in str(composer.border_subtitle)
+        await wait_until(pilot, lambda: "25,000 tokens" in str(composer.border_subtitle))
+        assert "more than the whole context of 8,192" in str(composer.border_subtitle)
         await pilot.press("ctrl+c")
         assert composer.text == ""
         await pilot.press("ctrl+z")
-        assert len(composer.text) > 100_000
+        assert len(composer.written) > 100_000
         await pilot.press("ctrl+a", "ctrl+a")
         assert composer.selected_text == composer.text
         await pilot.press("x")

@@ -7,13 +7,14 @@ import pytest
 from engine.backends.base import Logits
 from engine.configuration import PredictorName, SpeculationSettings
 from engine.errors import DecodeError
-from engine.events import Event, Failed, TokensCommitted
+from engine.events import Event, Failed, TokensCommitted, TokensCounted
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
-from engine.process.protocol import Generate
+from engine.process.protocol import CountTokens, Generate
 from engine.process.worker import Worker
 from engine.requests import GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeBackend
+from tests.waiting import wait_until
 
 
 class Failing(FakeBackend):
@@ -52,3 +53,17 @@ def test_what_was_committed_before_a_failure_reaches_the_front_end(
     assert sum(isinstance(event, TokensCommitted) for event in pipe.sent) == 11
     [failed] = (event for event in pipe.sent if isinstance(event, Failed))
     assert "llama_decode gave -3" in failed.message
+
+
+def test_a_text_is_counted_as_a_prompt_would_hold_it_and_only_with_a_model() -> None:
+    pipe = Pipe()
+    worker = Worker(pipe)  # type: ignore[arg-type]
+    worker._count(CountTokens(1, "abc"))
+    assert pipe.sent == []
+    backend = FakeBackend()
+    template = ChatTemplate(TEMPLATE, bos="<bos>", eos="<end>")
+    worker._session = Session(backend, template, SpeculationSettings())
+    worker._take(CountTokens(7, "abc<end>"))
+    wait_until(lambda: pipe.sent)
+    n_tokens = len(backend.vocabulary.tokenize("abc<end>", add_special=False, parse_special=True))
+    assert pipe.sent == [TokensCounted(7, n_tokens)]

@@ -1,0 +1,261 @@
+"""What goes with a message: long pastes, and the text files that it names as `@path`.
+
+A text that is being written holds each long paste between two control characters, which no
+keyboard types and no paste brings along: drafts, the queue and the database keep it as it is, the
+composer shows one line for it. Files are named in the text and read when the message is sent.
+"""
+
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import format as fmt
+from app.sanitize import visible
+from engine.errors import EngineError
+from engine.files import read_bytes
+
+PASTE_BEGINS, PASTE_ENDS = "\x02", "\x03"
+LONG_TEXT = 2000
+"""Characters from which on a paste is shown as one line."""
+LONG_LINES = 8
+"""Lines from which on the composer does not show all of a text."""
+MAX_FILE_BYTES = 1 << 20
+"""A larger file is more than any context of a local model holds."""
+MAX_NAMES = 4000
+"""Names of files that completion looks at: a folder of a project, not a disk."""
+IGNORED = ("node_modules", "__pycache__", "venv", "target", "build", "dist")
+"""Folders that hold no text of a person; those whose name begins with a dot neither."""
+
+_PASTE = re.compile(f"{PASTE_BEGINS}(.*?){PASTE_ENDS}", re.DOTALL)
+_NAME = re.compile(r"(?<![\w@/.])@(?:\"([^\"\n]+)\"|([^\s\"@,;:!?()\[\]{}<>]+))")
+_ATTACHED = re.compile(
+    r"\n\nFile (?P<name>[^\n]+):\n(?P<fence>`{3,})\n(?P<text>.*?)\n?(?P=fence)(?=\n\nFile |\Z)",
+    re.DOTALL,
+)
+
+
+class AttachmentError(EngineError):
+    """A file cannot go with a message."""
+
+    title = "The file is not attached"
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text that goes with a message."""
+
+    name: str
+    """The path of a file as it was written, or the number of a paste."""
+    text: str
+    is_paste: bool = False
+
+
+# --- pastes ---
+
+
+def is_long(text: str) -> bool:
+    """Whether a paste is shown as one line."""
+    return len(text) >= LONG_TEXT or text.count("\n") + 1 >= LONG_LINES
+
+
+def folded(text: str) -> str:
+    """A paste as a text that is being written holds it."""
+    return f"{PASTE_BEGINS}{without_marks(text)}{PASTE_ENDS}"
+
+
+def without_marks(text: str) -> str:
+    """A text from elsewhere without the two characters that mark a paste."""
+    return text.replace(PASTE_BEGINS, "").replace(PASTE_ENDS, "")
+
+
+def expanded(text: str) -> str:
+    """A written text with its pastes in their places."""
+    return without_marks(text)
+
+
+def pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """The parts of a written text, and whether each is a paste."""
+    for index, part in enumerate(_PASTE.split(text)):
+        if part:
+            yield part, bool(index % 2)
+
+
+def in_short(text: str) -> str:
+    """A written text with a word in the place of each paste, for a line of a list."""
+    return _PASTE.sub(lambda match: f"[{paste_size(match[1])}]", text)
+
+
+def paste_size(text: str) -> str:
+    """What a paste is called: `214 lines pasted`."""
+    return f"{fmt.counted(text.count(chr(10)) + 1, 'line')} pasted"
+
+
+# --- files ---
+
+
+def names_in(text: str) -> list[str]:
+    """The paths that a written text names as `@path` or `@"a path"`, each once; not in pastes."""
+    own = "".join(part if not is_paste else " " for part, is_paste in pieces(text))
+    found = (match[1] or match[2].rstrip(".'") for match in _NAME.finditer(own))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def read_files(text: str, folder: Path) -> list[Attachment]:
+    """The files that a written text names; a name of no file is a word of the text.
+
+    Args:
+        text: As it is written.
+        folder: The one that paths begin in, and that files must lie in.
+
+    Raises:
+        AttachmentError: If a file is binary, too large, cannot be read or lies elsewhere.
+    """
+    return [read_file(name, folder) for name in names_in(text) if is_there(name, folder)]
+
+
+def is_there(name: str, folder: Path) -> bool:
+    """Whether a name is that of something in the file system."""
+    try:
+        (folder / name).expanduser().lstat()
+    except (OSError, ValueError, RuntimeError):
+        return False
+    return True
+
+
+def read_file(name: str, folder: Path) -> Attachment:
+    """One text file.
+
+    Raises:
+        AttachmentError: If it is binary, too large, cannot be read or lies elsewhere.
+    """
+    shown = visible(name)
+    path = (folder / name).expanduser()
+    try:
+        inside = path.resolve(strict=True).is_relative_to(folder.resolve())
+        mode = path.stat().st_mode
+        if not inside:
+            how = "leads" if path.is_symlink() else "lies"
+            raise AttachmentError(
+                f"@{shown} {how} out of {visible(str(folder.resolve()))}: start kvchat in the "
+                "folder of the file, or copy it here"
+            )
+        if stat.S_ISDIR(mode):
+            raise AttachmentError(f"@{shown} is a folder: name a file in it")
+        data = read_bytes(path, limit=MAX_FILE_BYTES)
+    except (OSError, RuntimeError) as error:
+        raise AttachmentError(_why_not(shown, path, error)) from error
+    if b"\0" in data:
+        raise AttachmentError(f"@{shown} is no text but binary: only text files go with a message")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise AttachmentError(
+            f"@{shown} is no text in UTF-8 (byte {error.start:,}): convert it, or paste the text"
+        ) from error
+    return Attachment(name, without_marks(text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
+    try:
+        n_bytes = path.stat().st_size
+    except (OSError, RuntimeError):
+        n_bytes = 0
+    if n_bytes > MAX_FILE_BYTES:
+        return (
+            f"@{shown} has {fmt.nbytes(n_bytes)}, and at most {fmt.nbytes(MAX_FILE_BYTES)} go with "
+            "a message: paste the part that matters"
+        )
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"@{shown} cannot be read: {reason}"
+
+
+def message_with(text: str, files: Sequence[Attachment]) -> str:
+    """A written text as the model gets it: pastes in their places, files behind it."""
+    blocks = (f"\n\nFile {file.name}:\n{_fenced(file.text)}" for file in files)
+    return expanded(text) + "".join(blocks)
+
+
+def as_written(message: str) -> str:
+    """A message as it was written: the files that its text names are read again when it is sent.
+
+    A long message comes back as one paste, since it was hardly typed.
+    """
+    text, _ = attached_to(message)
+    return folded(text) if is_long(text) and not names_in(text) else text
+
+
+def attached_to(message: str) -> tuple[str, list[Attachment]]:
+    """The text of a sent message, and the files that went with it."""
+    files: list[Attachment] = []
+    named = set(names_in(message))
+    while (match := _last_file(message)) is not None and match["name"] in named:
+        files.append(Attachment(match["name"], match["text"]))
+        message = message[: match.start()]
+    return message, files[::-1]
+
+
+def _last_file(message: str) -> re.Match[str] | None:
+    """The last file behind a message's text."""
+    last = None
+    start = message.find("\n\nFile ")
+    while start >= 0:
+        match = _ATTACHED.match(message, start)
+        if match is None:
+            start = message.find("\n\nFile ", start + 1)
+        else:
+            last = match
+            start = message.find("\n\nFile ", match.end())
+    return last
+
+
+def _fenced(text: str) -> str:
+    """A text between fences that are longer than any in it."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}"
+
+
+# --- completion ---
+
+
+def file_names(folder: Path, limit: int = MAX_NAMES) -> list[str]:
+    """Paths of the files below a folder, shallow ones first; a folder that cannot be read has none.
+
+    Links are left out: they may lead anywhere, or round in a circle.
+    """
+    found: list[str] = []
+    waiting = [folder]
+    while waiting and len(found) < limit:
+        here = waiting.pop(0)
+        try:
+            entries = sorted(here.iterdir())
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in IGNORED or entry.is_symlink():
+                continue
+            if entry.is_dir():
+                waiting.append(entry)
+            else:
+                found.append(str(entry.relative_to(folder)))
+    return found[:limit]
+
+
+def matching(names: Sequence[str], typed: str) -> list[str]:
+    """The names that hold what was typed, those of files that begin with it first."""
+    wanted = typed.casefold()
+
+    def rank(name: str) -> int:
+        folded_name = name.casefold()
+        if folded_name.rsplit("/", 1)[-1].startswith(wanted):
+            return 0
+        return 1 if folded_name.startswith(wanted) else 2
+
+    return sorted((name for name in names if wanted in name.casefold()), key=rank)
+
+
+def mention(name: str) -> str:
+    """How a message names a file."""
+    return f'@"{name}"' if _NAME.fullmatch(f"@{name}") is None else f"@{name}"

@@ -1,0 +1,210 @@
+"""Completion in the composer: commands behind a slash, files behind an `@`."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from app.chat.attachments import file_names, matching, mention
+from app.render.lines import Line, Run, clipped, spread
+from app.sanitize import visible
+from app.widgets.composer import Composer
+from app.widgets.select_list import Row, SelectList
+from engine.validation import did_you_mean
+
+MAX_ROWS = 40
+"""Completions that are listed: whoever wants another one types a letter more."""
+NAMES_AGE_S = 5.0
+"""How long the names of files are taken from memory: reading a large folder takes a moment."""
+NAME_WIDTH = 24
+_COMMAND = re.compile(r"/([a-z-]*(?: [\w.-]*)?)", re.IGNORECASE)
+_FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
+
+
+class SlashCommand(Protocol):
+    """What completion shows of a command, and how it is run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def meaning(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def obstacle(self) -> str: ...
+    @property
+    def run(self) -> Callable[[], object]: ...
+
+
+class Commands(Protocol):
+    """The registry as the composer uses it."""
+
+    def complete(self, typed: str) -> Sequence[SlashCommand]:
+        """What may be meant by what is typed behind a slash, the nearest first."""
+        ...
+
+    def named(self, typed: str) -> SlashCommand | None:
+        """The command with a name or an alias."""
+        ...
+
+    def names(self) -> list[str]:
+        """Every name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One completion: what it writes into the composer, and the command that it is, if it is."""
+
+    text: str
+    command: SlashCommand | None = None
+
+
+class Completion:
+    """Lists what the word at the cursor may become; the composer's keys move in the list."""
+
+    def __init__(self, composer: Composer, rows: SelectList, commands: Commands) -> None:
+        """No list yet.
+
+        Args:
+            composer: Where the word is written.
+            rows: The list, which never has the focus.
+            commands: What can be written behind a slash.
+        """
+        self._composer = composer
+        self._rows = rows
+        self._commands = commands
+        self._choices: list[_Choice] = []
+        self._closed_at: str | None = None
+        """The text for which the user closed the list."""
+        self._names: tuple[str, ...] = ()
+        self._names_at = float("-inf")
+        self.folder = Path()
+        """Where files are looked for."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a list."""
+        return bool(self._choices)
+
+    def look(self) -> None:
+        """Show what the word before the cursor may become, or close the list."""
+        composer = self._composer
+        row, column = composer.cursor_location
+        line = composer.document.get_line(row)[:column]
+        self._choices, rows = [], []
+        if composer.text != self._closed_at and composer.has_focus and not composer.read_only:
+            self._closed_at = None
+            if (match := _COMMAND.fullmatch(composer.text)) is not None:
+                rows = self._command_rows(match[1])
+            elif (match := _FILE.search(line)) is not None:
+                rows = self._file_rows(match[1])
+        self._rows.display = bool(rows)
+        if rows:
+            self._rows.show_rows(rows, rows[0].key)
+
+    def move(self, step: int) -> bool:
+        """Mark the next completion or the one before; False without a list."""
+        if self.is_open:
+            self._rows.action_move(step)
+        return self.is_open
+
+    def close(self) -> bool:
+        """Close the list until the text changes; False without one."""
+        was_open = self.is_open
+        if was_open:
+            self._closed_at = self._composer.text
+            self._hide()
+        return was_open
+
+    def complete(self) -> bool:
+        """Write the marked completion; False without a list."""
+        if not self.is_open:
+            return False
+        self._write(self._choices[self._rows.index])
+        return True
+
+    def run(self) -> bool:
+        """Take the marked file, run the marked command or the one that is written whole.
+
+        Returns:
+            Whether there was one; else the text is a message.
+        """
+        if self.is_open:
+            choice = self._choices[self._rows.index]
+            if choice.command is None:
+                self._write(choice)
+            else:
+                self._run(choice.command)
+            return True
+        match = _COMMAND.fullmatch(self._composer.text.strip())
+        if match is None or not match[1]:
+            return False
+        command = self._commands.named(match[1])
+        if command is not None:
+            self._run(command)
+        else:
+            hint = did_you_mean(match[1], self._commands.names()) or ""
+            self._composer.notify(
+                f"There is no command /{match[1]}{hint}. With a blank before the slash it is sent "
+                "as a message.",
+                title="Unknown command",
+            )
+        return True
+
+    def _run(self, command: SlashCommand) -> None:
+        if command.obstacle:
+            self._composer.notify(command.obstacle, title=f"/{command.name}")
+            return
+        self._hide()
+        self._composer.put("")
+        # Behind the key: a screen that a command opens takes the next ones.
+        self._composer.call_later(command.run)
+
+    def _write(self, choice: _Choice) -> None:
+        composer = self._composer
+        row, column = composer.cursor_location
+        line = composer.document.get_line(row)[:column]
+        if choice.command is not None:
+            composer.put(choice.text)
+        elif (match := _FILE.search(line)) is not None:
+            composer.replace(
+                f"{choice.text} ",
+                (row, match.start()),
+                (row, column),
+                maintain_selection_offset=False,
+            )
+        self._hide()
+
+    def _hide(self) -> None:
+        self._choices = []
+        self._rows.display = False
+
+    def _command_rows(self, typed: str) -> list[Row[int]]:
+        found = self._commands.complete(typed)[:MAX_ROWS]
+        self._choices = [_Choice(f"/{command.name}", command) for command in found]
+        return [Row(i, partial(_command_line, command)) for i, command in enumerate(found)]
+
+    def _file_rows(self, typed: str) -> list[Row[int]]:
+        now = time.monotonic()
+        if now - self._names_at > NAMES_AGE_S:
+            self._names, self._names_at = tuple(file_names(self.folder)), now
+        found = matching(self._names, typed)[:MAX_ROWS]
+        if found == [typed]:
+            return []
+        self._choices = [_Choice(mention(name)) for name in found]
+        return [Row(i, partial(_file_line, name)) for i, name in enumerate(found)]
+
+
+def _command_line(command: SlashCommand, width: int) -> Line:
+    style = "muted" if command.obstacle else "accent"
+    name = Run(f"{'/' + command.name:<{NAME_WIDTH}}", style)
+    return spread((name, Run(command.meaning, "muted")), (Run(command.key, "muted"),), width)
+
+
+def _file_line(name: str, width: int) -> Line:
+    folder, _, last = visible(name).rpartition("/")
+    return clipped((Run(last, "accent"), Run(f"  {folder}" if folder else "", "muted")), width)

@@ -1,0 +1,128 @@
+"""Pastes and files that go with a message."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.chat.attachments import (
+    MAX_FILE_BYTES,
+    AttachmentError,
+    as_written,
+    attached_to,
+    expanded,
+    file_names,
+    folded,
+    in_short,
+    matching,
+    mention,
+    message_with,
+    names_in,
+    pieces,
+    read_files,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a file of two lines."""
+    (tmp_path / "here" / "src").mkdir(parents=True)
+    (tmp_path / "here" / "src" / "loop.py").write_text("a = 1\nb = 2\n")
+    return tmp_path / "here"
+
+
+def refusal(text: str, folder: Path) -> str:
+    with pytest.raises(AttachmentError) as caught:
+        read_files(text, folder)
+    return str(caught.value)
+
+
+def test_a_paste_keeps_its_place_in_the_text_and_cannot_bring_marks_of_its_own() -> None:
+    paste = folded("one\x03\x02two")
+    text = f"before {paste} after"
+    assert list(pieces(text)) == [("before ", False), ("onetwo", True), (" after", False)]
+    assert expanded(text) == "before onetwo after"
+    assert in_short("x " + folded("a\nb")) == "x [2 lines pasted]"
+
+
+def test_files_are_named_by_path_and_words_stay_words(folder: Path) -> None:
+    text = 'see @src/loop.py, not me@mail.org or @nobody; @"a b.txt" and @src/loop.py.'
+    assert names_in(text) == ["src/loop.py", "nobody", "a b.txt"]
+    assert [file.name for file in read_files(text, folder)] == ["src/loop.py"]
+    assert names_in(folded("@src/loop.py")) == [], "what is pasted asks for no file"
+
+
+def test_the_model_gets_the_file_behind_the_text_and_an_edit_gets_the_text_alone(
+    folder: Path,
+) -> None:
+    text = "what does @src/loop.py do?"
+    message = message_with(text, read_files(text, folder))
+    assert message == f"{text}\n\nFile src/loop.py:\n```\na = 1\nb = 2\n```"
+    assert as_written(message) == text
+    shown, files = attached_to(message)
+    assert (shown, [file.text for file in files]) == (text, ["a = 1\nb = 2"])
+
+
+def test_a_file_with_fences_of_its_own_stays_whole(folder: Path) -> None:
+    (folder / "a.md").write_text("```py\nx\n```\n\nFile b.md:\n```\ny\n```\n")
+    (folder / "b.md").write_text("`````\n")
+    text = "@a.md @b.md"
+    files = read_files(text, folder)
+    assert attached_to(message_with(text, files))[1] == [
+        type(file)(file.name, file.text.removesuffix("\n")) for file in files
+    ]
+
+
+def test_what_only_looks_like_a_file_in_a_message_is_kept_by_an_edit() -> None:
+    message = "compare\n\nFile x.py:\n```\n1\n```"
+    assert as_written(message) == message
+
+
+def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was() -> None:
+    long = "line\n" * 20
+    assert list(pieces(as_written(long))) == [(long, True)]
+    assert as_written("short") == "short"
+
+
+def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path) -> None:
+    (folder / "b.bin").write_bytes(b"a\0b")
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "huge.txt").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
+    os.mkfifo(folder / "pipe")
+    assert "binary" in refusal("@b.bin", folder)
+    assert "no text in UTF-8 (byte 3)" in refusal("@latin.txt", folder)
+    assert "at most 1 MiB" in refusal("@huge.txt", folder)
+    assert "a pipe or a device is no file" in refusal("@pipe", folder)
+    assert "is a folder" in refusal("@src", folder)
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
+    folder: Path,
+) -> None:
+    (folder.parent / "secret.txt").write_text("secret")
+    (folder / "out.txt").symlink_to(folder.parent / "secret.txt")
+    (folder / "in.py").symlink_to(folder / "src" / "loop.py")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "gone").symlink_to(folder / "nothing")
+    assert "leads out of" in refusal("@out.txt", folder)
+    assert "lies out of" in refusal("@../secret.txt", folder)
+    assert "lies out of" in refusal(f"@{folder.parent / 'secret.txt'}", folder)
+    assert "cannot be read" in refusal("@loop", folder)
+    assert "cannot be read" in refusal("@gone", folder)
+    assert read_files("@in.py", folder)[0].text == "a = 1\nb = 2\n"
+
+
+def test_names_are_found_by_any_part_and_links_and_hidden_folders_are_left_out(
+    folder: Path,
+) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "loop").write_text("")
+    (folder / "loops").mkdir()
+    (folder / "loops" / "b.txt").write_text("")
+    (folder / "round").symlink_to(folder)
+    names = file_names(folder)
+    assert names == ["loops/b.txt", "src/loop.py"]
+    assert matching(names, "LOOP") == ["src/loop.py", "loops/b.txt"]
+    assert file_names(folder, limit=1) == ["loops/b.txt"]
+    assert mention("a b.txt") == '@"a b.txt"'
+    assert mention("src/loop.py") == "@src/loop.py"

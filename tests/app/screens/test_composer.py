@@ -1,0 +1,199 @@
+"""The composer on the screen: pastes, files, earlier questions, commands, and what is told."""
+
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from app.render.lines import plain
+from app.screens.chat import ChatScreen
+from app.widgets.bars import TitleBar
+from tests.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.fakes_client import Script
+
+LONG = "word " * 200
+PASTE = "some words in a line\n" * 30
+
+
+def beside(screen: ChatScreen) -> str:
+    return "\n".join(plain(line) for line in screen.beside.lines)
+
+
+def listed(screen: ChatScreen) -> str:
+    assert screen.choices.display
+    return "\n".join(plain(line) for line in screen.choices.lines)
+
+
+def status(screen: ChatScreen) -> str:
+    return plain(screen.query_one(TitleBar).lines[0])
+
+
+async def paste(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
+    screen.composer.focus()
+    pilot.app.post_message(events.Paste(text))
+    await pilot.pause()
+
+
+async def test_a_long_paste_is_one_line_that_tells_its_tokens_and_opens(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press(*"what is ")
+        await paste(pilot, screen, PASTE)
+        assert screen.composer.text == "what is [paste 1: 31 lines pasted]"
+        await wait_until(pilot, lambda: "150 tokens" in beside(screen))
+        await wait_until(pilot, lambda: "+152" in status(screen))
+        await pilot.press("alt+o")
+        assert screen.composer.text == f"what is {PASTE}"
+        await pilot.press("ctrl+z")
+        assert screen.composer.text == "what is [paste 1: 31 lines pasted]"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: client.requests)
+        assert client.requests[0].messages[-1].content == f"what is {PASTE}"
+        await wait_until(pilot, lambda: beside(screen) == "")
+
+
+async def test_a_paste_that_is_not_sent_is_one_line_again_after_a_restart(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await paste(pilot, screen, PASTE)
+    app.controller.history.store.close()
+    again, client = make_app(tmp_path)
+    async with again.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        assert screen.composer.text == "[paste 1: 31 lines pasted]"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: client.requests)
+        assert client.requests[0].messages[-1].content == PASTE
+
+
+async def test_up_goes_through_the_questions_of_the_chat_and_down_comes_back(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=NARROW) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "of another chat")
+        await pilot.press("ctrl+n")
+        for text in ("first", "second", "second"):
+            await answered(pilot, screen, text)
+        await pilot.press(*"half", "up")
+        assert screen.composer.text == "second"
+        await pilot.press("up")
+        assert screen.composer.text == "first"
+        await pilot.press("up")
+        assert screen.composer.text == "first", "there is none before"
+        await pilot.press("end", "down", "down")
+        assert screen.composer.text == "half"
+        await pilot.press("ctrl+n", "up")
+        assert screen.composer.text == "second", "a new chat has those of all chats"
+
+
+async def test_up_in_an_empty_composer_takes_back_what_waits_to_edit_it(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG, "more"), tps=1))
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        for text in ("first", "second", "third"):
+            await ask(pilot, screen, text)
+        assert "second" in beside(screen)
+        assert "third" in beside(screen)
+        await pilot.press("up")
+        assert screen.composer.text == "third"
+        await pilot.press("s", "enter")
+        await wait_until(pilot, lambda: "thirds" in beside(screen))
+        client.hurry()
+        await wait_until(pilot, lambda: len(client.requests) == 3)
+        assert client.requests[-1].messages[-1].content == "thirds"
+
+
+async def test_a_named_file_goes_with_the_message_and_costs_what_is_told_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("five words in this file\n")
+    monkeypatch.chdir(tmp_path)
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await pilot.press(*"read @no")
+        assert "notes.txt" in listed(screen)
+        await pilot.press("tab")
+        assert screen.composer.text == "read @notes.txt "
+        await wait_until(pilot, lambda: "5 tokens" in beside(screen))
+        await wait_until(pilot, lambda: "+7" in status(screen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: client.requests)
+        content = client.requests[0].messages[-1].content
+        assert content.endswith("\n\nFile notes.txt:\n```\nfive words in this file\n```")
+
+
+async def test_a_file_that_cannot_go_keeps_the_message_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b.bin").write_bytes(b"a\0b")
+    monkeypatch.chdir(tmp_path)
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "read @b.bin now")
+        assert screen.composer.text == "read @b.bin now"
+        assert any("binary" in notice.message for notice in app._notifications)
+        assert "binary" in beside(screen)
+        assert client.requests == []
+
+
+async def test_what_is_more_than_the_context_is_told_and_stays_unsent(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await paste(pilot, screen, "word " * 9000)
+        composer = screen.composer
+        told = "9,000 tokens, more than the whole context of 8,192"
+        await wait_until(pilot, lambda: told in str(composer.border_subtitle))
+        await wait_until(pilot, lambda: "+9.0k does not fit" in status(screen))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert client.requests == []
+        assert composer.text
+
+
+async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await answered(pilot, screen, "first")
+        await pilot.press(*"/ne")
+        assert "/new" in listed(screen)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.controller.history.chat is None)
+        assert screen.composer.text == ""
+        assert len(client.requests) == 1
+        await pilot.press(*"/edit")
+        assert "not now: there is no question yet" in listed(screen)
+        await pilot.press("escape")
+        assert not screen.choices.display
+        assert screen.composer.text == "/edit"
+
+
+async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        screen = await ready(pilot)
+        await ask(pilot, screen, "/nwe")
+        assert any("no command /nwe" in notice.message for notice in app._notifications)
+        assert screen.composer.text == "/nwe"
+        assert client.requests == []
+        await ask(pilot, screen, "/etc/hosts has what?")
+        await wait_until(pilot, lambda: client.requests)
+
+
+async def test_a_command_of_several_choices_is_completed_by_its_second_word(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press(*"/theme nord")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.theme == "nord")
