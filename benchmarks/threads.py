@@ -7,8 +7,9 @@ For each number of busy processes all arms decode by turns, plainly and for the 
 with `auto`, kvchat with each fixed number of threads, and a llama-server with its own default and
 with one thread where it is given. The first seconds of replies that begin beside a busy process
 are a table of their own. Then a long reply meets a busy process that comes and goes, and the time
-until the number of threads has followed is taken. Tokens per second are medians of the rounds;
-ratios are taken round by round. Run it on a machine that does nothing else.
+until the number of threads has followed is taken, and last what following costs on the idle
+machine: its own code around each step, and what trials of other numbers lost. Tokens per second are
+medians of the rounds; ratios are taken round by round. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -23,15 +24,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, mode
+from typing import ClassVar, TypeVar
+from unittest.mock import patch
 
 from common import load
 
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Finished, RoundFinished, ThreadsChanged
+from engine.generation.threads import Threads
+from engine.load import load_session
 from engine.memory.hardware import usable_cores
 from engine.process.blocking_client import BlockingClient
-from engine.requests import GenerationRequest
+from engine.requests import Cancellation, GenerationRequest
 
 PROMPT = "Once upon a time, in a harbour town with three bakeries, there lived a"
 N_CTX = 4096
@@ -41,6 +46,8 @@ FOUND_S = 2.0
 """Start of a run that is not counted, for nobody: what finding a number takes is timed apart."""
 FIRST_S = 4.0
 """What counts as the first seconds of a reply."""
+IDLE_S = 30.0
+"""Steps of an idle machine whose following is timed."""
 AWAY_S = 4.0
 """How long a busy process stays, and stays away, while a reply follows it."""
 PLAIN = SpeculationSettings(predictor=PredictorName.OFF)
@@ -48,6 +55,7 @@ GREEDY = SamplingSettings(temperature=0.0)
 BUSY = "while True: pass"
 MARK = "<!-- table -->"
 
+T = TypeVar("T")
 Speed = Callable[[float, float], float]
 """Tokens per second: uncounted seconds from the start of a reply, and about as many counted ones.
 """
@@ -65,7 +73,7 @@ def main() -> None:
     lines = []
     with arms(options) as speeds:
         lines += [*table(options, speeds), "", *beginnings(options, speeds)]
-    lines += ["", *followed(options.model)]
+    lines += ["", *followed(options.model), "", *idle_cost(options.model)]
     print("\n".join(lines))
     if options.docs is not None:
         front = options.docs.read_text().split(MARK)[0]
@@ -275,6 +283,62 @@ def followed(model: Path) -> list[str]:
         what = "" if last is None else f"{last[1].n_decode}: {last[1].reason}"
         lines.append(f"| {moment} | {said} | {what} |")
     return lines
+
+
+class TimedThreads(Threads):
+    """Threads that count what their own code takes around the steps."""
+
+    own_s: ClassVar[list[float]] = []
+    decode_s: ClassVar[list[tuple[int, float]]] = []
+    """Each step's number of threads and time."""
+
+    def step(self, decode: Callable[[], T], undo: Callable[[], None], n_steps: float) -> T:
+        inside_s: list[float] = []
+
+        def decoded() -> T:
+            began = time.perf_counter()
+            try:
+                return decode()
+            finally:
+                inside_s.append(time.perf_counter() - began)
+
+        n_threads, began = self.n_decode, time.perf_counter()
+        try:
+            return super().step(decoded, undo, n_steps)
+        finally:
+            self.own_s.append(time.perf_counter() - began - sum(inside_s))
+            self.decode_s.append((n_threads, sum(inside_s)))
+
+    def stepped(self, elapsed_s: float, n_steps: float) -> ThreadsChanged | None:
+        began = time.perf_counter()
+        try:
+            return super().stepped(elapsed_s, n_steps)
+        finally:
+            self.own_s[-1] += time.perf_counter() - began
+
+
+def idle_cost(model: Path) -> list[str]:
+    """What following takes of plain steps on an idle machine."""
+    asked = GenerationRequest(raw_prompt=PROMPT, sampling=GREEDY, max_tokens=N_CTX - 64)
+    configuration = Configuration(model_path=model.resolve(), n_ctx=N_CTX, speculation=PLAIN)
+    with patch("engine.load.Threads", TimedThreads):
+        loaded = load_session(configuration)
+    began = time.perf_counter()
+    for _ in loaded.session.generate(asked, Cancellation()):
+        if time.perf_counter() - began > IDLE_S:
+            break
+    loaded.session.close()
+    own_s, steps = TimedThreads.own_s, TimedThreads.decode_s
+    n_usual = mode(n for n, _ in steps)
+    usual_s = median(step_s for n, step_s in steps if n == n_usual)
+    lost_s = sum(max(step_s - usual_s, 0.0) for n, step_s in steps if n != n_usual)
+    total_s = sum(step_s for _, step_s in steps)
+    return [
+        "| steps on the idle machine | a step | following, mean | median | of the time | trials |",
+        "|--:|--:|--:|--:|--:|--:|",
+        f"| {len(own_s)} | {usual_s * 1e3:.2f} ms | {fmean(own_s) * 1e6:.0f} µs "
+        f"| {median(own_s) * 1e6:.0f} µs | {sum(own_s) / total_s:.2%} | {lost_s / total_s:.2%} |",
+    ]
 
 
 if __name__ == "__main__":
