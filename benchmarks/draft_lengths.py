@@ -10,30 +10,40 @@ Speeds are those of the rounds behind the first token, over the plain speed of t
 costs, and *warm*, in a session that saw the prompts before. The best fixed length is the one with
 the largest median over the prompts, chosen afterwards; no drafts at all may be it.
 
-What a set says is the median of paired ratios. `draft_replay.py` plays the same on recorded lines.
+All replies to a prompt say what the first plain one said: batches round unlike single steps, a
+near-tie falls the other way, and the rest is another text, with more or less to draft in it than
+the rules are about. So the logits of each row are made to choose the recorded token; nothing else
+is changed. What a set says is the median of paired ratios. `draft_replay.py` plays the same on
+recorded lines at a simulated machine's costs.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
-from common import load
 from speed_peers.machine import describe_machine
 
 from app.bench.policies import Policy, parse_policy
 from app.bench.prompt_sets import Prompt, choose, read_set
+from engine.backends.base import Forward
+from engine.backends.llama_cpp.sequence import LlamaCppSequence
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
-from engine.events import RoundFinished
-from engine.process.blocking_client import BlockingClient
-from engine.requests import GenerationRequest, Message
+from engine.events import Finished, RoundFinished
+from engine.generation.session import Session
+from engine.load import load_session
+from engine.requests import Cancellation, GenerationRequest, Message
 
 MARKS = (64, 128, 512)
 """Lengths of replies, in tokens."""
 FIXED = (1, 2, 3, 4, 6, 8)
 PLAIN, COLD, WARM = "plain", "cold", "warm"
 N_CTX = 4096
+CHOSEN = 1e9
+"""A logit that no other reaches."""
 OFF = SpeculationSettings(predictor=PredictorName.OFF)
 WARM_UP = Prompt("warm-up", "warm-up", "Write the numbers from one to forty, each twice.")
 
@@ -55,8 +65,41 @@ def main() -> None:
         replace_part(options.page, " ".join(what), lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A reply with the prompt before it, and its tokens per second behind the first token."""
+
+    token_ids: tuple[int, ...]
+    speeds: Mapping[int, float]
+    """By the length of the reply."""
+
+
+class Line:
+    """The tokens of a prompt and of the reply that every rule is to make."""
+
+    def __init__(self) -> None:
+        self.tokens: tuple[int, ...] = ()
+
+    @contextmanager
+    def is_said(self) -> Iterator[None]:
+        """Meanwhile every row of logits chooses the token of the line that follows it."""
+        verify = LlamaCppSequence.verify
+
+        def retold(
+            sequence: LlamaCppSequence, tokens: Sequence[int], *, unread: Sequence[int] = ()
+        ) -> Forward:
+            forward = verify(sequence, tokens, unread=unread)
+            start = len(sequence.tokens) - len(tokens) + 1
+            for row, token in zip(forward.logits, self.tokens[start:], strict=False):
+                row[token] = CHOSEN
+            return forward
+
+        with patch.object(LlamaCppSequence, "verify", retold):
+            yield
+
+
 class Timing:
-    """Replies of two engines: one that is loaded anew for each prompt, and one that stays."""
+    """Replies of two sessions: one that is loaded anew for each prompt, and one that stays."""
 
     def __init__(self, options: argparse.Namespace, predictor: str) -> None:
         self._options = options
@@ -67,50 +110,54 @@ class Timing:
         self._rules = {
             str(length): settings(parse_policy(f"{predictor}:fixed:{length}")) for length in FIXED
         }
+        self._line = Line()
 
     def sets(self) -> Iterator[tuple[str, list[Speeds]]]:
         """The speeds of each prompt, set by set."""
         options = self._options
-        fresh, kept = (
-            load(options.model, n_ctx=N_CTX, n_threads=options.threads) for _ in range(2)
-        )
-        self._ask(kept, WARM_UP, self._auto)
-        for name in options.sets.split(","):
-            prompts = choose(read_set(name), options.prompts, seed=options.seed)
-            yield (
-                Path(name).stem,
-                [self._speeds(fresh, kept, each, n) for n, each in enumerate(prompts)],
-            )
-        for engine in (fresh, kept):
-            engine.client.close()
+        with self._line.is_said(), closing(self._load()) as kept:
+            self._ask(kept, WARM_UP, self._auto)
+            for name in options.sets.split(","):
+                prompts = choose(read_set(name), options.prompts, seed=options.seed)
+                yield (
+                    Path(name).stem,
+                    [self._speeds(kept, each, n) for n, each in enumerate(prompts)],
+                )
 
-    def _speeds(
-        self, fresh: BlockingClient, kept: BlockingClient, prompt: Prompt, turn: int
-    ) -> Speeds:
-        fresh.load(self._configuration)
-        runs = [(COLD, fresh, self._auto), (WARM, kept, self._auto), (PLAIN, kept, OFF)]
-        runs += [(name, kept, rule) for name, rule in self._rules.items()]
-        start = turn * len(runs) // 2 % len(runs)
-        return {
-            name: self._ask(engine, prompt, rule)
-            for name, engine, rule in (*runs[start:], *runs[:start])
-        }
+    def _load(self) -> Session:
+        return load_session(self._configuration).session
 
-    def _ask(
-        self, engine: BlockingClient, prompt: Prompt, rule: SpeculationSettings
-    ) -> Mapping[int, float]:
-        """Tokens per second behind the first token, by the length of the reply."""
+    def _speeds(self, kept: Session, prompt: Prompt, turn: int) -> Speeds:
+        self._line.tokens = ()
+        self._line.tokens = self._ask(kept, prompt, OFF).token_ids
+        with closing(self._load()) as fresh:
+            runs = [(COLD, fresh, self._auto), (WARM, kept, self._auto), (PLAIN, kept, OFF)]
+            runs += [(name, kept, rule) for name, rule in self._rules.items()]
+            start = turn * len(runs) // 2 % len(runs)
+            return {
+                name: self._ask(session, prompt, rule).speeds
+                for name, session, rule in (*runs[start:], *runs[:start])
+            }
+
+    def _ask(self, session: Session, prompt: Prompt, rule: SpeculationSettings) -> Told:
         request = GenerationRequest(
             messages=(Message("user", prompt.text),),
             sampling=SamplingSettings(temperature=0.0),
             max_tokens=self._options.tokens,
             seed=self._options.seed,
         )
-        rounds = [each for each in engine.reply(request, rule) if isinstance(each, RoundFinished)]
-        return speeds_at((each.n_emitted, each.elapsed_s) for each in rounds[1:])
+        session.set_speculation(rule)
+        rounds = []
+        for event in session.generate(request, Cancellation()):
+            match event:
+                case RoundFinished():
+                    rounds.append((event.n_emitted, event.elapsed_s))
+                case Finished():
+                    said = (*session.prompt_tokens(request.messages), *event.token_ids)
+        return Told(said, speeds_at(rounds[1:]))
 
 
-def speeds_at(rounds: Iterator[tuple[int, float]]) -> dict[int, float]:
+def speeds_at(rounds: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Tokens in a unit of time when a reply had each of `MARKS` tokens, as far as it got.
 
     A reply that ended earlier counts for the lengths that it has and for the next one.

@@ -15,7 +15,7 @@ from engine.generation.reply import Reply
 from engine.generation.scheduler import Company, Computed, computed
 from engine.generation.threads import Threads
 from engine.requests import Cancellation
-from engine.speculation.costs import N_MEASURED, SIZES, Costs, measure_rows
+from engine.speculation.costs import Costs, measure_rows, measuring_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class Prefill:
         n_known, n_reused = len(reply.tokens) - 1, reply.recalled.n_reused
         sequence, slot = reply.sequence, reply.recalled.slot
         yield PromptProgress(n_reused, n_known, n_reused)
-        n_measured = self._n_to_measure(n_known - n_reused, settings)
+        sizes = self._sizes_to_measure(n_known - n_reused, settings)
+        n_measured = sum(sizes)
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
         for start, end in self._batches(reply, n_known - n_measured):
             cancellation.check()
@@ -84,7 +85,7 @@ class Prefill:
             cancellation.check()
             rest = reply.tokens[n_known - n_measured : n_known]
             self._threads.turn_to_steps()
-            measure_rows(sequence, rest, self._costs)
+            measure_rows(sequence, rest, sizes, self._costs)
             yield PromptProgress(n_known, n_known, n_reused)
         self._recall.keep_prompt(slot)
         cancellation.check()
@@ -137,12 +138,10 @@ class Prefill:
             yield start, end
             start = end
 
-    def _n_to_measure(self, n_left: int, settings: SpeculationSettings) -> int:
-        """Tokens of the prompt that go in small batches, to learn what these cost."""
+    def _sizes_to_measure(self, n_left: int, settings: SpeculationSettings) -> tuple[int, ...]:
+        """Small batches that the prompt ends with, to learn what they cost."""
         is_wanted = settings.controller is ControllerName.AUTO and self._backend.can_crop
         is_wanted = is_wanted and settings.predictor is not PredictorName.OFF
-        is_wanted = is_wanted and self._company.is_alone
-        is_known = len(self._costs.rows.measured()) > 1
-        has_room = min(self._backend.n_rows, self._backend.n_batch) >= max(SIZES)
-        is_due = is_wanted and has_room and not is_known and n_left >= N_MEASURED
-        return N_MEASURED if is_due else 0
+        if not is_wanted or not self._company.is_alone or self._costs.rows.is_known:
+            return ()
+        return measuring_sizes(n_left, min(self._backend.n_rows, self._backend.n_batch))

@@ -60,7 +60,8 @@ CHANGED = 2.0
 
 SIZES = (1, 1, 2, 3, 4, 6, 8, 17, 1)
 """Batches by which row costs are measured; the first one warms up and is not counted."""
-N_MEASURED = sum(SIZES)
+SHORT_SIZES = (1, 1, 2, 4, 8)
+"""The same in a short prompt: enough to see whether the costs have a kink."""
 
 Points = tuple[tuple[int, float], ...]
 
@@ -266,6 +267,15 @@ class RowCosts:
             return 0
         return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether batches up to those of `SHORT_SIZES` were measured, not only the shortest.
+
+        Two and three rows alone can look so dear that none of the longer drafts, which a kink
+        behind them would make cheap, is ever tried.
+        """
+        return max(self._ratios, default=1) >= max(SHORT_SIZES)
+
     def steps(self, n_rows: int) -> float:
         """The cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
@@ -323,8 +333,22 @@ def _joined(points: list[tuple[int, float]]) -> list[float]:
     return steps + [_expected(points, n_rows) for n_rows in beyond]
 
 
-def measure_rows(sequence: DecodedSequence, tokens: list[int], costs: Costs) -> None:
-    """Decode `N_MEASURED` tokens of a prompt in batches of unlike sizes, and learn their costs.
+def measuring_sizes(n_tokens: int, n_most: int) -> tuple[int, ...]:
+    """Batches of unlike sizes, of at most `n_most` rows, for the end of a prompt; none fit: ()."""
+    return next(
+        (
+            sizes
+            for sizes in (SIZES, SHORT_SIZES)
+            if sum(sizes) <= n_tokens and max(sizes) <= n_most
+        ),
+        (),
+    )
+
+
+def measure_rows(
+    sequence: DecodedSequence, tokens: list[int], sizes: tuple[int, ...], costs: Costs
+) -> None:
+    """Decode tokens of a prompt in batches of `sizes`, and learn their costs.
 
     The tokens have to be decoded anyway; in small batches that takes a few plain steps longer, once
     for a machine and a model.
@@ -334,7 +358,7 @@ def measure_rows(sequence: DecodedSequence, tokens: list[int], costs: Costs) -> 
         DecodeAborted: the reply was cancelled.
     """
     start, watch = 0, Stopwatch()
-    for index, size in enumerate(SIZES):
+    for index, size in enumerate(sizes):
         watch.split()
         sequence.verify(tokens[start : start + size])
         elapsed_s = watch.split()

@@ -34,7 +34,7 @@ from engine.generation.loop import COSTS_EVERY
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest, Message
-from engine.speculation.costs import N_MEASURED, SIZES, CostProfile
+from engine.speculation.costs import SHORT_SIZES, SIZES, CostProfile
 from engine.testing import TEMPLATE, FakeBackend, FakeSequence, FakeVocabulary
 
 LETTERS = FakeVocabulary(26, ord("a"))
@@ -592,11 +592,19 @@ def test_a_rule_that_needs_no_costs_reads_the_prompt_at_full_speed(
 
 def test_no_prompt_is_measured_that_is_too_short_or_whose_batches_do_not_fit() -> None:
     n_around = len("BU") + len("EA") - 1
-    assert prompt_batches(text="a" * (N_MEASURED - n_around)) == SIZES
-    assert prompt_batches(text="a" * (N_MEASURED - n_around - 1)) == ()
-    assert prompt_batches(n_rows=16) == ()
-    assert prompt_batches(n_batch=16) == ()
+    assert prompt_batches(text="a" * (sum(SIZES) - n_around)) == SIZES
+    assert prompt_batches(text="a" * (sum(SIZES) - n_around - 1)) == SHORT_SIZES
+    assert prompt_batches(text="a" * (sum(SHORT_SIZES) - n_around)) == SHORT_SIZES
+    assert prompt_batches(text="a" * (sum(SHORT_SIZES) - n_around - 1)) == ()
+    assert prompt_batches(n_rows=16) == SHORT_SIZES
+    assert prompt_batches(n_batch=16) == SHORT_SIZES
+    assert prompt_batches(n_rows=7) == ()
     assert prompt_batches(can_crop=False) == ()
+
+
+def test_costs_of_the_shortest_drafts_alone_are_not_all_costs() -> None:
+    dear = CostProfile(0.01, ((1, 1.0), (2, 1.7), (3, 3.0)))
+    assert prompt_batches(costs=dear) == SIZES
 
 
 def test_known_costs_are_not_measured_again() -> None:
@@ -621,7 +629,7 @@ def test_progress_reaches_the_whole_prompt_where_it_is_measured() -> None:
     events = run(make_session(AUTO, target=FakeBackend(LETTERS, n_batch=32)), request(LONG))
     progress = [event for event in events if isinstance(event, PromptProgress)]
     n_known = len("BUEA") + len(LONG) - 1
-    assert [p.n_done for p in progress] == [0, 32, n_known - N_MEASURED, n_known]
+    assert [p.n_done for p in progress] == [0, 32, n_known - sum(SIZES), n_known]
     assert all(p.n_total == n_known for p in progress)
 
 

@@ -11,7 +11,6 @@ from engine.speculation.costs import (
     CHANGED,
     CHECKED_AT,
     MAX_ROWS,
-    N_MEASURED,
     SIZES,
     CostProfile,
     Costs,
@@ -419,7 +418,7 @@ def test_without_costs_of_an_earlier_run_nothing_is_forgotten() -> None:
     assert len(costs.rows.measured()) == 3
 
 
-TOKENS = [n % 7 for n in range(N_MEASURED)]
+TOKENS = [n % 7 for n in range(sum(SIZES))]
 WARM_UP_S = 9.0
 
 
@@ -450,14 +449,14 @@ def sequence(monkeypatch: pytest.MonkeyPatch) -> Timed:
 
 
 def test_every_token_is_decoded_once_and_in_order(sequence: Timed) -> None:
-    measure_rows(sequence, TOKENS, Costs())
+    measure_rows(sequence, TOKENS, SIZES, Costs())
     assert list(sequence.tokens) == TOKENS
     assert tuple(sequence.sizes) == SIZES
 
 
 def test_batches_cost_what_they_took_and_the_warm_up_is_not_counted(sequence: Timed) -> None:
     costs = Costs()
-    measure_rows(sequence, TOKENS, costs)
+    measure_rows(sequence, TOKENS, SIZES, costs)
     assert costs.plain.seconds == pytest.approx(batch_s(1))
     assert [n_rows for n_rows, _ in costs.rows.measured()] == sorted(set(SIZES))
     assert [steps for _, steps in costs.rows.measured()] == pytest.approx(
@@ -467,7 +466,7 @@ def test_batches_cost_what_they_took_and_the_warm_up_is_not_counted(sequence: Ti
 
 def test_a_draft_of_any_length_can_be_weighed_behind_it(sequence: Timed) -> None:
     costs = Costs()
-    measure_rows(sequence, TOKENS, costs)
+    measure_rows(sequence, TOKENS, SIZES, costs)
     assert costs.rows.measured()[-1][0] == MAX_ROWS
     assert costs.rows.reach == MAX_ROWS
 
@@ -479,7 +478,7 @@ def test_only_the_batches_are_timed(sequence: Timed) -> None:
             super().add(n_rows, elapsed_s)
 
     costs = Slow()
-    measure_rows(sequence, TOKENS, costs)
+    measure_rows(sequence, TOKENS, SIZES, costs)
     assert costs.plain.seconds == pytest.approx(batch_s(1))
     assert costs.rows.steps(MAX_ROWS) == pytest.approx(batch_s(MAX_ROWS) / batch_s(1))
 
@@ -490,9 +489,9 @@ def test_what_was_measured_before_a_stop_stays(sequence: Timed) -> None:
     stopped = Timed(backend)
     backend.abort()
     with pytest.raises(DecodeAborted):
-        measure_rows(stopped, TOKENS, costs)
+        measure_rows(stopped, TOKENS, SIZES, costs)
     assert costs.rows.measured() == ()
-    measure_rows(sequence, TOKENS, costs)
+    measure_rows(sequence, TOKENS, SIZES, costs)
     assert len(costs.rows.measured()) == len(set(SIZES))
 
 
