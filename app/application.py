@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -24,7 +24,9 @@ from textual.markup import escape
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.types import AnimationLevel
 
+from app.bindings import read_keymap
 from app.chat.attachments import expanded
 from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
@@ -33,7 +35,7 @@ from app.commands import (
     command_named,
     commands_of,
     completions,
-    every_binding_id,
+    every_action,
     key_sections,
 )
 from app.console import console
@@ -46,7 +48,7 @@ from app.screens.plan_session import PlanSession
 from app.startup import Services
 from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
-from engine.configuration import Configuration
+from engine.configuration import Configuration, sampling_bounds
 from engine.errors import EngineError
 from engine.planning.space import with_taken_pair
 from engine.policy.pairs import Pair
@@ -55,6 +57,8 @@ from engine.validation import did_you_mean
 DEFAULT_THEME = "kvchat-dark"
 SCREEN_NICENESS = 5
 WELCOME = "welcome to kvchat: no model was found"
+NEW_CHATS = frozenset({*sampling_bounds(), "system_prompt"})
+"""Settings that each chat has of its own: new ones begin with them."""
 LEAVE_EVERY_S = 0.05
 """How often is looked whether everything is saved when the user leaves."""
 
@@ -102,8 +106,7 @@ class KvchatApp(App[None]):
         *,
         model: Path | None = None,
         configuration: Configuration | None = None,
-        symbols: GraphSymbols = "block",
-        theme: str = DEFAULT_THEME,
+        theme: str | None = None,
         notices: Iterable[str] = (),
     ) -> None:
         super().__init__()
@@ -112,15 +115,18 @@ class KvchatApp(App[None]):
         self.services = services
         self._model = model
         self._configuration = configuration
-        self.symbols = symbols
+        self.symbols: GraphSymbols = "block"
         """Characters that every widget draws gauges with."""
+        self.keymap: Mapping[str, str] = {}
+        """The user's own keys by binding id."""
         self.chat = ChatScreen(controller, services, self)
         self._left_plan: PlanSession | None = None
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
-        self.set_keymap(dict(services.keymap))
-        self._use_first_theme(theme)
+        self._notices += self._register_themes()
+        self._notices += filter(None, (self.use_settings("ui", theme=theme),))
+        self._notices += filter(None, (self.use_settings("keys"),))
 
     def on_mount(self) -> None:
         asyncio.get_running_loop().set_default_executor(DaemonExecutor())
@@ -185,7 +191,7 @@ class KvchatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
             return
-        self.push_screen(HelpScreen(key_sections(self, self.screen, self.services.keymap)))
+        self.push_screen(HelpScreen(key_sections(self, self.screen, self.keymap)))
 
     # --- the model ---
 
@@ -336,24 +342,82 @@ class KvchatApp(App[None]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.available_themes.get(self.theme))
 
-    def _use_first_theme(self, name: str) -> None:
+    def _register_themes(self) -> list[str]:
+        """Make kvchat's themes and the user's known; what is wrong with them, as one notice."""
         loaded = load_themes()
         for theme in loaded.themes:
             self.register_theme(theme)
-        self._notices += loaded.problems
-        if name not in self.available_themes:
-            hint = did_you_mean(name, self.available_themes)
-            self._notices.append(f"There is no theme {name}{hint}")
-            name = DEFAULT_THEME
-        self.theme = name
+        return ["; ".join(loaded.problems)] if loaded.problems else []
 
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
-        self.theme = name
         try:
-            self.services.save_theme(name)
+            self.services.settings.change("ui", "theme", name)
         except EngineError as error:
             report(self, error)
+        self.theme = name
+
+    # --- settings ---
+
+    def action_settings(self) -> None:
+        """List all settings; a change counts at once where it can."""
+        from app.screens.settings import SettingsScreen
+
+        def changed(section: str, key: str) -> None:
+            if section == "chat" and key in NEW_CHATS:
+                chat = self.services.settings.settings.chat
+                self.controller.history.use_defaults(chat.sampling(), chat.system_prompt)
+            problem = self.use_settings(section)
+            if problem:
+                self.notify(problem, severity="warning")
+
+        themes = sorted(self.available_themes, key=_own_first)
+        self.push_screen(SettingsScreen(self.services.settings, every_action, themes, changed))
+
+    def use_settings(self, section: str, *, theme: str | None = None) -> str:
+        """Let one table of the settings count.
+
+        Args:
+            section: The table.
+            theme: A theme instead of that of the settings.
+
+        Returns:
+            What is wrong with it, empty where nothing is.
+        """
+        settings = self.services.settings.settings
+        match section:
+            case "ui":
+                self.symbols = settings.ui.graph_symbols
+                self.use_animation(settings.ui.animation)
+                if self.is_running:
+                    self.chat.transcript.set_tint(settings.ui.tint)
+                return self._show_theme(theme or settings.ui.theme)
+            case "chat":
+                self.controller.limits = settings.chat
+            case "speculation":
+                self.controller.set_speculation(settings.speculation.speculation())
+            case "keys":
+                read = read_keymap(settings.keys, every_action() if settings.keys else ())
+                self.keymap = read.keys
+                self.set_keymap(dict(read.keys))
+                return "; ".join(read.problems)
+        return ""
+
+    def use_animation(self, level: AnimationLevel) -> None:
+        """Move as much as the settings say; `TEXTUAL_ANIMATIONS` of the environment comes first."""
+        if "TEXTUAL_ANIMATIONS" not in os.environ:
+            self.animation_level = level
+
+    def _show_theme(self, name: str) -> str:
+        problem = ""
+        if name not in self.available_themes:
+            problem = f"There is no theme {name}{did_you_mean(name, self.available_themes)}"
+            name = DEFAULT_THEME
+        if self.theme != name:
+            self.theme = name
+        elif self.is_running:
+            self.refresh_css(animate=False)
+        return problem
 
     def save_picture(self) -> None:
         """Write the screen to an SVG file in the current folder."""
@@ -368,8 +432,8 @@ class KvchatApp(App[None]):
 
     def commands(self, screen: Screen[Any]) -> Iterator[Command]:
         """What can be commanded on a screen: its actions, the themes, a picture."""
-        yield from commands_of(self, screen, self.services.keymap)
-        for name in sorted(self.available_themes, key=lambda n: (not n.startswith("kvchat"), n)):
+        yield from commands_of(self, screen, self.keymap)
+        for name in sorted(self.available_themes, key=_own_first):
             use = partial(self.use_theme, name)
             yield Command(f"theme {name}", f"theme: {name}", "Use this theme", use)
         picture = "Write the screen to an SVG file"
@@ -394,6 +458,10 @@ class KvchatApp(App[None]):
             yield SystemCommand(escape(visible(command.title)), f"{command.meaning}{key}", run)
 
 
+def _own_first(theme: str) -> tuple[bool, str]:
+    return not theme.startswith("kvchat"), theme
+
+
 def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
     """Open the full-screen chat and come back when the user leaves it.
 
@@ -406,21 +474,18 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> None:
     """
     from app.startup import prepare
 
-    opened = prepare(request, every_binding_id)
+    opened = prepare(request)
     # The engine decodes on every core: the screen must not take time from it. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":
         os.nice(SCREEN_NICENESS)
-    ui = opened.settings.ui
     app = KvchatApp(
         opened.controller,
         opened.services,
         model=opened.model,
-        symbols=ui.graph_symbols,
-        theme=theme or ui.theme,
+        theme=theme,
         notices=opened.notices,
     )
-    app.animation_level = ui.animation
     # Looking through all that was imported for garbage stops the screen for a tenth of a second.
     gc.freeze()
     try:

@@ -3,11 +3,13 @@
 An id is `area-name`; the settings rebind keys by it, the palette shows `area: Description`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
+from textual.keys import Keys, _character_to_key, key_to_character
 
+from engine.errors import shown
 from engine.validation import did_you_mean
 
 RENAMED_IDS = {
@@ -26,7 +28,8 @@ def _key(
     key: str, action: str, text: str, name: str, tooltip: str, *, show: bool = False
 ) -> Binding:
     # A text area has own meanings for some of these keys; on this screen ours come first.
-    is_first = key == "ctrl+f" or (key[0] == "f" and key[1:].isdecimal())
+    first = key.split(",")[0]
+    is_first = first == "ctrl+f" or (first[0] == "f" and first[1:].isdecimal())
     return Binding(key, action, text, id=name, tooltip=tooltip, show=show, priority=is_first)
 
 
@@ -52,8 +55,10 @@ CHAT_KEYS: list[BindingType] = [
          "Open, search, rename, archive, export or delete a chat", show=True),
     _key("ctrl+f", "search", "Search", "chat-search", "Search all chats", show=True),
     _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
-    _key("ctrl+s", "chat_settings", "Settings", "chat-settings",
+    _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
          "System prompt and sampling of this chat", show=True),
+    _key("f11,alt+comma", "app.settings", "Settings", "settings-open",
+         "All settings: what each is, where it comes from; themes, system prompts and keys"),
     _key("f10", "next_controller", "Switch rule", "speculation-rule",
          "Switch what sets the draft length: a fixed number, the band rule or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
@@ -116,41 +121,126 @@ COMPOSER_KEYS: list[BindingType] = [
 ]  # fmt: skip
 
 
+ON_THE_CHAT = frozenset({"ChatScreen", "Transcript", "Composer"})
+"""Parts of one screen: a key of one of them is a key of all."""
+EVERYWHERE = "KvchatApp"
+NO_KEY = "none"
+"""Stands for the key of an action that is to have none: no keyboard has a key of this name."""
+_NAMED = {*(each.value for each in Keys), *(_character_to_key(chr(c)) for c in range(33, 127))}
+_MODIFIERS = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that a key does, on whichever screens."""
+
+    id: str
+    keys: tuple[str, ...]
+    """Its usual keys, by Textual's names."""
+    title: str
+    meaning: str
+    owners: frozenset[str]
+    """The classes that have the key."""
+
+    def meets(self, other: "Action") -> bool:
+        """Whether one key pressed could mean both."""
+        both = (self.owners, other.owners)
+        if any(EVERYWHERE in owners for owners in both) or self.owners & other.owners:
+            return True
+        return all(owners & ON_THE_CHAT for owners in both)
+
+
 @dataclass(frozen=True, slots=True)
 class Keymap:
-    """Keys by binding id, and what could not be used."""
+    """Keys by binding id as Textual takes them, and what is wrong."""
 
     keys: Mapping[str, str]
     problems: tuple[str, ...] = ()
 
 
-def read_keymap(configured: Mapping[str, str], known_ids: Collection[str]) -> Keymap:
+def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> Keymap:
     """The keymap of the settings, without what cannot work.
+
+    A key that another action has by default is taken from it, which is told unless that action has
+    another key, or `none`, in the settings too.
 
     Args:
         configured: Keys by binding id; several keys are separated by commas.
-        known_ids: Every binding id of the application.
+        actions: Everything that has a key.
     """
-    keys: dict[str, str] = {}
+    known = {action.id: action for action in actions}
+    keys: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     for name, text in configured.items():
         binding_id = RENAMED_IDS.get(name, name)
-        parts = [part.strip() for part in text.split(",")]
-        if binding_id not in known_ids:
-            hint = did_you_mean(binding_id, known_ids) or ": the help screen shows the ids"
+        parts = tuple(long_name(part.strip()) for part in text.split(","))
+        if binding_id not in known:
+            hint = did_you_mean(binding_id, known) or ": the help screen shows the ids"
             problems.append(f"[keys] {binding_id} is no action{hint}")
         elif not all(parts):
-            problems.append(f"[keys] {binding_id} names no key: write one such as f8 or ctrl+t")
-        elif taken := _taken(parts, keys):
+            problems.append(f"[keys] {binding_id} names no key: write one such as f8, or none")
+        elif parts == (NO_KEY,):
+            keys[binding_id] = parts
+        elif wrong := next((part for part in parts if not is_key(part)), None):
+            problems.append(
+                f"[keys] {binding_id}: {shown(wrong)} is no key: write one such as f8 or ctrl+t"
+            )
+        elif taken := _taken(known[binding_id], parts, keys, known):
             problems.append(f"[keys] {binding_id} wants {taken[0]}, which {taken[1]} has already")
         else:
-            keys[binding_id] = ",".join(parts)
-    return Keymap(keys, tuple(problems))
+            keys[binding_id] = parts
+    for binding_id, parts in keys.items():
+        for key, other in conflicts(known[binding_id], parts, keys, actions):
+            problems.append(
+                f"[keys] {binding_id} takes {key} from {other.id}, which has no key now: "
+                f"give it another, or none"
+            )
+    return Keymap({name: ",".join(parts) for name, parts in keys.items()}, tuple(problems))
 
 
-def _taken(parts: list[str], keys: Mapping[str, str]) -> tuple[str, str] | None:
-    for binding_id, text in keys.items():
+def conflicts(
+    action: Action,
+    parts: Collection[str],
+    keys: Mapping[str, object],
+    actions: Collection[Action],
+) -> Iterator[tuple[str, Action]]:
+    """The usual keys of other actions that an action takes, each with the action that loses it.
+
+    Args:
+        action: What gets keys.
+        parts: Its keys from now on.
+        keys: The actions whose keys are not the usual ones.
+        actions: Everything that has a key.
+    """
+    for other in actions:
+        if other.id == action.id or other.id in keys or not action.meets(other):
+            continue
+        for key in parts:
+            # Some keys are shared on purpose, such as enter of a list and of its screen.
+            if key in other.keys and key not in action.keys:
+                yield key, other
+
+
+def is_key(name: str) -> bool:
+    """Whether a terminal could send a key of this name."""
+    *modifiers, key = name.split("+")
+    is_named = key in _NAMED or key_to_character(key) is not None
+    return bool(key) and is_named and {*modifiers} <= _MODIFIERS
+
+
+def long_name(key: str) -> str:
+    """A key as Textual calls it: `[` is `left_square_bracket`."""
+    return _character_to_key(key) if len(key) == 1 else key
+
+
+def _taken(
+    action: Action,
+    parts: Collection[str],
+    keys: Mapping[str, tuple[str, ...]],
+    known: Mapping[str, Action],
+) -> tuple[str, str] | None:
+    for binding_id, others in keys.items():
         for part in parts:
-            if part in text.split(","):
+            if part in others and action.meets(known[binding_id]):
                 return part, binding_id
     return None

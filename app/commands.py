@@ -7,7 +7,7 @@ binding, and `/name` in the composer. Choices that have no key of their own come
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from app import screens
+from app.bindings import Action
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
 from app.screens.chat import ChatScreen
@@ -33,7 +34,7 @@ SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
     "chat-list": ("chats", "history"),
     "chat-new": ("new", "clear"),
     "chat-search": ("search",),
-    "chat-settings": ("settings", "system"),
+    "chat-settings": ("system", "sampling"),
     "compare-open": ("compare",),
     "composer-open-paste": ("paste",),
     "engine-restart": ("restart",),
@@ -48,6 +49,7 @@ SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
     "preset-list": ("presets",),
     "reply-regenerate": ("again", "retry"),
     "reply-stop": ("stop",),
+    "settings-open": ("settings",),
     "speculation-predictor": ("predictor",),
     "speculation-rule": ("rule",),
     "transcript-colours": ("colours", "colors"),
@@ -85,12 +87,28 @@ class Command:
 SHORT_NAMES = {name for names in SLASH_NAMES.values() for name in names}
 
 
-def every_binding_id() -> list[str]:
-    """The ids of all keys on all screens, which the settings may bind anew."""
+def every_action() -> list[Action]:
+    """What all keys on all screens do, which the settings may bind anew; in the order of the ids.
+
+    The screens are imported for it.
+    """
     for module in pkgutil.walk_packages(screens.__path__, f"{screens.__name__}."):
         importlib.import_module(module.name)
-    declared = [key for kind in _own_kinds(DOMNode) for key in kind.__dict__.get("BINDINGS", ())]
-    return sorted({key.id for key in declared if isinstance(key, Binding) and key.id})
+    found: dict[str, Action] = {}
+    for kind in _own_kinds(DOMNode):
+        for each in BindingsMap(kind.__dict__.get("BINDINGS", ())).key_to_bindings.values():
+            for key in each:
+                if key.id:
+                    found[key.id] = _with_key(found.get(key.id), key, kind.__name__)
+    return [found[name] for name in sorted(found)]
+
+
+def _with_key(action: Action | None, key: Binding, owner: str) -> Action:
+    if action is None:
+        meaning = key.tooltip or key.description
+        return Action(key.id or "", (key.key,), key.description, meaning, frozenset({owner}))
+    keys = tuple(dict.fromkeys((*action.keys, key.key)))
+    return replace(action, keys=keys, owners=action.owners | {owner})
 
 
 def own_bindings(node: DOMNode, keymap: Keys) -> list[Binding]:

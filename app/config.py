@@ -1,8 +1,8 @@
 """The user's settings: one strict TOML file, every key with a default."""
 
 import re
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +12,8 @@ from app import paths
 from app.paths import settings_path
 from engine.cache.report import CacheSettings
 from engine.configuration import (
+    MOST_COUNT,
+    Bounds,
     ControllerName,
     Count,
     DraftLength,
@@ -32,10 +34,21 @@ from engine.policy.gates import PolicySettings
 from engine.validation import MOST_FAULTS, explain
 
 MAX_SLOTS = 16
+MOST_SEED = 2**63 - 1
+"""What the database of chats can keep."""
 _TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
+_QUOTES = re.compile(r"\"{3}|\'{3}")
+"""The marks around a text of several lines."""
+
 FolderPath = Annotated[Path, Field(strict=False)]
+StopText = Annotated[str, Field(min_length=1)]
+ContextLength = Annotated[int, Bounds(ge=16, le=MOST_COUNT)]
+Location = tuple[str, ...]
+"""Names of a table and of a key in it, or of a table alone."""
+Value = str | int | float | bool | list[str]
+"""What a key of the file can hold."""
 
 
 def _read_size(value: object) -> object:
@@ -100,6 +113,10 @@ class ChatDefaults(_Section):
     """Instruction at the start of a new chat; empty is none."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Tokens a reply may have; left out, until the context is full."""
+    stop: tuple[StopText, ...] = Field(default=(), strict=False)
+    """Texts that end a reply where they come up in it."""
+    seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
+    """Seed of every reply, so that one chat always gets one text; left out, a new one each time."""
     reopen: Literal["cut", "last", "never"] = "cut"
     """Whether the chat used last is shown at the start: only where kvchat ended before its reply
     did, always, or never."""
@@ -152,6 +169,9 @@ class ModelSettings(_Section):
 class EngineDefaults(_Section):
     """How llama.cpp is run."""
 
+    n_ctx: ContextLength | Literal["auto"] = "auto"
+    """Tokens of context where no preset says otherwise; `auto` is what fits, as the planner says.
+    """
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Threads while decoding, 1 to 1024; `auto` is as many as are quickest at the moment."""
     use_extra_buffers: bool = True
@@ -207,8 +227,11 @@ class Settings(_Section):
     engine: EngineDefaults = EngineDefaults()
     cache: CacheDefaults = CacheDefaults()
     cache_policy: PolicySettings = PolicySettings()
+    prompts: dict[str, str] = Field(default_factory=dict)
+    """System prompts to choose from, by name."""
     keys: dict[str, str] = Field(default_factory=dict)
-    """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`."""
+    """Key for an action, by the id that the help screen shows: `reply-stop = "f8"`; `none` takes
+    its key away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +241,10 @@ class LoadedSettings:
     settings: Settings
     problem: str | None = None
     """One message that names every key that is not used, or why the file is not read."""
+    faults: Mapping[Location, str] = field(default_factory=dict)
+    """Why each key or table that is not used is not."""
+    lines: Mapping[Location, int] = field(default_factory=dict)
+    """The line of each key and table that the file has, from 1."""
 
 
 def load_settings(path: Path | None = None) -> LoadedSettings:
@@ -239,6 +266,33 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
     return _validated(content, text, path)
 
 
+class UserSettings:
+    """The user's settings while kvchat runs: changed one at a time and written at once."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Read the file.
+
+        Args:
+            path: The file; None is the user's own.
+        """
+        self.path = path or settings_path()
+        self.loaded = load_settings(self.path)
+
+    @property
+    def settings(self) -> Settings:
+        """What counts now."""
+        return self.loaded.settings
+
+    def change(self, section: str, key: str, value: Value | None) -> None:
+        """Write one key, from now on it counts; None takes it out of the file.
+
+        Raises:
+            SettingsError: As of `save_setting`.
+        """
+        save_setting(section, key, value, self.path)
+        self.loaded = load_settings(self.path)
+
+
 def model_folders() -> tuple[Path, ...]:
     """The folders that are scanned for models, those of the settings among them."""
     return paths.model_folders(load_settings().settings.models.folders)
@@ -258,21 +312,19 @@ def require_settings() -> Settings:
     return loaded.settings
 
 
-def save_setting(
-    section: str, key: str, value: str | int | float | bool, path: Path | None = None
-) -> None:
+def save_setting(section: str, key: str, value: Value | None, path: Path | None = None) -> None:
     """Change one key of the settings file; its comments and other keys stay as they are.
 
     Args:
         section: Name of the table, such as `ui`.
         key: Name of the key, such as `theme`.
-        value: What it becomes.
+        value: What it becomes; None takes the key out, so that its default counts.
         path: The file; None is the user's own. It is made when it is not there.
 
     Raises:
         SettingsError: If the key or value is none, or the file cannot be read or written.
     """
-    _require_valid(section, key, value)
+    require_valid(section, key, value)
     _change_toml(path or settings_path(), section, key, value)
 
 
@@ -293,45 +345,47 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSettings:
     """Validate, leaving out whatever is wrong."""
+    lines = _lines(text)
     try:
-        return LoadedSettings(Settings.model_validate(content))
+        return LoadedSettings(Settings.model_validate(content), lines=lines)
     except ValidationError as error:
-        problems = _problems(error)
-        for location, _ in problems:
-            _remove(content, location)
+        faults = _faults(error)
+    for location in faults:
+        _remove(content, location)
     told = "; ".join(
-        f"{_line(location, text)}{_spell(location)}{reason}"
-        for location, reason in problems[:MOST_FAULTS]
+        f"{f'line {lines[location]}, ' if location in lines else ''}{_spell(location)}{reason}"
+        for location, reason in [*faults.items()][:MOST_FAULTS]
     )
-    if len(problems) > MOST_FAULTS:
-        told += f"; and {len(problems) - MOST_FAULTS:,} more"
+    if len(faults) > MOST_FAULTS:
+        told += f"; and {len(faults) - MOST_FAULTS:,} more"
     remaining = Settings.model_validate(content)
-    return LoadedSettings(remaining, f"not used from {path}: {told}")
+    return LoadedSettings(remaining, f"not used from {path}: {told}", faults, lines)
 
 
-def _problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
+def _faults(error: ValidationError) -> dict[Location, str]:
     faults = explain(error, Settings, unknown="no setting")
-    return list({where[:2]: reason for where, reason in faults}.items())
+    return {where[:2]: reason for where, reason in faults}
 
 
-def _spell(location: tuple[str, ...]) -> str:
+def _spell(location: Location) -> str:
     return f"[{location[0]}] {location[1]}" if len(location) == 2 else f"[{location[0]}]"
 
 
-def _line(location: tuple[str, ...], text: str) -> str:
-    """`line 4, ` for the line of a table or of its key; nothing where it is spelled otherwise."""
-    found: tuple[str, ...]
-    table: tuple[str, ...] = ()
+def _lines(text: str) -> dict[Location, int]:
+    """The line of each table and key that is spelled in the usual way."""
+    found: dict[Location, int] = {}
+    table: Location = ()
+    is_in_text = False
     for number, line in enumerate(text.splitlines(), 1):
-        if match := _TABLE.match(line):
-            found = table = (match[1],)
-        elif match := _KEY.match(line):
-            found = (*table, match[1])
-        else:
+        was_in_text, is_in_text = is_in_text, is_in_text ^ bool(len(_QUOTES.findall(line)) % 2)
+        if was_in_text:
             continue
-        if found == location:
-            return f"line {number}, "
-    return ""
+        if match := _TABLE.match(line):
+            table = (match[1],)
+            found.setdefault(table, number)
+        elif match := _KEY.match(line):
+            found.setdefault((*table, match[1]), number)
+    return found
 
 
 def _remove(content: MutableMapping[str, object], location: tuple[str, ...]) -> None:
@@ -343,16 +397,21 @@ def _remove(content: MutableMapping[str, object], location: tuple[str, ...]) -> 
         content.pop(first, None)
 
 
-def _require_valid(section: str, key: str, value: str | int | float | bool) -> None:
+def require_valid(section: str, key: str, value: Value | None) -> None:
+    """Make sure that a key may have a value.
+
+    Raises:
+        SettingsError: It is none of the settings, or may not have the value.
+    """
     try:
-        Settings.model_validate({section: {key: value}})
+        Settings.model_validate({section: {} if value is None else {key: value}})
     except ValidationError as error:
-        location, reason = _problems(error)[0]
+        location, reason = next(iter(_faults(error).items()))
         raise SettingsError(f"{_spell(location)}{reason}") from error
 
 
-def _change_toml(path: Path, section: str, key: str, value: str | int | float | bool) -> None:
-    """Set one key of one table; comments, order and spelling of the rest stay.
+def _change_toml(path: Path, section: str, key: str, value: Value | None) -> None:
+    """Set one key of one table, or take it out; comments, order and spelling of the rest stay.
 
     Raises:
         SettingsError: If the file is not valid TOML, or cannot be read or written.
@@ -373,5 +432,10 @@ def _change_toml(path: Path, section: str, key: str, value: str | int | float | 
     table = document.setdefault(section, tomlkit.table())
     if not isinstance(table, dict):
         raise SettingsError(f"{path}: {section} is not a table: write [{section}] there")
-    table[key] = value
+    if value is None:
+        table.pop(key, None)
+    elif isinstance(value, str) and "\n" in value:
+        table[key] = tomlkit.string(value, multiline=True)
+    else:
+        table[key] = value
     write_atomically(path, tomlkit.dumps(document))

@@ -1,6 +1,6 @@
 """Numbers as screens and commands write them."""
 
-from engine.memory.units import format_bytes
+from engine.memory.units import GIB, KIB, MIB, format_bytes
 
 NO_VALUE = "\N{EN DASH}"
 """Shown where there is no number yet."""
@@ -38,6 +38,14 @@ def nbytes_of(part: int, whole: int) -> str:
     number, unit = nbytes(part).split(" ")
     of = nbytes(whole)
     return f"{number} of {of}" if of.endswith(f" {unit}") else f"{number} {unit} of {of}"
+
+
+def spelled_bytes(n: int) -> str:
+    """A size so that reading it gives the very number again, such as `4GiB`."""
+    for factor, unit in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if n and n % factor == 0:
+            return f"{n // factor}{unit}"
+    return f"{n}B" if n else "0"
 
 
 def short_nbytes(n: int) -> str:

@@ -66,9 +66,12 @@ class ChosenModel:
         """The configuration of a model under these rules; raises as `configure` does."""
         from engine.memory.estimate import with_n_ctx
 
-        configuration = configure(path, self.draft, self.rules, settings, self.request)
-        if self.request.n_ctx is not None:
-            configuration = with_n_ctx(configuration, self.request.n_ctx)
+        asked = self.request
+        if asked.n_ctx is None and self.rules is None and settings.engine.n_ctx != "auto":
+            asked = replace(asked, n_ctx=settings.engine.n_ctx)
+        configuration = configure(path, self.draft, self.rules, settings, asked)
+        if asked.n_ctx is not None:
+            configuration = with_n_ctx(configuration, asked.n_ctx)
         return replace(
             configuration,
             backend=self.request.backend or configuration.backend,

@@ -1,18 +1,16 @@
 """What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from app import paths
-from app.bindings import Keymap, read_keymap
 from app.cache import forget_on_disk
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
-from app.config import ModelSettings, Settings, load_settings, save_setting
+from app.config import ModelSettings, Settings, UserSettings
 from app.opening import ModelRequest, choose_model, new_client, usual_model
-from app.render.transcript import TintMode
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
@@ -40,16 +38,8 @@ class Services:
     install_starter: Callable[[Callable[[str], None]], Path]
     """Installs the starter model and says how far it is; raises `EngineError`."""
     presets_dir: Path
-    save_theme: Callable[[str], None]
-    """Remembers the theme; raises `EngineError`."""
-    save_tint: Callable[[TintMode], None]
-    """Remembers how tokens are coloured; raises `EngineError`."""
-    save_speculation: Callable[[str, str | int], None] = lambda _key, _value: None
-    """Remembers who drafts and by which rule, by the key of the settings; raises `EngineError`."""
-    tint: TintMode = "off"
-    """How tokens are coloured at the start."""
-    keymap: Mapping[str, str] = field(default_factory=dict)
-    """The user's keys by binding id."""
+    settings: UserSettings
+    """What counts now; what is chosen by key, such as the theme, is remembered there."""
     first_hint: Callable[[Path], str | None] = lambda _: None
     """What to say once when a model is opened that was never open before; raises `EngineError`."""
     types_note: Callable[[Configuration], str | None] = lambda _: None
@@ -62,7 +52,6 @@ class Services:
 class AppParts:
     """Everything that the application is made of; `close` ends it."""
 
-    settings: Settings
     store: ChatStore
     controller: Conversation
     services: Services
@@ -76,20 +65,19 @@ class AppParts:
         self.store.close()
 
 
-def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> AppParts:
+def prepare(request: ModelRequest) -> AppParts:
     """Open everything, nothing of it visible yet.
 
     Args:
         request: The command line.
-        binding_ids: Gives the ids that the settings may bind keys to, if they bind any.
 
     Raises:
         ModelFileError: If the named model or draft model is not there.
         PresetError: If the named preset is not there or not valid.
         StoreError: If the database cannot be opened.
     """
-    loaded = load_settings()
-    settings = loaded.settings
+    live = UserSettings()
+    settings = live.settings
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
@@ -101,29 +89,23 @@ def prepare(request: ModelRequest, binding_ids: Callable[[], Sequence[str]]) -> 
         store,
         sampling=chosen.sampling(settings),
         system_prompt=chosen.system_prompt(settings),
-        max_tokens=settings.chat.max_tokens,
     )
+    controller.limits = settings.chat
     controller.restore_last_chat(settings.chat.reopen)
-    keymap = read_keymap(settings.keys, binding_ids()) if settings.keys else Keymap({})
     services = Services(
-        configure=lambda path: chosen.configure(path, settings),
-        types_note=lambda configuration: chosen.types_note(configuration, settings),
+        configure=lambda path: chosen.configure(path, live.settings),
+        types_note=lambda configuration: chosen.types_note(configuration, live.settings),
         planned_bytes=_planned_bytes,
         scan=LibraryScan(folders, paths.header_cache_path(), Speeds(paths.speeds_path())),
         first_hint=lambda path: _first_hint(path, folders),
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
         presets_dir=paths.presets_dir(),
-        save_theme=lambda name: save_setting("ui", "theme", name),
-        save_tint=lambda mode: save_setting("ui", "tint", mode),
-        save_speculation=lambda key, value: save_setting("speculation", key, value),
-        tint=settings.ui.tint,
-        keymap=keymap.keys,
+        settings=live,
         forget_kept=forget_on_disk,
     )
-    problems = filter(None, (loaded.problem, no_default))
-    notices = (*problems, *keymap.problems, *store.notices)
-    return AppParts(settings, store, controller, services, model, notices)
+    problems = filter(None, (live.loaded.problem, no_default))
+    return AppParts(store, controller, services, model, (*problems, *store.notices))
 
 
 def _usual_model(

@@ -99,7 +99,7 @@ def child(home: Path, options: argparse.Namespace, *arguments: str) -> str:
 def start(model: Path) -> Sequence[float]:
     """Open kvchat without a screen, and give the seconds until each of `STEPS`."""
     began = time.perf_counter()
-    opened = prepare(ModelRequest(model=str(model)), tuple)
+    opened = prepare(ModelRequest(model=str(model)))
     prepared = time.perf_counter() - began
     opened.controller.load(opened.services.configure(model))
     reached = {"prepared": prepared, **wait_for_tiers(opened, began)}

@@ -45,17 +45,14 @@ def main() -> None:
 async def paint(model: Path, folder: Path) -> None:
     """Ask the question, wait for the reply, and paint chat, comparison, kept states and planner."""
     from app.application import KvchatApp
-    from app.commands import every_binding_id
     from app.opening import ModelRequest
     from app.startup import prepare
 
-    opened = prepare(ModelRequest(model=str(model)), every_binding_id)
+    opened = prepare(ModelRequest(model=str(model)))
     app = KvchatApp(
         opened.controller,
         opened.services,
         model=opened.model,
-        symbols=opened.settings.ui.graph_symbols,
-        theme=opened.settings.ui.theme,
     )
     folder.mkdir(exist_ok=True)
     async with app.run_test(size=SIZE) as pilot:

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from app.application import KvchatApp
 from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
+from app.config import UserSettings
 from app.screens.chat import ChatScreen
 from app.startup import Services
 from app.store.chats import ChatStore
@@ -42,8 +43,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
         folders=(tmp_path / "models",),
         install_starter=install,
         presets_dir=tmp_path / "presets",
-        save_theme=lambda _: None,
-        save_tint=lambda _: None,
+        settings=UserSettings(tmp_path / "config.toml"),
     )
 
 

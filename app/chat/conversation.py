@@ -27,6 +27,7 @@ from app.chat.reply_writer import ReplyWriter
 from app.chat.snapshot import CockpitSnapshot, Phase
 from app.chat.token_counts import TokenCounts
 from app.chat.trimming import Summariser, is_surely_longer, n_tokens_of
+from app.config import ChatDefaults
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
@@ -114,7 +115,8 @@ class Conversation:
         self.lease: EngineLease | None = None
         self._store = store
         self._clock = clock
-        self._max_tokens = max_tokens
+        self.limits = ChatDefaults(max_tokens=max_tokens)
+        """Where every reply ends, and its seed; sampling is each chat's own."""
         self._speculation: SpeculationSettings | None = None
         self._chat_in_context: int | None = None
         """The chat that the context holds; None while it is empty, `LEASED` for a lease's text."""
@@ -383,7 +385,9 @@ class Conversation:
             GenerationRequest(
                 messages=messages,
                 sampling=history.sampling,
-                max_tokens=self._max_tokens,
+                max_tokens=self.limits.max_tokens,
+                stop=self.limits.stop,
+                seed=self.limits.seed,
                 past_replies=self._past_replies(),
                 owner=owner_of(reply.chat_id),
                 continues=reply.token_ids,

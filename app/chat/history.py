@@ -390,15 +390,16 @@ class ChatHistory:
         self.sampling = sampling
 
     def use_preset(self, sampling: SamplingSettings, system_prompt: str) -> None:
-        """Begin new chats like this; a chat that is saved keeps its own settings.
+        """Begin new chats like a preset; its system prompt counts unless it is empty."""
+        self.use_defaults(sampling, system_prompt or self._default_system_prompt)
 
-        A preset without a system prompt leaves the one that is there.
-        """
+    def use_defaults(self, sampling: SamplingSettings, system_prompt: str) -> None:
+        """Begin new chats like this; a chat that is saved keeps its own settings."""
         self._default_sampling = sampling
-        self._default_system_prompt = system_prompt or self._default_system_prompt
+        self._default_system_prompt = system_prompt
         if self.chat is None:
             self.sampling = sampling
-            self.system_prompt = self._default_system_prompt
+            self.system_prompt = system_prompt
 
     def use_model(self, path: str) -> None:
         """Save chats with this model from their next question on."""

@@ -12,8 +12,8 @@ import click
 
 from app import paths
 from app.cli.console import print_json, say, tell, tell_over
-from app.cli.options import Age, Size, spelled
-from app.format import count, counted, nbytes, nbytes_of
+from app.cli.options import Age, Size
+from app.format import count, counted, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def budget(disk: int | None, warm: int | None) -> None:
     require_settings()
     for key, size in (("cold", disk), ("warm", warm)):
         if size is not None:
-            save_setting("cache", key, spelled(size))
+            save_setting("cache", key, spelled_bytes(size))
     settings = require_settings().cache
     with _folder() as folder:
         used = sum(entry.file_bytes for entry in folder.all_entries())

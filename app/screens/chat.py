@@ -88,7 +88,7 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript(id="transcript")
         self.composer = Composer(id="composer")
         self.context = ContextFull(controller)
-        self.speculation = SpeculationSwitch(controller, services.save_speculation)
+        self.speculation = SpeculationSwitch(controller, services.settings)
         self.beside = InkLines(id="beside")
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
@@ -141,7 +141,7 @@ class ChatScreen(Screen[None]):
             report(self, error)
         self.asking.describe()
         self.composer.focus()
-        self.transcript.set_tint(self.services.tint)
+        self.transcript.set_tint(self.services.settings.settings.ui.tint)
         self.composer.move_in_list = self.completion.move
         self.choices.display = False
         self.set_interval(FRAME_S, self._tick)
@@ -458,7 +458,8 @@ class ChatScreen(Screen[None]):
                 self.controller.set_speculation(settings.speculation)
 
         now = ChatSettings(history.system_prompt, history.sampling, self.controller.speculation)
-        self.app.push_screen(ChatSettingsScreen(now), changed)
+        prompts = self.services.settings.settings.prompts
+        self.app.push_screen(ChatSettingsScreen(now, prompts), changed)
 
     # --- speculation ---
 
@@ -537,7 +538,7 @@ class ChatScreen(Screen[None]):
         """Colour tokens in this way, and remember it."""
         self.transcript.set_tint(mode)
         try:
-            self.services.save_tint(mode)
+            self.services.settings.change("ui", "tint", mode)
         except EngineError as error:
             report(self, error)
         self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)

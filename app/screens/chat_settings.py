@@ -1,5 +1,6 @@
 """System prompt and sampling of one chat, what its answers fit, and how drafts are judged."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -11,6 +12,7 @@ from textual.containers import Grid, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Select, Static, TextArea
 
+from app.sanitize import visible
 from engine.configuration import (
     MOST_COUNT,
     SamplingSettings,
@@ -73,14 +75,24 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 tooltip="Use these settings in this chat"),
     ]  # fmt: skip
 
-    def __init__(self, settings: ChatSettings) -> None:
+    def __init__(self, settings: ChatSettings, prompts: Mapping[str, str] | None = None) -> None:
+        """Ask for the settings of a chat.
+
+        Args:
+            settings: What they are now.
+            prompts: System prompts to choose from, by name.
+        """
         super().__init__()
         self._settings = settings
+        self._prompts = prompts or {}
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
             yield Static("settings of this chat", classes="title", markup=False)
             yield Label("system prompt", classes="label")
+            if self._prompts:
+                names = [(visible(name), name) for name in self._prompts]
+                yield Select(names, prompt="take one of the library", compact=True, id="library")
             yield TextArea(
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
                 highlight_cursor_line=False, placeholder="Empty: none",
@@ -114,6 +126,11 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
 
     def on_mount(self) -> None:
         self.query_one("#system-prompt").focus()
+
+    def on_select_changed(self, message: Select.Changed) -> None:
+        prompt = self._prompts.get(str(message.value)) if message.select.id == "library" else None
+        if prompt is not None:
+            self.query_one("#system-prompt", TextArea).text = prompt
 
     def on_input_submitted(self) -> None:
         self.action_save()

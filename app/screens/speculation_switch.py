@@ -1,24 +1,24 @@
 """Who drafts, by which rule and how far: switched with a key, remembered for the next start."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from app.chat.conversation import Conversation
+from app.config import UserSettings
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 
 
 class SpeculationSwitch:
     """Changes the settings of the engine, and describes them."""
 
-    def __init__(self, conversation: Conversation, save: Callable[[str, str | int], None]) -> None:
+    def __init__(self, conversation: Conversation, settings: UserSettings) -> None:
         """Switch the settings of a conversation.
 
         Args:
             conversation: Hands them to the engine.
-            save: Remembers a value by its key in the settings; raises `EngineError`.
+            settings: Remember them.
         """
         self._conversation = conversation
-        self._save = save
+        self._settings = settings
 
     def next_predictor(self) -> PredictorName | None:
         """The next source of drafts that there is; None without a model."""
@@ -83,7 +83,7 @@ class SpeculationSwitch:
         }
         for key, value in values.items():
             if value is not None:
-                self._save(key, value)
+                self._settings.change("speculation", key, value)
 
 
 def describe(settings: SpeculationSettings) -> str:

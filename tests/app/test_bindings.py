@@ -1,34 +1,89 @@
-from app.bindings import read_keymap
+from app.bindings import Action, is_key, read_keymap
+from app.commands import every_action
 
-IDS = ("chat-stop", "chat-new", "app-quit")
+
+def action(name: str, key: str, *owners: str) -> Action:
+    return Action(name, (key,), name.title(), name, frozenset(owners or {"ChatScreen"}))
+
+
+ACTIONS = (
+    action("chat-stop", "escape"),
+    action("chat-new", "ctrl+n"),
+    action("app-quit", "ctrl+q", "KvchatApp"),
+    action("rows-down", "down", "SelectList"),
+    action("presets-load", "l", "PresetsScreen"),
+    action("message-copy", "y", "Transcript"),
+)
 
 
 def test_keys_are_taken_by_id() -> None:
-    keymap = read_keymap({"chat-stop": "f8, ctrl+t", "app-quit": "f10"}, IDS)
+    keymap = read_keymap({"chat-stop": "f8, ctrl+t", "app-quit": "f10"}, ACTIONS)
     assert keymap.keys == {"chat-stop": "f8,ctrl+t", "app-quit": "f10"}
     assert keymap.problems == ()
 
 
 def test_an_unknown_id_is_named_with_the_nearest() -> None:
-    keymap = read_keymap({"chat-stopp": "f8", "zzz": "f9"}, IDS)
+    keymap = read_keymap({"chat-stopp": "f8", "zzz": "f9"}, ACTIONS)
     assert keymap.keys == {}
     assert "did you mean chat-stop?" in keymap.problems[0]
     assert "the help screen shows the ids" in keymap.problems[1]
 
 
 def test_an_empty_key_is_refused() -> None:
-    keymap = read_keymap({"chat-stop": "", "chat-new": "f8,"}, IDS)
+    keymap = read_keymap({"chat-stop": "", "chat-new": "f8,"}, ACTIONS)
     assert keymap.keys == {}
     assert len(keymap.problems) == 2
 
 
+def test_a_key_that_no_keyboard_sends_is_refused() -> None:
+    keymap = read_keymap({"chat-stop": "ctlr+t", "chat-new": "f99"}, ACTIONS)
+    assert keymap.keys == {}
+    assert "'ctlr+t' is no key" in keymap.problems[0]
+    assert "'f99' is no key" in keymap.problems[1]
+
+
+def test_a_letter_or_sign_is_a_key_by_itself() -> None:
+    keymap = read_keymap({"message-copy": "[", "presets-load": "L"}, ACTIONS)
+    assert keymap.keys == {"message-copy": "left_square_bracket", "presets-load": "L"}
+
+
 def test_one_key_for_two_actions_goes_to_the_first() -> None:
-    keymap = read_keymap({"chat-stop": "f8", "chat-new": "f9,f8"}, IDS)
+    keymap = read_keymap({"chat-stop": "f8", "chat-new": "f9,f8"}, ACTIONS)
     assert keymap.keys == {"chat-stop": "f8"}
     assert "wants f8, which chat-stop has already" in keymap.problems[0]
 
 
+def test_one_key_may_do_two_things_on_two_screens() -> None:
+    keymap = read_keymap({"chat-stop": "f8", "presets-load": "f8"}, ACTIONS)
+    assert keymap.problems == ()
+    assert set(keymap.keys) == {"chat-stop", "presets-load"}
+
+
+def test_a_key_that_is_taken_from_another_action_is_told() -> None:
+    keymap = read_keymap({"chat-stop": "ctrl+n"}, ACTIONS)
+    assert keymap.keys == {"chat-stop": "ctrl+n"}
+    assert keymap.problems == (
+        "[keys] chat-stop takes ctrl+n from chat-new, which has no key now: "
+        "give it another, or none",
+    )
+    assert "message-copy" in read_keymap({"chat-stop": "y"}, ACTIONS).problems[0]
+    assert "app-quit" in read_keymap({"presets-load": "ctrl+q"}, ACTIONS).problems[0]
+    assert read_keymap({"presets-load": "ctrl+n"}, ACTIONS).problems == ()
+
+
+def test_an_action_may_lose_its_key_on_purpose() -> None:
+    keymap = read_keymap({"chat-stop": "ctrl+n", "chat-new": "none"}, ACTIONS)
+    assert keymap.problems == ()
+    assert not is_key(keymap.keys["chat-new"])
+
+
 def test_an_id_of_an_earlier_version_rebinds_the_same_key() -> None:
-    keymap = read_keymap({"plan-list-down": "n"}, ["rows-down"])
+    keymap = read_keymap({"plan-list-down": "n"}, ACTIONS)
     assert dict(keymap.keys) == {"rows-down": "n"}
     assert keymap.problems == ()
+
+
+def test_every_key_of_the_application_is_one_that_can_be_typed() -> None:
+    for each in every_action():
+        assert all(map(is_key, each.keys)), each
+        assert read_keymap({each.id: ",".join(each.keys)}, every_action()).problems == ()

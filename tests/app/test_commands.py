@@ -8,7 +8,7 @@ from app.commands import (
     command_named,
     commands_of,
     completions,
-    every_binding_id,
+    every_action,
     key_sections,
     own_bindings,
     own_nodes,
@@ -40,7 +40,7 @@ async def test_no_two_commands_have_one_name_and_every_short_name_is_of_a_key(
     async with app.run_test(size=(120, 36)):
         names = [n for each in app.commands(app.chat) for n in (each.name, *each.aliases)]
         assert len(names) == len(set(names))
-    assert set(SLASH_NAMES) <= set(every_binding_id())
+    assert set(SLASH_NAMES) <= {action.id for action in every_action()}
 
 
 def test_the_nearest_command_comes_first() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
-from app.commands import every_binding_id
+from app.commands import every_action
 from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(request: ModelRequest) -> AppParts:
-    result = prepare(request, every_binding_id)
+    result = prepare(request)
     result.close()
     return result
 
@@ -67,24 +67,34 @@ def test_the_model_used_last_opens_before_the_starter(
 
 def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(ModelFileError):
-        prepare(ModelRequest(model="nothing-like-this"), every_binding_id)
+        prepare(ModelRequest(model="nothing-like-this"))
 
 
 def test_a_preset_that_is_not_there_is_told_before_the_screen_opens() -> None:
     with pytest.raises(PresetError):
-        prepare(ModelRequest(preset="nothing-like-this"), every_binding_id)
+        prepare(ModelRequest(preset="nothing-like-this"))
 
 
 def test_what_is_wrong_in_the_settings_becomes_notices(home: Path) -> None:
-    settings(home, '[models]\ndefault = "gone"\n[keys]\nchat-nwe = "f8"\n[ui]\ntheem = "x"\n')
+    settings(home, '[models]\ndefault = "gone"\n[ui]\ntheem = "x"\n')
     notices = " ".join(opened(ModelRequest()).notices)
-    for part in ("gone", "chat-nwe", "did you mean chat-new", "theem"):
+    for part in ("gone", "theem"):
         assert part in notices
 
 
-def test_keys_of_the_settings_reach_the_screen(home: Path) -> None:
-    settings(home, '[keys]\nchat-new = "ctrl+t"\n')
-    assert opened(ModelRequest()).services.keymap == {"chat-new": "ctrl+t"}
+def test_the_settings_say_how_large_the_context_is_where_no_preset_does(
+    home: Path, starter_path: Path
+) -> None:
+    settings(home, "[engine]\nn_ctx = 1024\n")
+    assert opened(ModelRequest()).services.configure(starter_path).n_ctx == 1024
+    asked = opened(ModelRequest(n_ctx=2048)).services.configure(starter_path)
+    assert asked.n_ctx == 2048
+
+
+def test_a_change_counts_from_the_next_load_on(home: Path, starter_path: Path) -> None:
+    services = opened(ModelRequest()).services
+    services.settings.change("engine", "n_ctx", 768)
+    assert services.configure(starter_path).n_ctx == 768
 
 
 def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None:
@@ -100,7 +110,8 @@ def test_the_real_model_is_configured_with_what_fits(starter_path: Path) -> None
 
 
 def test_the_keys_of_every_screen_can_be_bound_anew() -> None:
-    ids = every_binding_id()
+    ids = [action.id for action in every_action()]
+    assert ids == sorted(set(ids))
     assert {"chat-new", "message-copy", "composer-send", "chats-delete", "help-close"} <= set(ids)
 
 

@@ -393,7 +393,7 @@ def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(
 @contextmanager
 def prepared(request: ModelRequest) -> Iterator[Services]:
     """What the screen opens with."""
-    parts = prepare(request, tuple)
+    parts = prepare(request)
     try:
         yield parts.services
     finally:

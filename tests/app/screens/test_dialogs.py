@@ -5,6 +5,7 @@ import pytest
 from textual.widgets import Input, Select, Static, TextArea
 
 from app.application import KvchatApp
+from app.config import load_settings
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.screens.chat_settings import ChatSettingsScreen
@@ -51,9 +52,8 @@ async def test_help_lists_the_live_keys_and_the_glossary(tmp_path: Path) -> None
 
 
 async def test_a_rebound_key_works_and_help_shows_it(tmp_path: Path) -> None:
-    controller, client = make_controller(tmp_path)
-    rebound = replace(services(tmp_path), keymap={"speculation-predictor": "f10"})
-    app = KvchatApp(controller, rebound, configuration=CONFIGURATION)
+    (tmp_path / "config.toml").write_text('[keys]\nspeculation-predictor = "f10"\n')
+    app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("f10")
@@ -200,14 +200,12 @@ async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(
 
 
 async def test_who_drafts_and_by_which_rule_is_remembered(tmp_path: Path) -> None:
-    saved: dict[str, str | int] = {}
-    controller, _ = make_controller(tmp_path)
-    wanted = replace(services(tmp_path), save_speculation=saved.__setitem__)
-    app = KvchatApp(controller, wanted, configuration=CONFIGURATION)
+    app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("f5", "f10", "f8")
-    assert saved == {"predictor": "off", "controller": "fixed", "n_draft": 4}
+    saved = load_settings(tmp_path / "config.toml").settings.speculation
+    assert (saved.predictor, saved.controller, saved.n_draft) == ("off", "fixed", 4)
 
 
 async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -> None:

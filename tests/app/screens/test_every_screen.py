@@ -16,9 +16,10 @@ from textual.widgets import Input
 
 import app.screens
 from app.application import KvchatApp
+from app.bindings import Action
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
-from app.commands import key_sections
+from app.commands import every_action, key_sections
 from app.compare.side import SideChoice, plain_side
 from app.sanitize import harmless
 from app.screens.cache import CacheScreen
@@ -33,6 +34,8 @@ from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.screens.planner_lists import CardsScreen, PlanModelsScreen, effect_list, goal_list
 from app.screens.presets import PresetsScreen
+from app.screens.settings import EditScreen, KeyScreen, SettingsScreen, ThemeScreen
+from app.setting_definitions import SettingDefinition
 from app.store.chats import ChatStore
 from app.store.records import ChatChanges
 from app.widgets.ink import Ink
@@ -118,6 +121,21 @@ def plan_models(sources: Sources) -> AnyScreen:
     return PlanModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
 
 
+def all_settings(sources: Sources) -> AnyScreen:
+    written = sources.app.services.settings
+    written.change("prompts", "x", sources.text)
+    return SettingsScreen(written, every_action, [*sources.app.available_themes], lambda *_: None)
+
+
+def edited(sources: Sources) -> AnyScreen:
+    return EditScreen(SettingDefinition("chat", "stop", sources.text, ()), sources.text)
+
+
+def pressed(sources: Sources) -> AnyScreen:
+    action = Action("reply-stop", ("escape",), sources.text, sources.text, frozenset())
+    return KeyScreen(action, lambda _: sources.text)
+
+
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
@@ -129,20 +147,24 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "ContextFullScreen": lambda s: ContextFullScreen(
         s.text, ContextFullOptions(64, 2, can_branch=True, can_take_back=True)
     ),
+    "EditScreen": edited,
     "EffectsScreen": effects,
     "ExportScreen": export,
     "FilesScreen": lambda s: FilesScreen(s.text, s.entries, (s.file,), (s.file,)),
     "FirstRunScreen": lambda s: FirstRunScreen((s.file,), s.install, lambda: None, title=s.text),
     "GoalScreen": lambda _: goal_list(),
     "HelpScreen": lambda s: HelpScreen(key_sections(s.app, s.app.screen, {})),
+    "KeyScreen": pressed,
     "LaboratoryScreen": lambda s: LaboratoryScreen(replace(s.configuration, model_path=s.file)),
     "ModelsScreen": lambda s: ModelsScreen(s.entries, (s.file,), s.file),
     "PlanModelsScreen": plan_models,
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
+    "SettingsScreen": all_settings,
     "SidesScreen": lambda s: side_list(
         [SideChoice(plain_side(SpeculationSettings()), s.text)], plain_side(SpeculationSettings())
     ),
+    "ThemeScreen": lambda s: ThemeScreen([*s.app.available_themes], s.app),
 }
 
 

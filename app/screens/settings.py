@@ -1,0 +1,389 @@
+"""All settings: searched, explained, changed in place; themes are seen before they are taken."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static, TextArea
+
+from app.bindings import NO_KEY, Action, conflicts, long_name
+from app.config import SettingsError, UserSettings, Value
+from app.render.settings import SettingValue, detail_lines, setting_line, title_line, value_of
+from app.sanitize import visible
+from app.screens.dialogs import PickScreen, ask_line, confirm, report
+from app.setting_definitions import AT_ONCE, SECTIONS, SettingDefinition, definitions
+from app.widgets.lines_view import LinesView
+from app.widgets.select_list import Row, SelectList
+
+Place = tuple[str, str]
+"""Table and key of a setting."""
+
+NEW_PROMPT: Place = ("prompts", "")
+THEME: Place = ("ui", "theme")
+PROMPT_MEANING = "A system prompt of the library: ctrl+s takes it into a chat."
+HINT = "enter changes · del takes the default · type to search · esc closes"
+
+
+class SettingsScreen(PickScreen[Place]):
+    """Every setting in its table, and below them what there is to say of the marked one."""
+
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (32, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("delete", "reset", "Default", id="settings-default",
+                tooltip="Take the setting out of the file: its default counts again"),
+        Binding("f11,alt+comma", "dismiss(None)", "Close", id="settings-close", show=False,
+                tooltip="Close the settings"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        settings: UserSettings,
+        actions: Callable[[], Sequence[Action]],
+        themes: Sequence[str],
+        changed: Callable[[str, str], object],
+    ) -> None:
+        """List settings.
+
+        Args:
+            settings: What is read and changed.
+            actions: Gives everything that has a key.
+            themes: Names of the themes.
+            changed: Called with table and key of what was changed.
+        """
+        super().__init__(f"settings  {visible(str(settings.path))}", noun="setting", hint=HINT)
+        self._settings = settings
+        self._actions = {action.id: action for action in actions()}
+        self._themes = themes
+        self._changed = changed
+        self._values: dict[Place, SettingValue] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide", id="settings"):
+            yield Static(self._title, classes="title", markup=False)
+            yield SelectList(id="settings-rows")
+            yield LinesView(below=None, id="settings-detail")
+            yield Static("", id="plan-pick-note", classes="hint", markup=False)
+            yield Static(HINT, classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._read()
+
+    def on_select_list_marked(self) -> None:
+        self._describe()
+
+    def _describe(self) -> None:
+        place = self.query_one(SelectList).marked_key
+        value = self._values.get(place) if isinstance(place, tuple) else None
+        self.query_one(LinesView).present(partial(detail_lines, value))
+
+    def _narrow(self, mark: Place | None) -> None:
+        super()._narrow(mark)
+        self._describe()
+
+    # --- the rows ---
+
+    def _read(self) -> None:
+        """Show all settings as they are now."""
+        loaded, beside = self._settings.loaded, self._beside()
+        self._values = {
+            (each.section, each.key): value_of(each, loaded, beside) for each in self._defined()
+        }
+        problem = "" if loaded.faults else loaded.problem or ""
+        self.show_all([*self._rows()], note=problem)
+
+    def _defined(self) -> Iterator[SettingDefinition]:
+        settings = self._settings.settings
+        for section in SECTIONS:
+            yield from (each for each in definitions() if each.section == section)
+        for name in settings.prompts:
+            yield _prompt(name)
+        for action in self._actions.values():
+            yield SettingDefinition("keys", action.id, action.meaning, ", ".join(action.keys))
+
+    def _rows(self) -> Iterator[Row[Place]]:
+        for section, title in SECTIONS.items():
+            yield Row((section, "*"), partial(title_line, title), is_enabled=False)
+            for place, value in self._values.items():
+                if place[0] == section:
+                    yield Row(place, partial(setting_line, value), words=value.words)
+            if section == NEW_PROMPT[0]:
+                line = partial(title_line, "+ a new system prompt")
+                yield Row(NEW_PROMPT, line, words="new system prompt")
+
+    def _beside(self) -> dict[Place, tuple[str, str]]:
+        wanted = self._settings.settings.ui.theme
+        if self.app.theme == wanted:
+            return {}
+        is_there = wanted in self._themes
+        why = "for this time" if is_there else f"there is no theme {visible(wanted)}"
+        return {THEME: (self.app.theme, why)}
+
+    # --- changes ---
+
+    def picked(self, key: Place) -> None:
+        """Change a setting."""
+        if key == NEW_PROMPT:
+            ask_line(self, "Name of the system prompt", "", self._edit_prompt)
+        elif key == THEME:
+            self._pick_theme()
+        elif key[0] == "keys":
+            self._ask_key(self._actions[key[1]])
+        elif choices := self._values[key].definition.choices:
+            self._pick(key, choices)
+        else:
+            self._edit(self._values[key].definition, self._values[key].text)
+
+    def action_reset(self) -> None:
+        """Take the marked setting out of the file."""
+        place = self.marked
+        if place is None or place == NEW_PROMPT or place not in self._values:
+            return
+        if place[0] == "prompts":
+            question = f"Delete the system prompt {visible(place[1])}?"
+            confirm(self, question, partial(self._change, place, None))
+        else:
+            self._change(place, None)
+
+    def _change(self, place: Place, value: Value | None) -> None:
+        try:
+            self._settings.change(*place, value)
+        except SettingsError as error:
+            report(self, error)
+            return
+        self._changed(*place)
+        self._read()
+
+    def _edit(self, definition: SettingDefinition, text: str) -> None:
+        def edited(value: str | None) -> None:
+            if value is not None:
+                self._change((definition.section, definition.key), definition.read(value))
+
+        self.app.push_screen(EditScreen(definition, text), edited)
+
+    def _edit_prompt(self, name: str) -> None:
+        self._edit(_prompt(name), self._settings.settings.prompts.get(name, ""))
+
+    def _pick(self, place: Place, choices: Sequence[str]) -> None:
+        value = self._values[place]
+        definition = value.definition
+
+        def taken(choice: str | None) -> None:
+            if choice is not None:
+                self._change(place, definition.read(choice))
+
+        rows = [Row(each, partial(title_line, each), words=each) for each in choices]
+        screen = PickScreen(
+            f"[{place[0]}] {place[1]}",
+            rows,
+            note=definition.meaning,
+            mark=value.text,
+            classes="-short",
+        )
+        self.app.push_screen(screen, taken)
+
+    def _pick_theme(self) -> None:
+        def taken(name: str | None) -> None:
+            if name is not None:
+                self._change(THEME, name)
+
+        self.app.push_screen(ThemeScreen(self._themes, self.app), taken)
+
+    def _ask_key(self, action: Action) -> None:
+        keys = {n: k.split(",") for n, k in self._settings.settings.keys.items()}
+        parts = {n: tuple(long_name(k.strip()) for k in names) for n, names in keys.items()}
+
+        def taken(key: str | None) -> None:
+            if key is None:
+                return
+            for other, kept in losers(action, key, parts, self._actions):
+                self._change(("keys", other.id), ",".join(kept) or NO_KEY)
+            self._change(("keys", action.id), key)
+
+        def told(key: str) -> str:
+            found = losers(action, key, parts, self._actions)
+            return ", ".join(f"{other.id} ({other.title})" for other, _ in found)
+
+        self.app.push_screen(KeyScreen(action, told), taken)
+
+
+def _prompt(name: str) -> SettingDefinition:
+    return SettingDefinition("prompts", name, PROMPT_MEANING, None, is_long=True)
+
+
+def losers(
+    action: Action, key: str, configured: dict[str, tuple[str, ...]], actions: dict[str, Action]
+) -> list[tuple[Action, tuple[str, ...]]]:
+    """The actions that a key is taken from, each with the keys that it keeps.
+
+    Args:
+        action: What gets the key.
+        key: By Textual's name.
+        configured: The keys of the settings by id.
+        actions: Everything that has a key.
+    """
+    usual = [other for _, other in conflicts(action, (key,), configured, actions.values())]
+    own = [
+        actions[name]
+        for name, parts in configured.items()
+        if name != action.id and key in parts and name in actions and action.meets(actions[name])
+    ]
+    return [
+        (other, tuple(each for each in configured.get(other.id, other.keys) if each != key))
+        for other in (*usual, *own)
+    ]
+
+
+class EditScreen(ModalScreen[str | None]):
+    """Asks for a value and says what is wrong with it while it is typed; None leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Leave it as it is"),
+        Binding("ctrl+s", "save", "Save", id="edit-save", priority=True,
+                tooltip="Write it into the settings"),
+    ]  # fmt: skip
+
+    def __init__(self, definition: SettingDefinition, text: str) -> None:
+        super().__init__()
+        self._definition = definition
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        each = self._definition
+        with Vertical(classes="dialog -wide"):
+            yield Static(f"[{each.section}] {visible(each.key)}", classes="title", markup=False)
+            yield Static(visible(each.meaning), markup=False)
+            if each.is_long:
+                yield TextArea(
+                    self._text, id="value-text", tab_behavior="focus", highlight_cursor_line=False
+                )
+            else:
+                yield Input(self._text, id="value")
+            facts = f"{each.allowed} · empty is the default" if each.allowed else ""
+            yield Static(facts or "empty is the default", classes="hint", markup=False)
+            yield Static("", id="problem", markup=False)
+            key = "ctrl+s saves" if each.is_long else "enter saves"
+            effect = "" if each.effect == AT_ONCE else f" · counts {each.effect}"
+            yield Static(f"{key} · esc leaves it{effect}", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#value-text" if self._definition.is_long else "#value").focus()
+
+    @property
+    def text(self) -> str:
+        """What is written."""
+        if self._definition.is_long:
+            return self.query_one(TextArea).text
+        return self.query_one(Input).value
+
+    def on_input_changed(self) -> None:
+        self._problem()
+
+    def on_text_area_changed(self) -> None:
+        self._problem()
+
+    def on_input_submitted(self) -> None:
+        self.action_save()
+
+    def action_save(self) -> None:
+        """Close with what is written, if it can be used."""
+        if self._problem():
+            self.app.bell()
+        else:
+            self.dismiss(self.text)
+
+    def _problem(self) -> str:
+        """Show and give what is wrong."""
+        try:
+            self._definition.read(self.text)
+        except SettingsError as error:
+            problem = str(error)
+        else:
+            problem = ""
+        self.query_one("#problem", Static).update(visible(problem))
+        return problem
+
+
+class KeyScreen(ModalScreen[str | None]):
+    """Asks for a key by having it pressed, and says which action loses it; None leaves it."""
+
+    def __init__(self, action: Action, losing: Callable[[str], str]) -> None:
+        """Ask for a key.
+
+        Args:
+            action: What it is for.
+            losing: The actions that a key would be taken from, in words; empty where none is.
+        """
+        super().__init__()
+        self._action = action
+        self._losing = losing
+        self._key = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(f"a key for {self._action.id}", classes="title", markup=False)
+            yield Static(f"{visible(self._action.meaning)}\n", markup=False)
+            yield Static("press it now", id="pressed", markup=False)
+            yield Static("", id="problem", markup=False)
+            yield Static("esc leaves it", id="key-hint", classes="hint", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()
+        if event.key == "escape":
+            self.dismiss(None)
+        elif event.key == "enter" and self._key:
+            self.dismiss(self._key)
+        else:
+            self._key = event.key
+            losing = self._losing(event.key)
+            self.query_one("#pressed", Static).update(visible(event.key))
+            self.query_one("#problem", Static).update(
+                f"it is taken from {losing}" if losing else ""
+            )
+            hint = "enter takes it · another key in its place · esc leaves it"
+            self.query_one("#key-hint", Static).update(hint)
+
+
+class ThemeScreen(PickScreen[str]):
+    """The themes; the marked one is seen at once, and taken back where none is picked."""
+
+    def __init__(self, names: Sequence[str], app: App[Any]) -> None:
+        """List themes.
+
+        Args:
+            names: Of the themes.
+            app: What they are shown on.
+        """
+        self._before = app.theme
+        rows = [
+            Row(name, partial(title_line, _described(name, app)), words=name.lower())
+            for name in names
+        ]
+        super().__init__("themes", rows, noun="theme", mark=app.theme, classes="-short")
+
+    def on_select_list_marked(self) -> None:
+        if self.marked is not None:
+            self.app.theme = self.marked
+
+    def picked(self, key: str) -> None:
+        """Close with a theme."""
+        self.app.theme = key
+        super().picked(key)
+
+    def action_clear_or_close(self) -> None:
+        """Forget what was typed, or close with the theme that was there."""
+        if not self._search:
+            self.app.theme = self._before
+        super().action_clear_or_close()
+
+
+def _described(name: str, app: App[Any]) -> str:
+    theme = app.available_themes[name]
+    kind = "the terminal's 16 colours" if theme.ansi else "dark" if theme.dark else "light"
+    return f"{visible(name):<24}{kind}"
