@@ -47,6 +47,13 @@ def themes_dir() -> Path:
     return config_dir() / "themes"
 
 
+def builtin_themes_dir() -> Path:
+    """The folder of kvchat's own themes: in the package, or beside it in a checkout."""
+    here = Path(__file__).parent
+    packaged = here / "_themes"
+    return packaged if packaged.is_dir() else here.parent / "themes"
+
+
 def database_path() -> Path:
     """The file of the chats."""
     return data_dir() / "chats" / "chats.db"

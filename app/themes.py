@@ -9,13 +9,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from app.paths import themes_dir
+from app.paths import builtin_themes_dir, themes_dir
 from engine.files import SETTINGS_BYTES, read_text
 from engine.parsing import parse_toml
 from engine.validation import did_you_mean, explain, explained
-
-PACKAGED = Path(__file__).parent / "_themes"
-CHECKOUT = Path(__file__).parent.parent / "themes"
 
 VARIABLE_SOURCES = {
     "spec-accepted": "text-success",
@@ -41,6 +38,9 @@ VARIABLE_SOURCES = {
 
 FREE_VARIABLES = ("kv-free", "mem-free")
 """The empty parts of bars: the foreground, faint."""
+
+ANSI_VARIABLES = {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
+"""What Textual's own styles ask of a theme with `ansi`."""
 
 
 def _color(text: str) -> str:
@@ -79,13 +79,19 @@ class ThemeFile(BaseModel):
 
     name: str = Field(min_length=1)
     dark: bool = True
+    ansi: bool = False
+    """Whether colours such as `ansi_blue` stay the terminal's own, as its palette has them."""
     colors: ThemeColors
     variables: dict[str, ColorText] = Field(default_factory=dict)
 
     def theme(self) -> Theme:
         """The theme as Textual takes it."""
         return Theme(
-            name=self.name, dark=self.dark, variables=self.variables, **self.colors.model_dump()
+            name=self.name,
+            dark=self.dark,
+            ansi=self.ansi,
+            variables=self.variables,
+            **self.colors.model_dump(),
         )
 
 
@@ -132,7 +138,8 @@ def read_theme(path: Path) -> Theme:
         faults = explain(error, ThemeFile, unknown="no key of a theme")
         raise ValueError(explained(faults)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
-    known = {*theme.to_color_system().generate(), *VARIABLE_SOURCES, *FREE_VARIABLES}
+    own = (*VARIABLE_SOURCES, *FREE_VARIABLES, *ANSI_VARIABLES)
+    known = {*theme.to_color_system().generate(), *own}
     unknown = [
         (("variables", name), f" is no key of a theme{did_you_mean(name, known)}")
         for name in theme.variables
@@ -141,11 +148,6 @@ def read_theme(path: Path) -> Theme:
     if unknown:
         raise ValueError(explained(unknown))
     return theme
-
-
-def builtin_themes_dir() -> Path:
-    """The folder of kvchat's own themes: in the package, or beside it in a checkout."""
-    return PACKAGED if PACKAGED.is_dir() else CHECKOUT
 
 
 def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
@@ -158,4 +160,5 @@ def theme_variable_defaults(theme: Theme | None = None) -> dict[str, str]:
         theme = read_theme(builtin_themes_dir() / "kvchat-dark.toml")
     generated = theme.to_color_system().generate()
     defaults = {name: generated[source] for name, source in VARIABLE_SOURCES.items()}
-    return defaults | dict.fromkeys(FREE_VARIABLES, f"{generated['foreground']} 30%")
+    free = "ansi_bright_black" if theme.ansi else f"{generated['foreground']} 30%"
+    return ANSI_VARIABLES | defaults | dict.fromkeys(FREE_VARIABLES, free)

@@ -21,12 +21,13 @@ from app.chat_files.jsonl import jsonl_of
 from app.chat_files.markdown import markdown_of
 from app.cli.options import Age
 from app.config import load_settings
+from app.paths import builtin_themes_dir
 from app.store.chats import ChatStore
 from app.store.database import connect
 from app.store.records import stats_of
 from app.store.schema import upgrade
 from app.store.sql import insert_tree
-from app.themes import builtin_themes_dir, read_theme
+from app.themes import read_theme
 from engine.cache.disk_index import ColdIndex
 from engine.cache.namespace import FileHashes
 from engine.cache.snapshot_file import DIGEST_AT, PRELUDE, head_of, read_facts

@@ -6,7 +6,13 @@ from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 from textual.widgets import Static
 
-from app.themes import VARIABLE_SOURCES, load_themes, read_theme, theme_variable_defaults
+from app.themes import (
+    ANSI_VARIABLES,
+    VARIABLE_SOURCES,
+    load_themes,
+    read_theme,
+    theme_variable_defaults,
+)
 
 OWN = {theme.name: theme for theme in load_themes(Path("/nowhere")).themes}
 
@@ -25,12 +31,28 @@ def contrast(a: Color, b: Color) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_there_is_a_dark_and_a_light_theme() -> None:
+def test_there_are_dark_and_light_themes_one_of_high_contrast_and_one_of_sixteen_colours() -> None:
     assert {theme.dark for theme in OWN.values()} == {True, False}
-    assert {"kvchat-dark", "kvchat-light"} <= set(OWN)
+    own = {"dark", "light", "ember", "forest", "dusk", "slate", "paper", "contrast", "16"}
+    assert {f"kvchat-{name}" for name in own} == set(OWN)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("ground", ["background", "surface", "panel"])
+def test_every_colour_of_high_contrast_is_far_from_its_ground(ground: str) -> None:
+    colors = OWN["kvchat-contrast"].to_color_system().generate()
+    behind = Color.parse(colors[ground])
+    names = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
+    assert all(contrast(Color.parse(colors[name]), behind) >= 7.5 for name in names)
+
+
+def test_sixteen_colours_are_the_terminals_own() -> None:
+    theme = OWN["kvchat-16"]
+    colors = [theme.primary, theme.foreground, theme.background, *theme.variables.values()]
+    assert theme.ansi
+    assert all(color is not None and color.startswith("ansi_") for color in colors)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if not OWN[name].ansi])
 @pytest.mark.parametrize("ground", ["background", "surface"])
 def test_text_of_every_colour_can_be_read(name: str, ground: str) -> None:
     colors = OWN[name].to_color_system().generate()
@@ -46,7 +68,7 @@ def test_text_of_every_colour_can_be_read(name: str, ground: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_own_themes_say_every_variable_of_kvchat(name: str) -> None:
-    assert set(OWN[name].variables) == set(theme_variable_defaults())
+    assert set(theme_variable_defaults()) - set(ANSI_VARIABLES) <= set(OWN[name].variables)
     assert set(VARIABLE_SOURCES) < set(OWN[name].variables)
 
 
@@ -61,6 +83,17 @@ class Painted(App[None]):
     def compose(self):
         for name in theme_variable_defaults():
             yield Static(name, id=name)
+
+
+@pytest.mark.parametrize("flag", ["true", "false"])
+async def test_a_theme_that_says_the_least_can_be_shown(flag: str, tmp_path: Path) -> None:
+    least = f'name = "least"\nansi = {flag}\n[colors]\nprimary = "ansi_red"\n'
+    theme = read_theme(user_theme(tmp_path, "least.toml", least))
+    app = Painted()
+    async with app.run_test() as pilot:
+        app.register_theme(theme)
+        app.theme = "least"
+        await pilot.pause()
 
 
 async def test_every_theme_of_textual_has_kvchats_variables() -> None:
