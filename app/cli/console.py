@@ -5,6 +5,7 @@ or a person wrote, and files, go to a pipe or a file as they are.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -123,5 +124,7 @@ def _styled(part: Part) -> str:
     if not style:
         return with_signs(text)
     color = next((word for word in style.split() if word not in _MODIFIERS), None)
+    if os.environ.get("NO_COLOR"):  # https://no-color.org; rich does the same for tables
+        color = None
     bold, dim = (True if name in style.split() else None for name in _MODIFIERS)
     return click.style(with_signs(text), fg=color, bold=bold, dim=dim)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
+from app.cli import completion
 from app.cli.console import SlowReading, note, print_json, print_text, prompt_text, say
 from app.cli.options import (
     KV_TYPE,
@@ -54,6 +55,8 @@ OF_ONE_REPLY = {
     "as_json": "--json",
 }
 """What may not be typed beside `--batch`, and how it is called."""
+OF_ONE_TEXT = ("raw", "tokens", "preload", "written_path", "batch_path", "as_json")
+"""What may not be typed beside `--plain`."""
 PARALLEL = 4
 """Replies of a batch that are made at once."""
 USAGE = 'kvchat run "..."'
@@ -67,6 +70,7 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     "-m",
     metavar="MODEL",
     help="Path or name of the model. [the settings' model, else the one used last]",
+    shell_complete=completion.models,
 )
 @opening_options
 @click.option("--type-k", type=KV_TYPE, help="Type of the cached keys.")
@@ -165,6 +169,12 @@ VERIFICATIONS = click.Choice(["coupled", "match", "rejection", "block"])
     help=f"Replies of a batch that are made at once. [{PARALLEL}]",
 )
 @click.option("--metrics", "metrics_path", type=FILE, help="Write counts and times for Prometheus.")
+@click.option(
+    "--plain",
+    "is_plain",
+    is_flag=True,
+    help="Chat line by line, for screen readers: nothing is drawn, numbers are words.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON.")
 def command(
     prompt: str | None,
@@ -190,6 +200,7 @@ def command(
     out_path: Path | None,
     parallel: int | None,
     metrics_path: Path | None,
+    is_plain: bool,
     as_json: bool,
     **typed: object,
 ) -> int:
@@ -204,6 +215,7 @@ def command(
     kvchat run --write-manifest hello.toml "Hello"
     kvchat run --manifest hello.toml
     kvchat run --batch prompts.jsonl --out replies.jsonl --parallel 8
+    kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import ModelRequest, loaded_engine, open_model
@@ -217,13 +229,11 @@ def command(
             metrics_path=metrics_path,
             as_json=as_json,
         )
-    if (batch_path is None) is not (out_path is None):
-        raise click.UsageError("--batch FILE and --out FILE go together")
-    if batch_path is None and parallel is not None:
-        raise click.UsageError("--parallel is for --batch FILE")
+    _check_batch(batch_path, out_path, parallel)
     _check_prompt(prompt, system, tokens, written_path, is_raw=raw, is_typed_meanwhile=preload)
+    _refuse_beside_plain()
     ids = None if tokens is None else token_ids(tokens)
-    asks_now = ids is None and not preload and batch_path is None
+    asks_now = ids is None and not preload and batch_path is None and not is_plain
     text = prompt_text(prompt, USAGE) if asks_now else ""
     asked = ModelRequest(model, draft, preset, n_ctx, n_threads, kv, kv_budget, backend, kv_cache)
     opened = open_model(asked, load_settings().settings)
@@ -255,6 +265,8 @@ def command(
         loaded_engine(configuration, note, keeps_costs=written_path is None) as engine,
         _metrics(engine, metrics_path) as metrics,
     ):
+        if is_plain:
+            return _chat_plainly(engine, request, instruction, prompt, metrics)
         if preload:
             text = _typed_meanwhile(engine, instruction)
             request = replace(request, messages=_messages(instruction, text))
@@ -265,6 +277,39 @@ def command(
     if as_json:
         print_json(summary(finished))
     return _exit_code(finished)
+
+
+def _chat_plainly(
+    engine: "BlockingClient",
+    request: "GenerationRequest",
+    system: str,
+    prompt: str | None,
+    metrics: "Metrics",
+) -> int:
+    """Answer a prompt line by line, or, where there is none, every line of the input."""
+    from app.cli.plain import PlainChat, asked_lines, converse
+    from engine.requests import Message
+
+    begin = (Message("system", system),) if system else ()
+    chat = PlainChat(engine, replace(request, messages=begin), metrics.observe)
+    if prompt is None:
+        return converse(chat, asked_lines())
+    return _exit_code(chat.ask(prompt_text(prompt, USAGE)))
+
+
+def _refuse_beside_plain() -> None:
+    """Make sure that nothing was typed which a chat by lines does not have.
+
+    Raises:
+        UsageError: something was.
+    """
+    context = click.get_current_context()
+    if not context.params["is_plain"]:
+        return
+    for name in OF_ONE_TEXT:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(each for each in context.command.params if each.name == name)
+            raise click.UsageError(f"--plain is a chat by lines: leave out {option.opts[0]}")
 
 
 def _refuse_beside_batch() -> None:
@@ -329,6 +374,18 @@ def _answer_batch(
         f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} a second, {n_at_once} at once"
     )
     return int(bool(broken or progress.failed))
+
+
+def _check_batch(path: Path | None, out: Path | None, parallel: int | None) -> None:
+    """Refuse a half of what is typed together.
+
+    Raises:
+        UsageError: with what is missing.
+    """
+    if (path is None) is not (out is None):
+        raise click.UsageError("--batch FILE and --out FILE go together")
+    if path is None and parallel is not None:
+        raise click.UsageError("--parallel is for --batch FILE")
 
 
 def _check_prompt(

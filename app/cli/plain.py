@@ -1,0 +1,147 @@
+"""`kvchat run --plain`: a chat line by line, for screen readers and dumb terminals.
+
+Nothing is drawn, moved or painted again: every text is written once, whole sentences at a time, and
+numbers are words. It goes through a pipe as it does on a terminal.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from app import format as fmt
+from app.cli.console import print_text, say
+
+if TYPE_CHECKING:
+    from engine.events import Event, Finished
+    from engine.process.blocking_client import BlockingClient
+    from engine.requests import GenerationRequest
+
+HELP = "Write a line and press enter. /new begins anew, /quit or Ctrl+D ends, Ctrl+C stops a reply."
+_END = re.compile(r"(?<=[.!?:;])\s|\n")
+"""Where a reply may be cut without breaking a sentence."""
+
+
+@dataclass(slots=True)
+class PlainChat:
+    """Asks and answers in whole lines; it keeps what was said, so that each reply has it all."""
+
+    engine: "BlockingClient"
+    request: "GenerationRequest"
+    """Everything of a request but its messages; where it has some, they come first."""
+    observe: "Callable[[Event], None]"
+    """Sees every event."""
+
+    def ask(self, text: str) -> "Finished":
+        """Ask one question and print its reply.
+
+        Raises:
+            WorkerError: the engine refused it, or ended.
+        """
+        from engine.requests import Message
+
+        messages = (*self.request.messages, Message("user", text))
+        say("Assistant:")
+        finished = self._printed(replace(self.request, messages=messages))
+        said = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
+        self.request = replace(self.request, messages=(*messages, said))
+        say(self._end(finished))
+        return finished
+
+    def _printed(self, request: "GenerationRequest") -> "Finished":
+        from engine.events import Finished, TokensCommitted
+
+        def pieces(events: "Iterable[Event]") -> Iterator[str]:
+            for event in events:
+                self.observe(event)
+                if isinstance(event, TokensCommitted):
+                    yield event.text
+                elif isinstance(event, Finished):
+                    ends.append(event)
+
+        ends: list[Finished] = []
+        try:
+            print_text(sentences(pieces(self.engine.reply(request))), nl=False)
+        except KeyboardInterrupt:
+            self.engine.client.stop()
+            print_text(sentences(pieces(self.engine.rest_of_reply())), nl=False)
+        if not ends[-1].text.endswith("\n"):
+            say()
+        return ends[-1]
+
+    def _end(self, finished: "Finished") -> str:
+        from engine.events import FinishReason
+
+        stats = finished.stats
+        parts = [fmt.counted(stats.n_emitted, "token")]
+        if stats.decode_tps:
+            parts.append(f"{stats.decode_tps:.0f} a second")
+        match finished.reason:
+            case FinishReason.CANCELLED:
+                parts.append("stopped")
+            case FinishReason.LENGTH:
+                parts.append("cut at the limit of tokens")
+            case FinishReason.CONTEXT:
+                parts.append("cut because the context is full, /new begins anew")
+        return f"({', '.join(parts)})"
+
+
+def converse(chat: PlainChat, lines: Iterable[str]) -> int:
+    """Answer lines until they end; 1 where the last one was not answered.
+
+    Args:
+        chat: What answers.
+        lines: What is written, a question each; `asked_lines` of a terminal.
+    """
+    from engine.errors import WorkerError
+
+    begin, is_answered = chat.request, True
+    for line in lines:
+        match line.strip():
+            case "":
+                continue
+            case "/quit":
+                break
+            case "/new":
+                chat.request = begin
+                say("A new chat.")
+            case text:
+                try:
+                    chat.ask(text)
+                    is_answered = True
+                except WorkerError as error:
+                    say(f"No reply: {error}")
+                    is_answered = False
+    return 0 if is_answered else 1
+
+
+def asked_lines() -> Iterator[str]:
+    """The lines of standard input; on a terminal each is asked for, and Ctrl+C asks again."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        say(HELP)
+    while True:
+        try:
+            if is_terminal:
+                say("You:")
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            say()
+            continue
+        if not line:
+            return
+        yield line
+
+
+def sentences(pieces: Iterable[str]) -> Iterator[str]:
+    """A text in whole sentences and lines, as soon as each is whole."""
+    rest = ""
+    for piece in pieces:
+        rest += piece
+        ends = [match.end() for match in _END.finditer(rest)]
+        if ends:
+            yield rest[: ends[-1]]
+            rest = rest[ends[-1] :]
+    if rest:
+        yield rest

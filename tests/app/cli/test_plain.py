@@ -1,0 +1,87 @@
+"""`kvchat run --plain`: whole sentences, one after the other, and nothing else."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from app.cli.plain import PlainChat, converse, sentences
+from app.terminal import close_terminal
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
+from tests.app.cli.conftest import MAIN
+from tests.app.cli.terminals import HOSTILE, harmful, shown_by
+from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
+
+
+def plain_chat(script: Script, *, system: str = "") -> tuple[PlainChat, ScriptedClient]:
+    client = ScriptedClient(script)
+    engine = BlockingClient(client)
+    engine.load(CONFIGURATION)
+    begin = (Message("system", system),) if system else ()
+    return PlainChat(engine, GenerationRequest(messages=begin), lambda _: None), client
+
+
+def test_a_text_comes_in_whole_sentences_and_no_letter_is_lost() -> None:
+    pieces = ["One", " is it. Tw", "o! ", "Three\nfour", " five"]
+    assert [*sentences(pieces)] == ["One is it. ", "Two! ", "Three\n", "four five"]
+    assert [*sentences(())] == []
+
+
+def test_a_chat_goes_on_with_all_that_was_said(capsys: pytest.CaptureFixture[str]) -> None:
+    chat, client = plain_chat(Script(("First. Second.", "Third.\n")), system="Be brief.")
+    assert converse(chat, ["hello\n", "\n", "and then?\n", "/new\n", "again\n"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Assistant:", "First. Second."]
+    assert "tokens" in lines[2]
+    assert lines[3:5] == ["Assistant:", "Third."]
+    assert "A new chat." in lines
+    roles = [[message.role for message in request.messages] for request in client.requests]
+    assert roles == [
+        ["system", "user"],
+        ["system", "user", "assistant", "user"],
+        ["system", "user"],
+    ]
+
+
+def test_nothing_moves_the_cursor_whatever_the_model_says() -> None:
+    chat, _ = plain_chat(Script((HOSTILE,)))
+    shown = shown_by(lambda: (close_terminal(), converse(chat, ["hello"])))
+    assert "Assistant:" in shown
+    assert not harmful(shown)
+    assert "\x1b" not in shown
+    assert "\r" not in shown.replace("\r\n", "\n")
+
+
+def test_a_refused_question_is_told_and_the_next_one_is_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chat, client = plain_chat(Script(("Yes.",), refuses=("Too long", "drop some")))
+    assert converse(chat, ["hello"]) == 1
+    assert "No reply: Too long: drop some" in capsys.readouterr().out
+    client.script = Script(("Yes.",))
+    assert converse(chat, ["again", "/quit", "never"]) == 0
+    assert [m.content for m in client.requests[-1].messages] == ["again"]
+
+
+@pytest.mark.parametrize("option", ["--raw", "--json", "--preload"])
+def test_what_a_chat_by_lines_does_not_have_is_refused(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "--plain", option]) == 2
+    assert f"leave out {option}" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_a_real_model_answers_line_by_line(starter_path: Path) -> None:
+    command = [sys.executable, "-c", MAIN, "run", "--plain", "--model", str(starter_path)]
+    done = subprocess.run(
+        [*command, "--max-tokens", "12", "--temperature", "0", "--threads", "1"],
+        input="Name a colour.\nAnother one.\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.count("Assistant:") == 2
+    assert len(re.findall(r"^\(\d+ tokens, \d+ a second", done.stdout, re.MULTILINE)) == 2
+    assert "\x1b" not in done.stdout + done.stderr
