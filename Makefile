@@ -3,7 +3,7 @@ BIN := .venv/bin
 
 KILLS ?= 200
 
-.PHONY: chat test test-all check torture setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check docs package torture setup setup-dev starter test-models llama bench clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
@@ -16,11 +16,18 @@ test: setup-dev test-models ## set up what the tests need and run all but the sl
 test-all: test ## the slow tests too, as CI does
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
-check: setup-dev ## the gate: format, lint, types, import contracts
+check: setup-dev ## the gate: format, lint, types, import contracts, pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs.py --check
+
+docs: setup-dev ## write the pages that the commands themselves say
+	@$(BIN)/python scripts/docs.py
+
+package: setup-dev ## build wheel and sdist, and try them in an empty environment
+	@$(BIN)/python scripts/try_package.py $(addprefix --wheels ,$(wildcard .cache/wheels/*))
 
 torture: setup-dev test-models ## kill kvchat KILLS times, damage what it keeps, look for loss
 	@PYTHONPATH=scripts $(BIN)/python -m torture --kills $(KILLS)

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from app import __version__, paths
+from app.cli import completion
 from app.cli.console import say, tell
 from app.cli.options import backend_options, kv_options
 from app.terminal import close_terminal
@@ -42,11 +44,15 @@ COMMANDS = {
     "models": ("app.cli.models", "List models here, the catalogue and cards; fetch the starter."),
     "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
     "cache": ("app.cli.cache", "List, verify, prune and clear what is kept of chats on disk."),
+    "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
+    "completion": ("app.cli.completion", "Print what makes a shell complete commands."),
     "where": ("app.cli.where", "Show where kvchat keeps its files and looks for models."),
 }
 """Module and one-line help of each subcommand; a module is imported when its command is used."""
 
 HELP = {"-h", "--help"}
+WEB_DRIVER = "TEXTUAL_DRIVER"
+"""Where it is set, the screen is no terminal: `kvchat web` sets it."""
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -79,9 +85,19 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.obj = bool(HELP & {*args})
         own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
-        if not args or args[0] not in own:
+        is_completed = ctx.resilient_parsing and not args
+        if not is_completed and (not args or args[0] not in own):
             args = [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # Not as click does it, which imports every command for its help.
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *chat.shell_complete(click.Context(chat, ctx), incomplete)]
 
     def format_usage(
         self,
@@ -131,12 +147,22 @@ def cli(ctx: click.Context) -> None:
 
 
 @click.command(name=DEFAULT_COMMAND)
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=completion.models)
 @click.option(
     "--draft", metavar="MODEL", help="A small model with the same vocabulary, which drafts."
 )
-@click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file.")
-@click.option("--theme", metavar="NAME", help="Colours, for this time only.")
+@click.option(
+    "--preset",
+    metavar="NAME",
+    help="Name of a preset, or the path of its file.",
+    shell_complete=completion.presets,
+)
+@click.option(
+    "--theme",
+    metavar="NAME",
+    help="Colours, for this time only.",
+    shell_complete=completion.themes,
+)
 @kv_options
 @backend_options
 def chat(
@@ -230,6 +256,8 @@ def _require_terminal(model: str | None) -> None:
         TerminalError: standard input, output or error is no terminal.
         ModelFileError: there is no terminal, and no model of that name either.
     """
+    if WEB_DRIVER in os.environ:
+        return
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
     missing = [name for name, stream in streams.items() if not stream.isatty()]
     if not missing:

@@ -11,6 +11,7 @@ from typing import get_args
 
 import click
 
+from app.cli import completion
 from engine.configuration import (
     Adapter,
     BackendName,
@@ -19,7 +20,7 @@ from engine.configuration import (
     sampling_bounds,
 )
 from engine.errors import EngineError, shown
-from engine.memory.units import GIB, KIB, MIB, parse_bytes
+from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
 MOST = 2**31 - 1
@@ -170,14 +171,6 @@ class Size(click.ParamType[int]):
             return parse_bytes(value)
         except EngineError as error:
             self.fail(str(error), param, ctx)
-
-
-def spelled(nbytes: int) -> str:
-    """Write a size so that reading it gives the very number again, such as `4GiB`."""
-    for factor, unit in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if nbytes and nbytes % factor == 0:
-            return f"{nbytes // factor}{unit}"
-    return f"{nbytes}B" if nbytes else "0"
 
 
 class Age(click.ParamType[float]):
@@ -356,7 +349,12 @@ opening_options = joined(
         metavar="MODEL",
         help="A small model with the same vocabulary, which drafts.",
     ),
-    click.option("--preset", metavar="NAME", help="Name of a preset, or the path of its file."),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        help="Name of a preset, or the path of its file.",
+        shell_complete=completion.presets,
+    ),
     click.option("--ctx", "n_ctx", type=Count(), help="Tokens of context, such as 32k."),
     threads_option,
 )

@@ -113,6 +113,8 @@ CASES: dict[str, Sequence[str]] = {
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
     "cache drop": ("KEY",),
+    "completion": ("bash",),
+    "web": ("MODEL", "MODEL --theme HOSTILE"),
     "where": ("", "--json"),
 }  # fmt: skip
 """What each command is called with, beside every option and argument with a hostile value."""
@@ -278,6 +280,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("app.doctor.WorkerClient", HostileClient)
     monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)
+    monkeypatch.setattr("app.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
     monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
     files = models_in(folder) | files_of_kvchat(folder)
     settings_of_others(folder)

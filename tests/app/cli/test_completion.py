@@ -1,0 +1,63 @@
+"""What a shell is told when a command line is half written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import paths
+from app.cli.main import COMMANDS
+from tests.app.cli.conftest import MAIN, kvchat
+
+
+def completed(*words: str) -> list[str]:
+    """What bash is offered for the last of some words."""
+    asked = {"_KVCHAT_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words)),
+             "COMP_WORDS": " ".join(("kvchat", *words))}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN], env=os.environ | asked, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [line.split(",", 1)[1] for line in done.stdout.splitlines()]
+
+
+def test_commands_complete_by_their_first_letters() -> None:
+    assert completed("pl") == ["plan"]
+    assert set(COMMANDS) <= set(completed(""))
+
+
+def test_options_and_choices_complete_behind_a_command() -> None:
+    assert "--flash-attention" in completed("plan", "--fl") or completed("plan", "--")
+    assert set(completed("run", "--controller", "")) == {"fixed", "band", "auto"}
+    assert completed("--the") == ["--theme"]
+    assert completed("run", "--pl") == ["--plain"]
+
+
+def test_themes_presets_and_models_complete_by_name(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
+    paths.themes_dir().mkdir(parents=True)
+    (paths.themes_dir() / "mine.toml").touch()
+    assert completed("--theme", "m") == ["mine"]
+    assert "kvchat-paper" in completed("--theme", "kvchat-p")
+    assert "long-context" in completed("run", "--preset", "long")
+    assert starter_path.stem in completed("run", "--model", "smol")
+    assert starter_path.stem in completed("Smol")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_each_shell_asks_kvchat(shell: str) -> None:
+    done = kvchat("completion", shell)
+    assert done.returncode == 0
+    assert "_KVCHAT_COMPLETE" in done.stdout
+    assert f"{shell}_complete" in done.stdout
+
+
+def test_another_shell_is_refused_with_those_that_there_are() -> None:
+    done = kvchat("completion", "tcsh")
+    assert done.returncode == 2
+    assert "bash" in done.stderr
