@@ -21,10 +21,10 @@ check: setup-dev ## the gate: format, lint, types, import contracts, pages
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python scripts/pages.py --check
 
 docs: setup-dev ## write the pages that the commands themselves say
-	@$(BIN)/python scripts/docs.py
+	@$(BIN)/python scripts/pages.py
 
 package: setup-dev ## build wheel and sdist, and try them in an empty environment
 	@$(BIN)/python scripts/try_package.py $(addprefix --wheels ,$(wildcard .cache/wheels/*))

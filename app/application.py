@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from rich.segment import Segment
-from textual import work
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.color import Color
@@ -25,6 +25,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.types import AnimationLevel
+from textual.widgets import Input, TextArea
 
 from app.bindings import read_keymap
 from app.chat.attachments import expanded
@@ -407,6 +408,11 @@ class KvchatApp(App[None]):
         """Move as much as the settings say; `TEXTUAL_ANIMATIONS` of the environment comes first."""
         if "TEXTUAL_ANIMATIONS" not in os.environ:
             self.animation_level = level
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Hold the cursor of a text still where nothing is to move."""
+        if isinstance(event.widget, Input | TextArea) and self.animation_level == "none":
+            event.widget.cursor_blink = False
 
     def _show_theme(self, name: str) -> str:
         problem = ""

@@ -93,7 +93,7 @@ class UISettings(_Section):
     tint: Literal["off", "source", "verdict"] = "off"
     """Colours of a reply's tokens: by who drafted them, by what became of the draft, or none."""
     animation: Literal["full", "basic", "none"] = "basic"
-    """How much moves on the screen."""
+    """How much moves on the screen; `none` holds cursors still too."""
 
 
 class ChatDefaults(_Section):

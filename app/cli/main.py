@@ -97,6 +97,8 @@ class LazyGroup(click.Group):
             for name, (_, text) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
+        if incomplete and not found and not incomplete.startswith("-"):
+            return completion.models(ctx, chat.params[0], incomplete)
         return [*found, *chat.shell_complete(click.Context(chat, ctx), incomplete)]
 
     def format_usage(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 from app.cli.main import run
 from app.web import COOKIE, MAIN, WebError, free_port, serve
+
+COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
@@ -50,7 +53,7 @@ async def test_the_chat_paints_in_a_browser_and_ends_with_its_tab(address: str) 
         painted = b""
         async with session.ws_connect(f"{base}/ws?width=100&height=30", origin=base) as socket:
             async with asyncio.timeout(120):
-                while b"No model" not in painted and b"model" not in painted[-4000:]:
+                while b"no model was found" not in COLOURS.sub(b"", painted):
                     message = await socket.receive()
                     if message.type is aiohttp.WSMsgType.BINARY:
                         painted += message.data

@@ -17,7 +17,7 @@ from engine.events import Event
 from engine.metrics import Metrics
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest
-from tests.app.cli.terminals import HOSTILE, harmful
+from tests.app.cli.terminals import HOSTILE, OWN_CODES, harmful, shown_by
 from tests.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
@@ -103,3 +103,13 @@ def test_a_terminal_sees_one_line_that_goes_away(
         "reading the headers of the models: 9 of 200",
         "",
     ]
+
+
+def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> str:
+        return shown_by(lambda: console.say("a", ("b", "bold red"), ("c", "green")))
+
+    assert "\x1b[31m" in shown()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in shown()
+    assert "abc" in OWN_CODES.sub("", shown())

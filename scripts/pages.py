@@ -1,7 +1,7 @@
 """Writes the pages that the commands themselves say, and finds what is wrong in the others.
 
-    python scripts/docs.py           write docs/commands.md and the man page docs/kvchat.1
-    python scripts/docs.py --check   exit status 1 where these are old, a link leads nowhere, or a
+    python scripts/pages.py           write docs/commands.md and the man page docs/kvchat.1
+    python scripts/pages.py --check   exit status 1 where these are old, a link leads nowhere, or a
                                      page names a command or option that is none
 
 Links to the web are not followed.
@@ -10,7 +10,7 @@ Links to the web are not followed.
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -71,8 +71,8 @@ def commands_page() -> str:
     """Every command's help, as Markdown."""
     parts = [
         "# Every command\n",
-        "What `--help` says, written by `python scripts/docs.py`; `kvchat completion SHELL` makes a"
-        "\nshell complete it, and `man kvchat` is the same in short.\n",
+        "What `--help` says, written by `python scripts/pages.py`; `kvchat completion SHELL` makes "
+        "a\nshell complete it, and `man kvchat` is the same in short.\n",
     ]
     for words, command, context in every_command():
         parts.append(f"## {words}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
@@ -102,7 +102,7 @@ def man_page() -> str:
         if is_first:
             lines.append(".SH COMMANDS")
     lines += [".SH FILES", "Where each is, and whether it is there yet, says"]
-    lines += [r".BR "r'"kvchat where" .', *_entries((n, "") for n in files_and_folders())]
+    lines += [r".BR " r'"kvchat where" .', *_entries((n, "") for n in files_and_folders())]
     lines += [".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
     return "\n".join(lines) + "\n"
 
@@ -129,7 +129,7 @@ def _manual(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from _entries([record])
 
 
-def _entries(entries: "Iterator[tuple[str, str]] | tuple[tuple[str, str], ...] | list[tuple[str, str]]") -> Iterator[str]:  # noqa: E501  any of them
+def _entries(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
     for name, meaning in entries:
         yield from (".TP", rf"\fB{_roff(name)}\fR", _roff(meaning))
 
@@ -137,7 +137,9 @@ def _entries(entries: "Iterator[tuple[str, str]] | tuple[tuple[str, str], ...] |
 def _roff(text: str) -> str:
     """A text as troff takes it: no line of it is a request."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
-    return "\n".join(rf"\&{line}" if line[:1] in (".", "'") else line for line in escaped.split("\n"))
+    return "\n".join(
+        rf"\&{line}" if line[:1] in (".", "'") else line for line in escaped.split("\n")
+    )
 
 
 # --- what is wrong ---
@@ -148,7 +150,7 @@ def old_pages(pages: dict[Path, str], root: Path) -> Iterator[str]:
     for path, text in pages.items():
         there = root / path
         if not there.is_file() or there.read_text() != text:
-            yield f"{path} is not what the commands say: run python scripts/docs.py"
+            yield f"{path} is not what the commands say: run python scripts/pages.py"
 
 
 def wrong_pages(root: Path) -> Iterator[str]:
@@ -206,9 +208,9 @@ def wrong_commands(text: str, options: dict[str, set[str]]) -> Iterator[str]:
             option = word.split("=")[0].rstrip(",.:)")
             if option == "--":
                 break
-            if re.fullmatch(r"--[a-z][\w-]*", option) and option not in options[command]:
-                if option != "--help":
-                    yield f"`{line}`: {command} has no option {option}"
+            is_option = re.fullmatch(r"--[a-z][\w-]*", option) is not None
+            if is_option and option not in {*options[command], "--help"}:
+                yield f"`{line}`: {command} has no option {option}"
 
 
 def _written_commands(text: str) -> Iterator[str]:

@@ -1,0 +1,45 @@
+"""The pages: written as the commands say, and checked for links and options that are none."""
+
+import re
+from pathlib import Path
+
+import pages
+
+
+def test_every_page_is_as_the_commands_say() -> None:
+    written = {pages.COMMANDS_PAGE: pages.commands_page(), pages.MAN_PAGE: pages.man_page()}
+    assert [*pages.old_pages(written, pages.ROOT)] == []
+    assert [*pages.wrong_pages(pages.ROOT)] == []
+
+
+def test_a_changed_help_makes_its_page_old(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/commands.md").write_text("# Every command\n")
+    written = {pages.COMMANDS_PAGE: pages.commands_page(), pages.MAN_PAGE: pages.man_page()}
+    assert len([*pages.old_pages(written, tmp_path)]) == 2
+
+
+def test_what_is_wrong_on_a_page_is_named(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/there.md").write_text("# A heading, or two\n")
+    (tmp_path / "README.md").write_text(
+        "[a](docs/there.md#a-heading-or-two) [b](docs/gone.md) [c](docs/there.md#none)\n"
+        "[d](https://example.org/x) `kvchat plan MODEL --ctx 4k` `kvchat plan --contxt 4k`\n"
+        "```sh\nkvchat MODEL --theme x\nkvchat run \\\n  --bogus | other --thing\n```\n"
+        "```\n[not a link](gone)\n```\n"
+    )
+    assert [*pages.wrong_pages(tmp_path)] == [
+        "README.md: the link docs/gone.md leads nowhere",
+        "README.md: the link docs/there.md#none leads to no heading",
+        "README.md: `kvchat run    --bogus | other --thing`: kvchat run has no option --bogus",
+        "README.md: `kvchat plan --contxt 4k`: kvchat plan has no option --contxt",
+    ]
+
+
+def test_the_manual_has_every_command_and_no_line_that_troff_obeys_by_accident() -> None:
+    manual = pages.man_page()
+    for words, _, _ in pages.every_command():
+        assert words.replace("-", r"\-") in manual
+    requests = set(re.findall(r"^\.(\S+)", manual, re.MULTILINE))
+    assert requests <= {"TH", "SH", "SS", "B", "BR", "TP", "PP", "nf", "fi", "br"}
+    assert not re.search(r"^'", manual, re.MULTILINE)
