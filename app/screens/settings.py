@@ -23,6 +23,7 @@ from app.widgets.select_list import Row, SelectList
 Place = tuple[str, str]
 """Table and key of a setting."""
 
+HEIGHTS = [(0, "-low"), (32, "-tall")]
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
 PROMPT_MEANING = "A system prompt of the library: ctrl+s takes it into a chat."
@@ -32,7 +33,7 @@ HINT = "enter changes · del takes the default · type to search · esc closes"
 class SettingsScreen(PickScreen[Place]):
     """Every setting in its table, and below them what there is to say of the marked one."""
 
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (32, "-tall")]
+    VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
                 tooltip="Take the setting out of the file: its default counts again"),
