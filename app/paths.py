@@ -111,6 +111,16 @@ def speeds_path() -> Path:
     return state_dir() / "speeds.json"
 
 
+def favourites_path() -> Path:
+    """The file that keeps which models the user marked."""
+    return data_dir() / "favourites.json"
+
+
+def bandwidths_path() -> Path:
+    """The file that keeps how fast this machine's memory is read."""
+    return state_dir() / "bandwidths.json"
+
+
 def tuning_dir() -> Path:
     """The folder of what `kvchat tune` has measured, a file for each model and its settings."""
     return state_dir() / "tuning"

@@ -11,6 +11,7 @@ from app.chat.conversation import Conversation
 from app.chat.snapshot import PlannedBytes
 from app.config import ModelSettings, Settings, UserSettings
 from app.opening import ModelRequest, choose_model, new_client, usual_model
+from app.planning import user_speeds
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
@@ -96,7 +97,7 @@ def prepare(request: ModelRequest) -> AppParts:
         configure=lambda path: chosen.configure(path, live.settings),
         types_note=lambda configuration: chosen.types_note(configuration, live.settings),
         planned_bytes=_planned_bytes,
-        scan=LibraryScan(folders, paths.header_cache_path(), Speeds(paths.speeds_path())),
+        scan=LibraryScan(folders, paths.header_cache_path(), user_speeds()),
         first_hint=lambda path: _first_hint(path, folders),
         folders=folders,
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Protocol
 
 from rich.text import Text
@@ -35,6 +36,8 @@ from app.opening import ModelRequest, loaded_engine, open_model
 from engine.configuration import Configuration, PredictorName
 from engine.errors import EngineError, WorkerError
 from engine.events import Loaded
+from engine.model.identity import model_identity
+from engine.model.speeds import ModelSpeed, Speeds
 from engine.process.blocking_client import BlockingClient, EngineStoppedError
 
 EXIT_FAILED = 1
@@ -113,9 +116,23 @@ def run_benchmark(
         _note("no prompt was measured to its end")
         return exit_code or EXIT_FAILED
     show(benchmark.results, files.html)
+    keep_speed(configuration, benchmark.results, files.preset or "")
     if target is not None and files.preset is not None and exit_code == 0:
         write_recommendation(target, benchmark.results, configuration, files.preset)
     return exit_code
+
+
+def keep_speed(configuration: Configuration, results: Results, preset: str) -> None:
+    """Keep how fast the model wrote without drafts, the median run, for plans and lists."""
+    plain = [run for record in results.prompts for run in record.runs if run.is_plain]
+    if not plain:
+        return
+    today = datetime.now().astimezone().date().isoformat()
+    tps = median(run.decode_tps for run in plain)
+    Speeds(paths.speeds_path()).keep(
+        model_identity(configuration.model_path),
+        ModelSpeed(tps, None, None, None, preset, today, by="bench", n_replies=len(plain)),
+    )
 
 
 def show(results: Results, html_path: Path | None) -> None:

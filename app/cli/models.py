@@ -10,11 +10,12 @@ import click
 
 from app import paths
 from app.cli.console import SlowReading, note, print_json, say, tell, tell_over
+from app.cli.downloads import favourite, get, remove, where
 from app.format import context_size, nbytes, rate
+from app.planning import user_speeds
 from app.sanitize import one_line
 from engine.model.identity import ModelKind
 from engine.model.library import MAX_VISITED, ModelEntry, scan
-from engine.model.speeds import Speeds
 
 if TYPE_CHECKING:
     from engine.memory.cards import Card
@@ -30,13 +31,26 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """List the models on this machine, by the names that every command takes.
 
     \b
+    kvchat models get qwen3-8b      download one, after saying whether it fits
+    kvchat models rm NAME           delete one; where and favourite take a name, too
     kvchat models catalogue qwen3   models that need no file to be planned with
     kvchat models cards "RTX 40"    GPUs and machines that can be planned for
     kvchat models install-starter   fetch a small model to begin with
     """  # noqa: D301  click wants the backspace character itself
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        _list(as_json=as_json)
+
+
+@command.command(name="list", help="List the models on this machine, favourites first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_models(*, as_json: bool) -> None:
+    """List the models on this machine."""
+    _list(as_json=as_json)
+
+
+def _list(*, as_json: bool) -> None:
     from app.config import model_folders
+    from app.library import Favourites
 
     reading = SlowReading()
     cut: list[Path] = []
@@ -45,10 +59,12 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         cache_path=paths.header_cache_path(),
         kinds=tuple(ModelKind),
         progress=reading.scanned,
-        speeds=Speeds(paths.speeds_path()),
+        speeds=user_speeds(),
         cut=cut.append,
     )
     reading.done()
+    favourites = Favourites().all()
+    entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
         note(f"{folder} holds more than the {MAX_VISITED:,} entries that are looked at")
     if as_json:
@@ -112,6 +128,10 @@ def install() -> None:
     install_starter(paths.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
     if is_terminal:
         tell()
+
+
+for each in (get, remove, where, favourite):
+    command.add_command(each)
 
 
 def _tell(line: str, *, is_terminal: bool) -> None:

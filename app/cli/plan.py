@@ -184,6 +184,7 @@ def _plain(value: object) -> object:
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
+    from engine.model.hub import RepositoryName
 
 
 @click.command(name="plan")
@@ -223,9 +224,10 @@ def command(
     """Plan what MODEL costs in memory, device by device, and the largest context that fits.
 
     MODEL is a path, a name from `kvchat models`, a name of the catalogue with a quantisation behind
-    a colon, a URL, or hf:owner/repository/file.gguf. Nothing is loaded, and of a remote file only
-    the header is read. Exact numbers are marked `=`, llama.cpp's dry run `*`, estimates `~`.
-    The exit code is 0 also where it does not fit.
+    a colon, a URL, or hf:owner/repository/file.gguf; hf:owner/repository lists its files with a
+    verdict each. Nothing is loaded, and of a remote file only the header is read. Exact numbers are
+    marked `=`, llama.cpp's dry run `*`, estimates `~`. The exit code is 0 also where it does not
+    fit.
 
     \b
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32k
@@ -235,9 +237,13 @@ def command(
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
+    from engine.model.hub import parse_repository
     from engine.planning.measured import can_measure, measured_plan
 
     planner = user_planner()
+    if (repository := parse_repository(model)) is not None:
+        _print_repository(repository, planner, as_json=as_json, options=options)
+        return
     setup = setup_of_options(model, target, planner, options)
     plan = planner.plan(setup)
     if dry_run:
@@ -271,3 +277,24 @@ def command(
     from app.cli.plan_output import print_plan
 
     print_plan(plan, planner)
+
+
+def _print_repository(
+    asked: "RepositoryName", planner: "Planner", *, as_json: bool, options: Mapping[str, object]
+) -> None:
+    """Print every model of a repository with its verdict on the machine of the options."""
+    from app.cli.console import SlowReading
+    from app.cli.downloads import print_offer
+    from app.library import read_offer
+    from engine.planning.resolve import AUTO_N_CTX
+
+    reading = SlowReading()
+    offer = read_offer(
+        asked,
+        planner,
+        reading.header,
+        machine=machine_of(options),
+        n_ctx=whole(options["n_ctx"]) or AUTO_N_CTX,
+    )
+    reading.done()
+    print_offer(offer, as_json=as_json)

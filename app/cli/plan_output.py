@@ -39,7 +39,7 @@ COLORS = {
     "mem-free": "bright_black", "mem-over": "red",
 }  # fmt: skip
 """The terminal's own colours: a command knows no theme."""
-PLAIN = str.maketrans("✓✗·–…−±›", "+x--.-+>")  # noqa: RUF001  what a plan is written with
+PLAIN = str.maketrans("✓✗·–…−±›≤", "+x--.-+><")  # noqa: RUF001  what a plan is written with
 """Letters for signs that a terminal without Unicode lacks."""
 BOLD = {"strong", "heading-minor", "bad"}
 

@@ -1,7 +1,7 @@
 """A plan as lines: verdict, every part of each device, largest context, warnings, the table."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from textwrap import wrap
 
@@ -15,6 +15,7 @@ from engine.model.speeds import ModelSpeed
 from engine.planning.comparison import Cell, CostTable
 from engine.planning.measured import LoadedBytes
 from engine.planning.planner import Plan, Verdict, warnings_of
+from engine.planning.speed import SpeedBound
 from engine.policy.choice import Basis
 from engine.policy.known import Standing
 
@@ -163,7 +164,7 @@ def plan_lines(
     lines = [
         *wrapped(verdict_line(plan), width),
         *wrapped(largest_context_line(plan), width),
-        *(wrapped(speed_line(plan.speed), width) if plan.speed is not None else ()),
+        *(part for each in speed_lines(plan) for part in wrapped(each, width)),
         *wrapped(quality_line(plan), width),
         advice,
     ]
@@ -216,15 +217,53 @@ def largest_context_line(plan: Plan) -> Line:
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 
-def speed_line(speed: ModelSpeed) -> Line:
-    """What was measured of the model here, and with which settings."""
-    settings = f"preset {visible(speed.preset)}" if speed.preset else "usual settings"
-    deep = f"{fmt.rate(speed.deep_tps)} behind {fmt.tokens(speed.n_deep)}"
+def speed_lines(plan: Plan) -> Iterator[Line]:
+    """The most tokens per second that memory allows, then what was measured here."""
+    if (bound := plan.bound) is not None:
+        rates = dict.fromkeys(
+            f"{each.bandwidth.bytes_per_s / 1e9:.3g} GB/s {each.bandwidth.basis}"
+            for each in bound.reads
+        )
+        full = f", {fmt.rate(bound.full_tps)} behind {fmt.tokens(bound.n_ctx)}"
+        why = f"reads {fmt.nbytes(bound.weight_bytes)} a token, {' and '.join(rates)}"
+        yield (
+            Run("speed at most ", "heading-minor"),
+            Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),
+            Run(f"{full}  bound: {why}", "muted"),
+        )
+    if plan.speed is not None:
+        yield _measured_line(plan.speed)
+
+
+def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
+    """Tokens per second in a list: `74 tok/s here`, else the bound, `≤ 310 tok/s`."""
+    if speed is not None:
+        return f"{fmt.rate(speed.decode_tps)} tok/s here"
+    return "" if bound is None else f"\N{LESS-THAN OR EQUAL TO} {fmt.rate(bound.tps)} tok/s"
+
+
+def _measured_line(speed: ModelSpeed) -> Line:
+    """What was measured of the model here, by what, and with which settings."""
+    match speed.by:
+        case "chats":
+            how = f"in the last {fmt.counted(speed.n_replies or 0, 'reply')} of your chats"
+        case "bench":
+            how = f"by kvchat bench  {_settings(speed)}"
+        case "tune":
+            how = f"by kvchat tune  {_settings(speed)}"
+    deep = ""
+    if speed.deep_tps is not None and speed.n_deep is not None:
+        deep = f", {fmt.rate(speed.deep_tps)} behind {fmt.tokens(speed.n_deep)}"
+    reads = "" if speed.prompt_tps is None else f", reads {fmt.rate(speed.prompt_tps)}"
     return (
         Run("measured here ", "heading-minor"),
         Run(f"{fmt.rate(speed.decode_tps)} tok/s", "strong"),
-        Run(f", {deep}, reads {fmt.rate(speed.prompt_tps)}  {settings}", "muted"),
+        Run(f"{deep}{reads}  {how}", "muted"),
     )
+
+
+def _settings(speed: ModelSpeed) -> str:
+    return f"preset {visible(speed.preset)}" if speed.preset else "usual settings"
 
 
 def warning_lines(text: str, width: int) -> list[Line]:

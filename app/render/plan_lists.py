@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread, width_of, wrapped
-from app.render.plan import VERDICT_SIGNS, verdict_line, warning_lines
+from app.render.plan import VERDICT_SIGNS, speed_text, verdict_line, warning_lines
 from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
@@ -18,11 +18,14 @@ from engine.presets.library import PresetEntry
 from engine.presets.programs.base import Exported, ExportRequest, Format
 
 WORDS = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.NO: "no"}
-LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no"
+LEGEND = "✓ fits · ! tight · ◐ with main memory · ✗ no · ≤ bound of memory, here: measured"
 SPILLS = "partly"
 """The word where main memory must help."""
 NEED_WIDTH = 28
 NAME_WIDTH = 26
+SPEED_WIDTH = 15
+WITH_SPEED = NAME_WIDTH + SPEED_WIDTH + NEED_WIDTH + 1
+"""Cells from which a row has room for tokens per second."""
 
 
 def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
@@ -31,10 +34,12 @@ def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
     name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
     if offer.problem:
         return clipped((marker, name, Run(f"  {visible(offer.problem)}", "bad")), width)
-    need = () if offer.verdict is None else _need(offer)
+    right = () if offer.verdict is None else _need(offer)
+    if width >= WITH_SPEED:
+        right = (*_speed(offer), *right)
     left = padded((marker, name), NAME_WIDTH)
-    room = width - NEED_WIDTH - width_of(left) - 3
-    return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), need, width)
+    room = width - width_of(right) - width_of(left) - 3
+    return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), right, width)
 
 
 def _facts(offer: ModelOption, room: int) -> str:
@@ -57,6 +62,11 @@ def _need(offer: ModelOption) -> Line:
     style = "warn" if offer.spills else sign.style
     shape = "◐" if offer.spills else sign.text
     return padded((Run(f"{shape} {word:<7}", style), Run(f"{size:>20}")), NEED_WIDTH)
+
+
+def _speed(offer: ModelOption) -> Line:
+    style = "good" if offer.speed is not None else "muted"
+    return (Run(f"{speed_text(offer.speed, offer.bound):<{SPEED_WIDTH}}", style),)
 
 
 def configuration_lines(configuration: Configuration, model: Model, width: int) -> list[Line]:

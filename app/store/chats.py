@@ -6,8 +6,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
+from statistics import median
 from typing import Self
 
 from app.store import search, sql
@@ -36,11 +38,15 @@ from app.store.records import (
     chat_of,
     load_tokens,
     message_of,
+    plain_step_of,
 )
 from app.store.writer import Writer
+from engine.model.speeds import ModelSpeed
 
 REPLY_BLOCK = 64
 """Messages that `ChatStore.newest_replies` leaves out at once."""
+RECENT_REPLIES = 20
+"""The newest replies of a model, whose median is its speed in chats."""
 
 
 class ChatStore:
@@ -251,6 +257,16 @@ class ChatStore:
             *values,
         )
         return [row["content"] for row in rows]
+
+    def model_speeds(self, n_newest: int = 1000) -> dict[str, ModelSpeed]:
+        """What the newest replies of each model took without drafts, by the model's name."""
+        steps: dict[str, list[float]] = {}
+        newest: dict[str, float] = {}
+        for row in self._read(sql.SPEEDS, n_newest):
+            if (step_s := plain_step_of(row["stats"])) is not None:
+                steps.setdefault(row["model_name"], []).append(step_s)
+                newest.setdefault(row["model_name"], row["created_at"])
+        return {name: _speed_of(each, newest[name]) for name, each in steps.items()}
 
     def create_chat(self, new: NewChat) -> Chat:
         """Begin a chat without messages."""
@@ -467,6 +483,13 @@ class ChatStore:
 def _variant_ids(group: Sequence[sqlite3.Row]) -> Iterator[tuple[int, list[int]]]:
     for row in group:
         yield row["id"], [each["id"] for each in group if each["has_text"] or each is row]
+
+
+def _speed_of(steps: Sequence[float], newest: float) -> ModelSpeed:
+    day = datetime.fromtimestamp(newest, tz=UTC).date().isoformat()
+    tps = 1 / median(steps[:RECENT_REPLIES])
+    n_replies = min(len(steps), RECENT_REPLIES)
+    return ModelSpeed(tps, None, None, None, "", day, by="chats", n_replies=n_replies)
 
 
 def _draft_of(row: sqlite3.Row) -> Draft:

@@ -256,6 +256,8 @@ FIGURES = (
     "first_token_s", "decode_tps", "plain_step_s", "plain_spread", "saved_s", "saved_error_s",
     "tokens_per_round", "speedup",
 )  # fmt: skip
+LONGEST_STEP_S = 1000.0
+"""A kept step is believed up to this."""
 OF_SOURCE = tuple(field.name for field in fields(SourceCounts))
 OF_POSITION = tuple(field.name for field in fields(PositionCounts))
 
@@ -280,6 +282,12 @@ def stats_of(message: StoredMessage) -> GenerationStats | None:
         predictor=message.predictor,
         controller=message.controller,
     )
+
+
+def plain_step_of(stats: str) -> float | None:
+    """The seconds of a step without drafts in kept statistics; None where none was measured."""
+    step_s = _number((_object(stats) or {}).get("plain_step_s"))
+    return step_s if step_s is not None and 0 < step_s < LONGEST_STEP_S else None
 
 
 def _count(value: object) -> int | None:

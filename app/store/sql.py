@@ -51,6 +51,12 @@ WHERE role = 'assistant' AND vocabulary_id = ? AND finish_reason IS NOT NULL
 ORDER BY id DESC LIMIT ?
 """
 
+SPEEDS = """
+SELECT model_name, stats, created_at FROM messages
+WHERE role = 'assistant' AND stats IS NOT NULL AND model_name IS NOT NULL
+ORDER BY id DESC LIMIT ?
+"""
+
 LEAF = """
 WITH RECURSIVE below(node) AS (
     SELECT id FROM messages WHERE id = ?

@@ -90,7 +90,7 @@ def scan(
     entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
     known = speeds or Speeds(None)
     return [
-        replace(entry, speed=known.of(entry.identity))
+        replace(entry, speed=known.of(entry.identity, entry.name))
         for entry in _once(entries)
         if entry.kind in kinds
     ]

@@ -1,11 +1,15 @@
-"""How fast models run on this machine, as `kvchat tune` measured it."""
+"""How fast models run on this machine, as tune, benchmarks and chats measured it."""
 
 import hashlib
 import os
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from engine.backends import installed_build
 from engine.files import NewestEntries
@@ -15,21 +19,28 @@ MOST_MODELS = 256
 MOST_TPS = 1e7
 
 
+Measured = Literal["tune", "bench", "chats"]
+"""What measured a speed: `kvchat tune`, `kvchat bench`, or replies in chats."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpeed:
-    """What one model does here, in tokens a second."""
+    """What one model does here without drafts, in tokens a second."""
 
     decode_tps: float
     """Written in a short chat."""
-    deep_tps: float
-    """Written behind `n_deep` tokens."""
-    n_deep: int
-    prompt_tps: float
+    deep_tps: float | None
+    """Written behind `n_deep` tokens; None where only short chats were measured."""
+    n_deep: int | None
+    prompt_tps: float | None
     """Read of a prompt."""
     preset: str
     """Name of the preset that it was measured with; empty for the usual settings."""
     measured: str
     """Date in ISO 8601."""
+    by: Measured = "tune"
+    n_replies: int | None = None
+    """Replies that it is the median of; None where runs were made for it."""
 
 
 def machine_facts() -> tuple[object, ...]:
@@ -41,48 +52,53 @@ class Speeds:
     """Speeds by model in a small file of JSON, for this machine and the installed build.
 
     The file is only a help: where it cannot be read or written, nothing is known. `path` None keeps
-    nothing.
+    nothing. `of_chats` gives what replies in chats took, by the names of their models.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(
+        self, path: Path | None, of_chats: Callable[[], Mapping[str, ModelSpeed]] = dict
+    ) -> None:
         self._entries = NewestEntries(path, "speeds", VERSION, MOST_MODELS)
+        self._of_chats = lru_cache(maxsize=1)(of_chats)
 
-    def of(self, identity: str | None) -> ModelSpeed | None:
-        """The speed of a model by its identity, None where it was not measured here."""
-        return None if identity is None else _speed(self._entries.read().get(_key(identity)))
+    def of(self, identity: str | None, name: str = "") -> ModelSpeed | None:
+        """The speed of a model by its identity, else by its name in chats; None where unknown.
+
+        What `kvchat tune` measured comes before a benchmark, and that before chats.
+        """
+        if identity is not None:
+            kept = self._entries.read()
+            for by in ("tune", "bench"):
+                if (found := _speed(kept.get(_key(identity, by)))) is not None:
+                    return found
+        return self._of_chats().get(name)
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:
         """Keep a speed in the place of the one before."""
-        self._entries.add(_key(identity), asdict(speed))
+        self._entries.add(_key(identity, speed.by), asdict(speed))
 
     def meet(self, identity: str) -> bool:
         """Whether this model was neither measured nor met before; from now on it was."""
-        key = _key(identity)
+        key = _key(identity, "tune")
         if key in self._entries.read():
             return False
         self._entries.add(key, {})
         return True
 
 
-def _key(identity: str) -> str:
-    facts = repr((VERSION, machine_facts(), identity))
+def _key(identity: str, by: str) -> str:
+    facts = repr((VERSION, machine_facts(), identity, *([by] if by != "tune" else [])))
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+
+
+_SPEED = TypeAdapter(ModelSpeed)
 
 
 def _speed(entry: object) -> ModelSpeed | None:
     try:
-        if not isinstance(entry, dict):
-            return None
-        found = ModelSpeed(
-            float(entry["decode_tps"]),
-            float(entry["deep_tps"]),
-            int(entry["n_deep"]),
-            float(entry["prompt_tps"]),
-            str(entry["preset"]),
-            str(entry["measured"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
+        found = _SPEED.validate_python(entry)
+    except ValidationError:
         return None
-    rates = found.decode_tps, found.deep_tps, found.prompt_tps
-    is_sane = all(isfinite(rate) and 0 < rate < MOST_TPS for rate in rates) and found.n_deep > 0
-    return found if is_sane else None
+    known = (found.decode_tps, found.deep_tps, found.prompt_tps)
+    is_sane = all(0 < rate < MOST_TPS for rate in known if rate is not None)
+    return found if is_sane and (found.n_deep is None or found.n_deep > 0) else None

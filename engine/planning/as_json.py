@@ -7,7 +7,9 @@ from engine.memory.estimate import Estimate
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.planning.comparison import Cell, CostTable, cost_table
 from engine.planning.fit import FitResult
+from engine.planning.models import ModelOption
 from engine.planning.planner import Plan, Planner, Verdict, warnings_of
+from engine.planning.speed import SpeedBound
 from engine.planning.what_if import Effect, what_ifs
 from engine.policy.known import Standing
 
@@ -30,12 +32,39 @@ def plan_json(plan: Plan, planner: Planner) -> dict[str, object]:
         "verdict": str(plan.verdict),
         "margin_bytes": plan.setup.margin_bytes,
         "speed": None if plan.speed is None else asdict(plan.speed),
+        "speed_bound": None if plan.bound is None else _bound(plan.bound),
         "quality": _quality(plan.quality),
         "devices": [_device(plan, device) for device in plan.estimate.devices],
         "table": _table(table),
         "what_ifs": list(map(_effect, effects)),
         "warnings": list(warnings_of(plan)),
         "args": plan.arguments,
+    }
+
+
+def option_json(option: ModelOption) -> dict[str, object]:
+    """A model of a list as what `json.dumps` takes."""
+    return {
+        "key": option.key,
+        "name": option.name,
+        "verdict": None if option.verdict is None else str(option.verdict),
+        "spills": option.spills,
+        "needed_bytes": option.needed_bytes,
+        "free_bytes": option.free_bytes,
+        "n_ctx": option.n_ctx,
+        "max_n_ctx": option.max_n_ctx,
+        "speed": None if option.speed is None else asdict(option.speed),
+        "speed_bound": None if option.bound is None else _bound(option.bound),
+        "problem": option.problem,
+    }
+
+
+def _bound(bound: SpeedBound) -> dict[str, object]:
+    return {
+        "decode_tps": bound.tps,
+        "full_context_tps": bound.full_tps,
+        "n_ctx": bound.n_ctx,
+        "reads": [asdict(each) for each in bound.reads],
     }
 
 
@@ -105,6 +134,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "target": found.estimate.target,
         "margin_bytes": fit.request.margin_bytes,
         "configuration": _configuration(found.configuration),
+        "speed_bound": None if plan.bound is None else _bound(plan.bound),
         "quality": _quality(found.quality),
         "devices": _devices(found.estimate),
         "steps": [

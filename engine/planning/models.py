@@ -1,20 +1,27 @@
 """Models to choose from, each with its verdict on the machine that is planned for."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.memory.estimate import Estimate, estimate
+from engine.memory.estimate import Estimate, estimate, max_n_ctx
 from engine.memory.hardware import Device
+from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import CatalogEntry, entries
+from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
+from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
-from engine.planning.planner import Planner, Setup, Verdict, device_verdict, verdict_of
+from engine.model.speeds import ModelSpeed
+from engine.planning.planner import Planner, Setup, Verdict, device_verdict, n_ctx_limit, verdict_of
 from engine.planning.resolve import AUTO_N_CTX
+from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
 
+LEAST_TPS = 5.0
+"""Tokens per second below which a reply is slower than a person reads it."""
 CATALOG_QUANTIZATIONS = ("Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
 
 
@@ -32,6 +39,15 @@ class ModelOption:
     free_bytes: int = 0
     spills: bool = False
     """Whether it goes with main memory though not into the GPUs alone."""
+    speed: ModelSpeed | None = None
+    """What was measured of it here."""
+    bound: SpeedBound | None = None
+    """The most tokens per second that memory allows; None where that is not known."""
+    n_ctx: int | None = None
+    """Tokens of the context that the verdict is for."""
+    n_parameters: int = 0
+    max_n_ctx: int | None = None
+    """The largest context that fits, where that was asked for."""
     problem: str = ""
 
 
@@ -41,12 +57,13 @@ class FitContext:
 
     setup: Setup
     devices: tuple[Device, ...]
+    bandwidth_of: BandwidthOf = lambda _: None
 
 
 def fit_context(setup: Setup | None, planner: Planner) -> FitContext:
     """What models are to fit: a setup; without one, the usual context on this machine."""
     setup = setup or Setup(Configuration(Path("any"), AUTO_N_CTX))
-    return FitContext(setup, planner.devices_of(setup))
+    return FitContext(setup, planner.devices_of(setup), planner.bandwidths(setup.machine))
 
 
 def library_options(
@@ -54,7 +71,14 @@ def library_options(
 ) -> Iterator[ModelOption]:
     """The models of this machine one by one; their headers are read."""
     for entry, shown in zip(models, facts, strict=True):
-        option = ModelOption(str(entry.path), entry.name, shown, problem=entry.problem or "")
+        is_here = context.setup.machine.is_here
+        option = ModelOption(
+            str(entry.path),
+            entry.name,
+            shown,
+            problem=entry.problem or "",
+            speed=entry.speed if is_here else None,
+        )
         if option.problem:
             yield option
             continue
@@ -82,6 +106,81 @@ def catalog_options(
         yield option
 
 
+def hub_options(
+    models: Sequence[HubModel], read: Model, context: FitContext
+) -> Iterator[ModelOption]:
+    """The models of a repository one by one, judged by one header and their sizes.
+
+    Files of a repository are one model in several quantisations: what differs is how large the
+    weights are. Of the file whose header was read all is exact.
+    """
+    for each in models:
+        model = scaled(read, each.nbytes)
+        option = ModelOption(each.address, each.name, (format_bytes(each.nbytes),))
+        try:
+            option = with_verdict(option, model, context)
+            largest = largest_context(model, context)
+        except EngineError as error:
+            yield replace(option, problem=str(error))
+            continue
+        yield replace(option, max_n_ctx=largest)
+
+
+def scaled(model: Model, nbytes: int) -> Model:
+    """The model with weights as large as those of a file of so many bytes."""
+    file = model.file
+    held = sum(tensor.nbytes for tensor in file.tensors)
+    factor = max(nbytes - (file.nbytes - held), 1) / max(held, 1)
+    if factor == 1:
+        return model
+    tensors = tuple(
+        replace(tensor, nbytes=max(round(tensor.nbytes * factor), 1)) for tensor in file.tensors
+    )
+    return replace(model, file=replace(file, tensors=tensors, nbytes=nbytes))
+
+
+def largest_context(model: Model, context: FitContext) -> int | None:
+    """The largest context that fits with every layer on the GPUs; None where none does."""
+    setup = context.setup
+    limit = n_ctx_limit(model, setup)
+    return max_n_ctx(
+        _alone(model, context, n_gpu_layers=-1),
+        lambda now: estimate(model, now, context.devices, target=setup.target),
+        n_ctx_limit=limit,
+        margin_bytes=setup.margin_bytes,
+    )
+
+
+def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubModel | None:
+    """The model to take where none is named: the usual quantisation, else the largest that fits."""
+    fitting = [
+        model
+        for model, option in zip(models, options, strict=True)
+        if option.verdict in (Verdict.FITS, Verdict.TIGHT) or option.spills
+    ]
+    usual = [model for model in fitting if DEFAULT_QUANTIZATION.lower() in model.name.lower()]
+    return next(iter(usual or fitting[::-1]), None)
+
+
+def ranked(options: Iterable[ModelOption]) -> list[ModelOption]:
+    """What fits first: the largest that is quick, the largest that is slow, tight, partly, no."""
+    return sorted(options, key=_rank)
+
+
+def _rank(option: ModelOption) -> tuple[int, int]:
+    n_parameters = option.n_parameters
+    match option.verdict:
+        case Verdict.FITS:
+            is_quick = option.bound is None or option.bound.tps >= LEAST_TPS
+            return (0 if is_quick else 1, -n_parameters)
+        case Verdict.TIGHT:
+            return 2, -n_parameters
+        case Verdict.NO:
+            return (3, -n_parameters) if option.spills else (4, n_parameters)
+        case None:
+            return 5, 0
+
+
 def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:
     """The words and numbers of a name, to sort by: 4b comes before 12b."""
     parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", entry.name.lower())
@@ -99,32 +198,42 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
     verdict = verdict_of(found, margin)
     used = [device for device in found.devices if device.total_bytes]
     scarce = min(used, key=lambda device: device.left_bytes)
-    spills = verdict is Verdict.NO and _spills(model, context, found)
+    main = _in_main_memory(model, context, found) if verdict is Verdict.NO else None
     return replace(
         option,
         verdict=verdict,
         needed_bytes=scarce.total_bytes,
         free_bytes=scarce.device.free_bytes,
-        spills=spills,
+        spills=main is not None,
+        bound=speed_bound(model, main or found, context.bandwidth_of),
+        n_ctx=found.configuration.n_ctx,
+        n_parameters=sum(prod(tensor.shape) for tensor in model.file.tensors),
     )
 
 
-def _spills(model: Model, context: FitContext, whole: Estimate) -> bool:
-    """Whether the GPUs are short and main memory is not."""
+def _in_main_memory(model: Model, context: FitContext, whole: Estimate) -> Estimate | None:
+    """The cost without a GPU, where the GPUs are short and main memory is not."""
     margin = context.setup.margin_bytes
     if all(device.device.kind == "cpu" for device in whole.devices):
-        return False
+        return None
     main = _cost(model, context, n_gpu_layers=0)
-    return all(
+    fits = all(
         device_verdict(device, margin) is Verdict.FITS
         for device in main.devices
         if device.device.kind == "cpu"
     )
+    return main if fits else None
 
 
 def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:
+    configuration = _alone(model, context, n_gpu_layers=n_gpu_layers)
+    return estimate(model, configuration, context.devices, target=context.setup.target)
+
+
+def _alone(model: Model, context: FitContext, *, n_gpu_layers: int) -> Configuration:
+    """The configuration of now with this model and nothing beside it."""
     now = context.setup.configuration
-    configuration = replace(
+    return replace(
         now,
         model_path=model.file.path,
         n_ctx=min(now.n_ctx, model.architecture.n_ctx_train or now.n_ctx),
@@ -135,4 +244,3 @@ def _cost(model: Model, context: FitContext, *, n_gpu_layers: int) -> Estimate:
         mmproj_path=None,
         adapters=(),
     )
-    return estimate(model, configuration, context.devices, target=context.setup.target)

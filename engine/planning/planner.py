@@ -9,7 +9,9 @@ from pathlib import Path
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.events import BufferSize
+from engine.memory.bandwidth import Bandwidth
 from engine.memory.calibration import Calibrations, calibrated
+from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Target
@@ -19,6 +21,7 @@ from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
 from engine.model.speeds import ModelSpeed
 from engine.planning.machine import PlannedMachine
+from engine.planning.speed import SpeedBound, speed_bound
 from engine.policy.known import Known, Standing
 from engine.policy.pairs import Pair
 from engine.presets.programs.llama_server import arguments, command_line
@@ -73,6 +76,8 @@ class Plan:
     """What was measured of the model's cache kinds."""
     speed: ModelSpeed | None = None
     """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
+    bound: SpeedBound | None = None
+    """The most that memory lets it run; None where a bandwidth is not known."""
 
     @property
     def types(self) -> Pair:
@@ -179,6 +184,7 @@ class Planner:
         calibrations: Callable[[], Calibrations] = dict,
         quality: Callable[[Model], Known] = lambda _: Known(),
         speeds: Callable[[Model], ModelSpeed | None] = lambda _: None,
+        bandwidths: Callable[[Device], Bandwidth | None] = lambda _: None,
         here: tuple[Device, ...] | None = None,
         remembers: bool = False,
     ) -> None:
@@ -190,6 +196,7 @@ class Planner:
             calibrations: Reads what logs taught about cards, once, when a plan is first asked for.
             quality: What was measured of a model's cache kinds; asked once for each model.
             speeds: How fast a model runs on this machine; asked once for each model.
+            bandwidths: How fast a device's memory is read, main memory that of this machine.
             here: The devices of this machine; None looks for them.
             remembers: Whether estimates are kept, for a screen with a table.
         """
@@ -200,6 +207,7 @@ class Planner:
         self._devices = {} if here is None else {PlannedMachine(): here}
         self._calibrations = lru_cache(maxsize=1)(calibrations)
         self._quality = quality
+        self._bandwidths = bandwidths
         self._known: dict[Path, Known] = {}
         self._speed_of = lru_cache(maxsize=None)(lambda path: speeds(self.model(path)))
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
@@ -219,7 +227,25 @@ class Planner:
         known = self.known(now.model_path, setup.machine)
         is_here = setup.target == "kvchat" and setup.machine.is_here
         speed = self._speed_of(now.model_path) if is_here else None
-        return Plan(setup, model, cost(now), largest, draft, known, speed)
+        found = cost(now)
+        bound = speed_bound(model, found, self.bandwidths(setup.machine))
+        return Plan(setup, model, found, largest, draft, known, speed, bound)
+
+    def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
+        """How fast the memory of a machine's devices is read.
+
+        Main memory of a typed size is that of an unknown machine.
+        """
+        unified = machine.unified_card
+
+        def of(device: Device) -> Bandwidth | None:
+            if device.kind == "gpu":
+                return self._bandwidths(device)
+            if unified is not None:
+                return self._bandwidths(find_card(unified).device())
+            return None if machine.ram_bytes is not None else self._bandwidths(device)
+
+        return of
 
     def known(self, model_path: Path, machine: PlannedMachine) -> Known:
         """What was measured of a model's cache kinds; rates count on the machine they are from.

@@ -107,7 +107,7 @@ def test_a_plan_for_this_machine_says_how_fast_the_model_is(
     tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["plan", "tiny"])
-    assert "measured here" not in capsys.readouterr().out
+    assert "\nmeasured here" not in capsys.readouterr().out
     tune(Bench(quick_without_flash), "tiny")
     run(["plan", "tiny"])
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("measured here"))
@@ -301,10 +301,25 @@ def test_a_speed_is_of_this_machine_and_read_back_within_bounds(tmp_path: Path) 
     assert Speeds(path).of("model") == speed
     assert Speeds(path).of("other") is None
     assert Speeds(path).of(None) is None
-    for bad in ("nan", -1, 0, None, [], 1e300):
+    for bad in ("nan", float("nan"), -1, 0, None, [], 1e300):
         entries = json.loads(path.read_text())
         (key,) = entries["speeds"]
         entries["speeds"][key] = {**entries["speeds"][key], "decode_tps": bad}
         other = tmp_path / "bad.json"
         other.write_text(json.dumps(entries))
         assert Speeds(other).of("model") is None
+
+
+def test_tune_comes_before_bench_and_bench_before_chats(tmp_path: Path) -> None:
+    path = tmp_path / "speeds.json"
+    tuned = ModelSpeed(60.0, 50.0, 1024, 400.0, "tuned", "2026-11-22")
+    benched = ModelSpeed(55.0, None, None, None, "", "2026-11-23", by="bench", n_replies=8)
+    chatted = ModelSpeed(50.0, None, None, None, "", "2026-11-23", by="chats", n_replies=3)
+    speeds = Speeds(path, lambda: {"name": chatted})
+    assert speeds.of("model", "name") == chatted
+    assert speeds.of(None, "name") == chatted
+    speeds.keep("model", benched)
+    assert speeds.of("model", "name") == benched
+    speeds.keep("model", tuned)
+    assert speeds.of("model", "name") == tuned
+    assert speeds.of("model", "other") == tuned

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.chats import ChatStore
+from app.store.chats import RECENT_REPLIES, ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat, ChatChanges, Draft, NewChat, NewMessage
 from app.store.writer import FLUSH_S
@@ -319,3 +319,21 @@ def test_threads_that_have_ended_leave_no_connection_open(store: ChatStore) -> N
         thread.join()
     assert len(store._readers) == 1
     assert store.list_chats() == []
+
+
+def test_speeds_of_chats_are_medians_of_the_newest_replies_by_model(store: ChatStore) -> None:
+    chat = new_chat(store)
+    kept = [("a", {"plain_step_s": 0.5})] + [("a", {"plain_step_s": 0.01})] * RECENT_REPLIES
+    kept += [("b", {"plain_step_s": 0.1}), ("b", {"plain_step_s": None}), ("b", None)]
+    kept += [("c", {"plain_step_s": bad}) for bad in (0, -1, "0.1", 1e9)]
+    for model, stats in kept:
+        question = ask(store, chat, None, "?")
+        added = store.add_message(
+            NewMessage(
+                chat.id, parent_id=question.id, role="assistant", content="!", model_name=model
+            )
+        )
+        store.finish_message(replace(added, finish_reason="end", stats=stats))
+    found = store.model_speeds()
+    assert {name: round(each.decode_tps) for name, each in found.items()} == {"a": 100, "b": 10}
+    assert (found["a"].by, found["a"].n_replies, found["b"].n_replies) == ("chats", 20, 1)

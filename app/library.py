@@ -1,0 +1,230 @@
+"""The user's library of models: what the hub offers for it, favourites, and files that go."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app import format as fmt
+from app import paths
+from engine.configuration import Configuration
+from engine.errors import ModelFileError
+from engine.files import NewestEntries
+from engine.model.catalog import find_entry
+from engine.model.gguf import SPLIT_NAME
+from engine.model.hub import (
+    HubModel,
+    RepositoryName,
+    find_repositories,
+    parse_repository,
+    repository_models,
+)
+from engine.model.ollama import BLOBS, model_name
+from engine.planning.machine import PlannedMachine
+from engine.planning.models import ModelOption, choose, fit_context, hub_options
+from engine.planning.planner import Planner, Setup, Verdict
+from engine.planning.request import Progress, take_model
+from engine.planning.resolve import AUTO_N_CTX
+
+MOST_FAVOURITES = 500
+HF_BLOBS = "blobs"
+
+
+@dataclass(frozen=True, slots=True)
+class HubOffer:
+    """The models of a repository, each with its verdict on this machine."""
+
+    repo: str
+    models: tuple[HubModel, ...]
+    options: tuple[ModelOption, ...]
+
+    @property
+    def best(self) -> HubModel | None:
+        """The one to take where none is named; None where none fits."""
+        return choose(self.models, self.options)
+
+    def option_of(self, model: HubModel) -> ModelOption:
+        """The verdict on one of its models."""
+        return self.options[self.models.index(model)]
+
+    def named(self, words: str) -> HubModel:
+        """The model whose name holds a quantisation, or is a file name.
+
+        Raises:
+            ModelFileError: none or several do; the message lists what there is.
+        """
+        wanted = words.lower().removesuffix(".gguf")
+        holding = [each for each in self.models if wanted in each.name.lower()]
+        exact = [each for each in holding if each.name.lower().endswith(wanted)]
+        found = exact if len(exact) == 1 else holding
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(each.name for each in found or self.models)
+        why = "has no file" if not found else "has several files"
+        raise ModelFileError(f"{self.repo} {why} called {words!r}: name one of {names}")
+
+
+def read_offer(
+    asked: RepositoryName,
+    planner: Planner,
+    progress: Progress | None = None,
+    *,
+    machine: PlannedMachine | None = None,
+    n_ctx: int = AUTO_N_CTX,
+) -> HubOffer:
+    """What a repository holds, judged on a machine by the header of one of its files.
+
+    Args:
+        asked: The repository; a quantisation leaves the others out.
+        planner: Reads the header, and then knows it.
+        progress: Told how much of the header has come.
+        machine: Which is planned for; None is this one.
+        n_ctx: Tokens of the context that the verdicts are for.
+
+    Raises:
+        DownloadError: the repository cannot be listed.
+        ModelFileError: the header cannot be read.
+    """
+    models = repository_models(asked.repo, asked.revision)
+    wanted = (asked.quantization or "").lower()
+    models = [each for each in models if wanted in each.name.lower()] or models
+    sample = choose(models, [ModelOption("", "", (), Verdict.FITS)] * len(models))
+    assert sample is not None
+    path = take_model(sample.address, planner, progress)
+    setup = Setup(Configuration(path, n_ctx), machine=machine or PlannedMachine())
+    options = hub_options(models, planner.model(path), fit_context(setup, planner))
+    return HubOffer(asked.repo, tuple(models), tuple(options))
+
+
+def repository_of(name: str) -> RepositoryName:
+    """The repository that holds a model: `hf:owner/repository`, or the usual one of a name.
+
+    A name of the catalogue means the repository of its maker, else the one that is used most.
+
+    Raises:
+        ModelFileError: the name means neither.
+        DownloadError: the hub cannot be asked, or has no such repository.
+    """
+    if (asked := parse_repository(name)) is not None:
+        return asked
+    plain, _, quantization = name.rpartition(":")
+    try:
+        entry = find_entry(name)
+        quantization = ""
+    except ModelFileError:
+        entry = find_entry(plain or name)
+    found = find_repositories(entry.name, maker_of(entry.source))
+    if not found:
+        raise ModelFileError(
+            f"the hub has no GGUF repository for {entry.name}: name one, as hf:owner/repository"
+        )
+    return RepositoryName(found[0].name, quantization=quantization or None)
+
+
+def maker_of(source: str) -> str:
+    """The owner in the source of a catalogue entry, `config.json of Qwen/Qwen3-8B`; else empty."""
+    owner, slash, _ = source.rpartition(" ")[2].partition("/")
+    return owner if slash else ""
+
+
+def verdict_text(option: ModelOption) -> str:
+    """A verdict in words: whether it fits, at which context, how fast at most."""
+    if option.problem or option.verdict is None:
+        return option.problem or "not judged"
+    context = f"{option.n_ctx or 0:,} tokens of context"
+    match option.verdict:
+        case Verdict.FITS:
+            said = f"fits with {context}"
+        case Verdict.TIGHT:
+            said = f"is tight with {context}"
+        case Verdict.NO if option.spills:
+            said = f"fits partly in main memory with {context}"
+        case Verdict.NO:
+            said = f"does not fit with {context}"
+    if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
+        said += f", {option.max_n_ctx:,} at most"
+    if option.bound is not None:
+        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (bound of memory)"
+    return said
+
+
+class Favourites:
+    """The models that the user marked, by their identity, in a small file of JSON."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._entries = NewestEntries(
+            path or paths.favourites_path(), "favourites", 1, MOST_FAVOURITES
+        )
+
+    def all(self) -> frozenset[str]:
+        """Identities of those that are marked."""
+        return frozenset(key for key, is_marked in self._entries.read().items() if is_marked)
+
+    def mark(self, identity: str, *, is_favourite: bool) -> None:
+        """Mark a model, or take its mark away."""
+        self._entries.add(identity, is_favourite)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What goes with a model."""
+
+    name: str
+    files: tuple[Path, ...]
+    nbytes: int
+
+    @property
+    def question(self) -> str:
+        """What is asked before."""
+        files = fmt.counted(len(self.files), "file")
+        folder = self.files[0].parent
+        return f"Delete {self.name}, {files} of {fmt.nbytes(self.nbytes)} in {folder}?"
+
+    def run(self) -> None:
+        """Remove the files.
+
+        Raises:
+            ModelFileError: one cannot be removed.
+        """
+        for path in self.files:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise ModelFileError(
+                    f"{path} cannot be removed ({error.strerror}): you need the right to write "
+                    "its folder"
+                ) from error
+
+
+def removal_of(path: Path) -> Removal:
+    """The files of a model: all parts of a split one; of Hugging Face's cache, link and content.
+
+    A link to a file elsewhere goes alone.
+
+    Raises:
+        ModelFileError: it lies in Ollama's store, which keeps books of its own.
+    """
+    name = model_name(path)
+    if path.parent.name == BLOBS and name != path.stem:
+        raise ModelFileError(f"{name} belongs to Ollama: `ollama rm {name}` removes it")
+    files = [file for part in _parts(path) for file in _with_content(part)]
+    nbytes = sum(file.stat().st_size for file in files if file.exists() and not file.is_symlink())
+    return Removal(name, tuple(files), nbytes)
+
+
+def _parts(path: Path) -> Sequence[Path]:
+    split = SPLIT_NAME.match(path.name)
+    if split is None:
+        return [path]
+    n_parts = int(split["count"])
+    names = (f"{split['stem']}-{n:05}-of-{n_parts:05}.gguf" for n in range(1, n_parts + 1))
+    return [part for name in names if os.path.lexists(part := path.with_name(name))]
+
+
+def _with_content(path: Path) -> Iterator[Path]:
+    yield path
+    if path.is_symlink():
+        content = path.resolve()
+        # models--owner--name/snapshots/REVISION/[folder/]file -> models--owner--name/blobs/DIGEST
+        if content.parent.name == HF_BLOBS and path.is_relative_to(content.parent.parent):
+            yield content

@@ -1,0 +1,96 @@
+"""How fast memory is read: main memory as it was measured here, cards by their data sheet."""
+
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+from engine.files import NewestEntries
+from engine.memory.cards import card_of
+from engine.memory.hardware import Device, find_cpu, this_processor, usable_cores
+from engine.memory.units import MIB
+
+Basis = Literal["measured here", "nominal"]
+VERSION = 1
+MOST_MACHINES = 16
+BUFFER_BYTES = 256 * MIB
+"""More than a processor's caches hold, so that most of a pass comes from main memory."""
+LEAST_BUFFER_BYTES = 16 * MIB
+FREE_SHARE = 0.25
+"""Of the free memory, at most, for the buffer."""
+MEASURE_S = 0.4
+"""What other programs take meanwhile lowers a pass, and nothing raises one: the best counts."""
+N_MEASURES = 3
+"""Processes that measure before a figure is settled: the first may have run beside others."""
+SANE = (1e8, 1e13)
+"""Bytes per second between which a kept figure is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes per second that a device's memory gives, and how that is known."""
+
+    bytes_per_s: float
+    basis: Basis
+
+
+class Bandwidths:
+    """The bandwidth of devices; main memory is measured with the first questions, and kept.
+
+    The file is only a help: where it cannot be written, each process measures once. `path` None
+    keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._entries = NewestEntries(path, "bandwidths", VERSION, MOST_MACHINES)
+        self._main: Bandwidth | None = None
+
+    def of(self, device: Device) -> Bandwidth | None:
+        """A GPU's by its name, None for one that the table of cards lacks; else main memory's."""
+        if device.kind == "cpu":
+            return self.main_memory()
+        card = card_of(device)
+        return None if card is None else Bandwidth(card.bandwidth_gbps * 1e9, "nominal")
+
+    def main_memory(self) -> Bandwidth:
+        """What all cores together read a second."""
+        if self._main is None:
+            best, n_measured = _kept(self._entries.read().get(_machine()))
+            if n_measured < N_MEASURES:
+                best = max(best, measure_main_memory())
+                self._entries.add(_machine(), [best, n_measured + 1])
+            self._main = Bandwidth(best, "measured here")
+        return self._main
+
+
+def measure_main_memory(limit_s: float = MEASURE_S) -> float:
+    """Bytes a second that all usable cores together read of a large buffer, the best pass."""
+    import numpy as np  # most plans know the figure
+
+    n_threads = usable_cores()[0]
+    room = min(BUFFER_BYTES, int(find_cpu().free_bytes * FREE_SHARE))
+    buffer = np.ones(max(room, LEAST_BUFFER_BYTES) // 8, dtype=np.uint64)  # zeros lie nowhere
+    parts = np.array_split(buffer, n_threads)
+    best, ends_at = 0.0, time.perf_counter() + limit_s
+    with ThreadPoolExecutor(n_threads) as threads:
+        while not best or time.perf_counter() < ends_at:
+            begun = time.perf_counter()
+            list(threads.map(np.bitwise_or.reduce, parts))
+            best = max(best, buffer.nbytes / (time.perf_counter() - begun))
+    return best if isfinite(best) else SANE[1]
+
+
+def _kept(entry: object) -> tuple[float, int]:
+    """The best figure so far, and of how many measurements it is."""
+    match entry:
+        case [int() | float() as best, int(n_measured)] if SANE[0] < best < SANE[1]:
+            return float(best), n_measured
+        case _:
+            return 0.0, 0
+
+
+def _machine() -> str:
+    return f"{platform.node()} {this_processor().name} {usable_cores()[0]}"

@@ -1,0 +1,186 @@
+"""What the hub offers with a verdict each; favourites; the files that go with a model."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from app.library import Favourites, maker_of, read_offer, removal_of, repository_of, verdict_text
+from engine.errors import ModelFileError
+from engine.memory.bandwidth import Bandwidth
+from engine.memory.hardware import Device
+from engine.memory.units import MIB
+from engine.model.hub import RepositoryName
+from engine.planning.models import scaled
+from engine.planning.planner import Planner, Verdict
+from tests.drafting_models import drafting_model
+from tests.hub_server import Hub, serving_hub
+
+REPO = "maker/Tiny-GGUF"
+SMALL = (Device("CPU", "cpu", 700 * MIB, 700 * MIB),)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    data = drafting_model(tmp_path / "made.gguf", 1).read_bytes()
+    with serving_hub() as hub:
+        hub.files[REPO] = {
+            "Tiny.Q4_K_M.gguf": data,
+            "Tiny.Q8_0.gguf": data + bytes(100 * MIB),
+            "Tiny.F16.gguf": data + bytes(300 * MIB),
+        }
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield hub
+
+
+def planner() -> Planner:
+    return Planner(here=SMALL, bandwidths=lambda _: Bandwidth(1e9, "measured here"))
+
+
+def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
+    offer = read_offer(RepositoryName(REPO), planner())
+    verdicts = {option.name: option.verdict for option in offer.options}
+    assert (
+        verdicts
+        == {
+            "Tiny.Q4_K_M": Verdict.FITS,
+            "Tiny.Q8_0": Verdict.TIGHT,
+            "Tiny.F16": Verdict.TIGHT,
+        }
+        or verdicts["Tiny.F16"] is not Verdict.FITS
+    )
+    asked = sum(1 for each in hub.ranges if each)
+    assert asked <= 3, "one header, not three"
+    assert offer.best is not None
+    assert offer.best.name == "Tiny.Q4_K_M"
+    bounds = [option.bound.tps for option in offer.options if option.bound]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[0] > 5 * bounds[2]
+
+
+def test_a_header_with_other_sizes_weighs_what_the_file_does(tmp_path: Path) -> None:
+    maker = planner()
+    model = maker.model(drafting_model(tmp_path / "a.gguf", 1))
+    assert scaled(model, model.file.nbytes) is model
+    larger = scaled(model, model.file.nbytes + 1_000_000)
+    held = sum(tensor.nbytes for tensor in larger.file.tensors)
+    before = sum(tensor.nbytes for tensor in model.file.tensors)
+    assert held - before == pytest.approx(1_000_000, abs=len(model.file.tensors))
+
+
+def test_a_quantisation_names_its_file_and_none_or_two_are_listed(hub: Hub) -> None:
+    offer = read_offer(RepositoryName(REPO), planner())
+    assert offer.named("q8_0").name == "Tiny.Q8_0"
+    assert offer.named("Tiny.F16.gguf").name == "Tiny.F16"
+    with pytest.raises(ModelFileError, match=r"has no file called 'Q2_K': name one of .*Tiny\.F16"):
+        offer.named("Q2_K")
+    with pytest.raises(ModelFileError, match="has several files called 'Tiny'"):
+        offer.named("Tiny")
+
+
+def test_a_name_of_the_catalogue_means_its_makers_repository(hub: Hub) -> None:
+    hub.files |= {"Qwen/Qwen3-8B-GGUF": {}, "other/qwen3-8b-GGUF": {}}
+    hub.downloads = {"other/qwen3-8b-GGUF": 10_000}
+    assert repository_of("qwen3-8b").repo == "Qwen/Qwen3-8B-GGUF"
+    found = repository_of("qwen3-8b:Q5_K_M")
+    assert (found.repo, found.quantization) == ("Qwen/Qwen3-8B-GGUF", "Q5_K_M")
+    with pytest.raises(ModelFileError, match=r"no GGUF repository for llama-3\.1-8b"):
+        repository_of("llama-3.1-8b")
+    assert maker_of("config.json of Qwen/Qwen3-8B") == "Qwen"
+    assert maker_of("a paper") == ""
+
+
+def test_a_verdict_says_context_and_speed(hub: Hub) -> None:
+    option = read_offer(RepositoryName(REPO), planner()).options[0]
+    text = verdict_text(option)
+    assert text.startswith("fits with ")
+    assert text.endswith("tok/s (bound of memory)")
+    assert verdict_text(replace(option, problem="it is broken")) == "it is broken"
+
+
+def test_get_says_the_verdict_downloads_and_prints_the_place(
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["models", "get", f"hf:{REPO}"]) == 2
+    assert "Nobody can be asked here: --yes downloads it" in capsys.readouterr().err
+    assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "fits with" in out[1]
+    path = Path(out[-1])
+    assert path.read_bytes() == hub.files[REPO]["Tiny.Q4_K_M.gguf"]
+    assert run(["models", "where", "Tiny.Q4_K_M"]) == 0
+    assert capsys.readouterr().out.strip() == str(path.parent)
+    assert run(["models", "rm", "Tiny.Q4_K_M"]) == 2
+    assert path.exists()
+    assert run(["models", "rm", "Tiny.Q4_K_M", "--yes"]) == 0
+    assert not path.exists()
+
+
+def test_a_plan_of_a_repository_lists_its_files(
+    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", f"hf:{REPO}"]) == 0
+    out = capsys.readouterr().out
+    assert [word in out for word in ("Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16", "tok/s")] == [True] * 4
+    assert run(["plan", f"hf:{REPO}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found] == ["Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16"]
+    assert found[0]["max_n_ctx"] > 0
+
+
+def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in enumerate(("aa", "bb", "cc")):
+        drafting_model(home / "models" / f"{name}.gguf", number)
+    assert run(["models", "favourite", "cc"]) == 0
+    capsys.readouterr()
+    run(["models", "list", "--json"])
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["cc", "aa", "bb"]
+    assert run(["models", "favourite", "cc", "--off"]) == 0
+    assert Favourites().all() == frozenset()
+
+
+def test_all_parts_of_a_split_model_go(tmp_path: Path) -> None:
+    parts = [tmp_path / f"x-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    for part in parts[:2]:
+        part.write_bytes(b"12345")
+    found = removal_of(parts[0])
+    assert (set(found.files), found.nbytes) == (set(parts[:2]), 10)
+    assert "2 files of 10 B" in found.question
+    found.run()
+    assert not any(part.exists() for part in parts)
+
+
+def test_of_hugging_faces_cache_link_and_content_go_and_of_another_link_only_it(
+    tmp_path: Path,
+) -> None:
+    blob = tmp_path / "models--a--b" / "blobs" / "0123"
+    link = tmp_path / "models--a--b" / "snapshots" / "main" / "m.gguf"
+    for path in (blob, link):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(b"12345")
+    link.symlink_to(Path("../../blobs/0123"))
+    other = tmp_path / "mine.gguf"
+    other.symlink_to(blob)
+    assert removal_of(other).files == (other,)
+    found = removal_of(link)
+    assert (found.files, found.nbytes) == ((link, blob), 5)
+    found.run()
+    assert not blob.exists()
+
+
+def test_what_belongs_to_ollama_is_left_to_it(tmp_path: Path) -> None:
+    store = tmp_path
+    blob = store / "blobs" / f"sha256-{'a' * 64}"
+    blob.parent.mkdir()
+    blob.write_bytes(b"x")
+    manifest = store / "manifests" / "registry.ollama.ai" / "library" / "qwen3" / "8b"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    with pytest.raises(ModelFileError, match="`ollama rm qwen3:8b` removes it"):
+        removal_of(blob)
+    assert blob.exists()

@@ -1,0 +1,80 @@
+"""How fast memory is read: by the card's data sheet, or as it was measured here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.memory import bandwidth
+from engine.memory.bandwidth import N_MEASURES, Bandwidths, measure_main_memory
+from engine.memory.cards import card_of, find_card, planned_devices
+from engine.memory.hardware import Device
+from engine.memory.units import GIB
+
+CPU = Device("CPU", "cpu", 8 * GIB, 8 * GIB)
+
+
+def gpu(name: str, gib: float = 12) -> Device:
+    return Device(name, "gpu", round(gib * GIB), round(gib * GIB))
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What each measurement gives, the last first."""
+    left = [3e10, 1e10, 2e10]
+    monkeypatch.setattr(bandwidth, "measure_main_memory", left.pop)
+    return left
+
+
+def test_what_is_measured_is_a_speed_that_memory_has() -> None:
+    assert 5e8 < measure_main_memory(0.05) < 2e12
+
+
+def test_the_best_of_the_first_processes_is_kept_and_then_nobody_measures(
+    tmp_path: Path, passes: list[float]
+) -> None:
+    path = tmp_path / "bandwidths.json"
+    told = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
+    assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
+    assert {each.basis for each in told if each} == {"measured here"}
+    assert passes == []
+
+
+def test_one_process_measures_once(passes: list[float]) -> None:
+    own = Bandwidths(None)
+    assert own.of(CPU) is own.of(CPU)
+    assert len(passes) == 2
+
+
+@pytest.mark.parametrize("entry", [None, "fast", [], [0, 3], [1e20, 3], [2e10, "3"], {"a": 1}])
+def test_a_kept_figure_that_cannot_be_is_measured_again(
+    tmp_path: Path, passes: list[float], entry: object
+) -> None:
+    path = tmp_path / "bandwidths.json"
+    Bandwidths(path).of(CPU)
+    kept = json.loads(path.read_text())
+    kept["bandwidths"] = dict.fromkeys(kept["bandwidths"], entry)
+    path.write_text(json.dumps(kept))
+    found = Bandwidths(path).of(CPU)
+    assert found is not None
+    assert found.bytes_per_s == 1e10
+
+
+@pytest.mark.parametrize("name", ["RTX 3060", "RTX 4090", "RX 7900 XTX", "M4 Max 64GB"])
+def test_a_card_that_is_planned_for_has_the_bandwidth_of_its_data_sheet(name: str) -> None:
+    card = find_card(name)
+    found = Bandwidths(None).of(card.device())
+    assert found is not None
+    assert (found.bytes_per_s, found.basis) == (card.bandwidth_gbps * 1e9, "nominal")
+    numbered = planned_devices(cards=(name,), ram_bytes=None)[0]
+    assert card_of(numbered) == card
+
+
+def test_a_driver_s_name_is_the_card_s() -> None:
+    found = card_of(gpu("NVIDIA GeForce RTX 3060"))
+    assert found is not None
+    assert found.bandwidth_gbps == 360
+
+
+def test_a_gpu_of_a_size_alone_has_none() -> None:
+    assert Bandwidths(None).of(gpu("GPU 0", 24)) is None

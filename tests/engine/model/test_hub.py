@@ -1,0 +1,203 @@
+"""Models of a hub: listed, found by name, and downloaded past what goes wrong on the way."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.model import hub as hub_module
+from engine.model.hub import (
+    DownloadError,
+    StoppedError,
+    download,
+    file_repository,
+    find_repositories,
+    parse_repository,
+    repository_models,
+)
+from tests.hub_server import Hub, serving_hub
+
+REPO = "maker/Tiny-GGUF"
+DATA = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with one repository; a connection that ends is tried again at once."""
+    with serving_hub() as hub:
+        hub.files[REPO] = {
+            "Tiny.Q8_0.gguf": DATA * 2,
+            "Tiny.Q4_K_M.gguf": DATA,
+            "mmproj-Tiny.gguf": b"x",
+            "README.md": b"text",
+        }
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+        monkeypatch.setattr(hub_module, "CHUNK_BYTES", 1000)
+        yield hub
+
+
+def nothing(n_done: int, n_all: int) -> None:
+    pass
+
+
+def test_models_of_a_repository_are_its_gguf_files_the_smallest_first(hub: Hub) -> None:
+    hub.files[REPO]["big/Tiny.F16-00002-of-00002.gguf"] = b"b" * 10
+    hub.files[REPO]["big/Tiny.F16-00001-of-00002.gguf"] = b"a" * 20
+    hub.files[REPO]["half-00001-of-00002.gguf"] = b"c"
+    hub.files[REPO]["\x1b[31m.gguf"] = b"d"
+    found = {model.name: (model.nbytes, len(model.parts)) for model in repository_models(REPO)}
+    assert found == {
+        "Tiny.F16": (30, 2),
+        "Tiny.Q4_K_M": (len(DATA), 1),
+        "Tiny.Q8_0": (2 * len(DATA), 1),
+    }
+    assert list(found) == ["Tiny.F16", "Tiny.Q4_K_M", "Tiny.Q8_0"]
+    assert repository_models(REPO)[1].address == f"hf:{REPO}/Tiny.Q4_K_M.gguf"
+
+
+def test_the_makers_repository_comes_first_and_then_the_most_used(hub: Hub) -> None:
+    hub.files |= {"a/Tiny": {}, "b/Tiny": {}, "c/Other": {}}
+    hub.downloads = {REPO: 1, "a/Tiny": 5, "b/Tiny": 7, "c/Other": 9}
+    assert [each.name for each in find_repositories("Tiny")] == ["b/Tiny", "a/Tiny", REPO]
+    assert find_repositories("Tiny", "Maker")[0].name == REPO
+
+
+def test_a_download_lies_where_models_are_found_and_is_the_owners(hub: Hub, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    path = download(repository_models(REPO)[0], tmp_path, lambda *n: told.append(n))
+    assert path == tmp_path / "maker" / "Tiny-GGUF" / "Tiny.Q4_K_M.gguf"
+    assert path.read_bytes() == DATA
+    assert path.stat().st_mode & 0o077 == 0
+    assert told[-1] == (len(DATA), len(DATA))
+    n_asked = len(hub.ranges)
+    assert download(repository_models(REPO)[0], tmp_path, nothing) == path
+    assert len(hub.ranges) == n_asked, "what is there is not asked for again"
+
+
+def test_a_connection_that_ends_is_taken_up_where_it_ended(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts = [1000, 5000]
+    path = download(repository_models(REPO)[0], tmp_path, nothing)
+    assert path.read_bytes() == DATA
+    assert hub.ranges == [None, "bytes=1000-", "bytes=6000-"]
+
+
+def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) -> None:
+    model = repository_models(REPO)[0]
+    n_most = 0
+
+    def stop(n_done: int, _: int) -> None:
+        nonlocal n_most
+        n_most = n_done
+        raise StoppedError("enough")
+
+    hub.cuts = [300_000]
+    with pytest.raises(StoppedError):
+        download(model, tmp_path, stop)
+    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
+    part.write_bytes(DATA[:200_000])
+    assert n_most > 0
+    hub.ranges.clear()
+    assert download(model, tmp_path, nothing).read_bytes() == DATA
+    assert hub.ranges == ["bytes=200000-"]
+    assert not part.exists()
+
+
+def test_a_split_model_is_put_together_in_one_folder(hub: Hub, tmp_path: Path) -> None:
+    hub.files[REPO] = {f"q/T-0000{n}-of-00003.gguf": DATA[: n * 1000] for n in (1, 2, 3)}
+    told: list[int] = []
+    path = download(repository_models(REPO)[0], tmp_path, lambda n, _: told.append(n))
+    assert path.name == "T-00001-of-00003.gguf"
+    assert sorted(each.stat().st_size for each in path.parent.iterdir()) == [1000, 2000, 3000]
+    assert told == sorted(told)
+    assert told[-1] == 6000
+
+
+def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path) -> None:
+    hub.digests["Tiny.Q4_K_M.gguf"] = "0" * 64
+    with pytest.raises(DownloadError, match="another checksum than the hub names"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
+    assert list((tmp_path / REPO).iterdir()) == []
+
+
+def test_a_disk_without_room_is_told_before_a_byte_is_asked_for(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(DownloadError, match=r"0\.0 GB free, Tiny\.Q4_K_M needs 0\.3 GB"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
+    assert hub.ranges == []
+
+
+def test_a_disk_that_fills_up_keeps_what_came(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = repository_models(REPO)[0]
+
+    def fill(n_done: int, _: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(DownloadError, match=r"is full: what came of Tiny\.Q4_K_M is kept"):
+        download(model, tmp_path, fill)
+    assert model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(hub: Hub, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(DownloadError, match="cannot be written"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
+
+
+def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None:
+    with pytest.raises(DownloadError, match="no repository nobody/nothing that may be read"):
+        repository_models("nobody/nothing")
+    hub.refusals["meta/gated"] = (403, "GatedRepo")
+    with pytest.raises(DownloadError, match="meta/gated is gated: accept its terms"):
+        repository_models("meta/gated")
+    hub.files["a/b"] = {"README.md": b"x"}
+    with pytest.raises(DownloadError, match="a/b holds no GGUF model"):
+        repository_models("a/b")
+
+
+def test_a_hub_that_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    with pytest.raises(DownloadError, match=r"a/b: .*try again later"):
+        repository_models("a/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "repo", "revision", "quantization"),
+    [
+        ("hf:a/b", "a/b", "main", None),
+        ("hf://a/b-GGUF", "a/b-GGUF", "main", None),
+        ("hf:a/b@v2:Q4_K_M", "a/b", "v2", "Q4_K_M"),
+        ("HF:a/b:q8_0", "a/b", "main", "q8_0"),
+    ],
+)
+def test_repositories_are_named(
+    name: str, repo: str, revision: str, quantization: str | None
+) -> None:
+    found = parse_repository(name)
+    assert found is not None
+    assert (found.repo, found.revision, found.quantization) == (repo, revision, quantization)
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c", "https://x/a/b"]
+)
+def test_what_is_no_repository_is_none(name: str) -> None:
+    assert parse_repository(name) is None
+
+
+def test_a_file_names_its_repository() -> None:
+    found = file_repository("hf:a/b/q/T-00001-of-00003.gguf@v1")
+    assert found is not None
+    assert (found[0].repo, found[0].revision, found[1]) == ("a/b", "v1", "T")
+    assert file_repository("hf:a/b") is None

@@ -1,0 +1,110 @@
+"""A hub of models on this machine, as `huggingface_hub` asks it, that misbehaves as it is told."""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass
+class Hub:
+    """Files by repository and path, and what the hub does otherwise."""
+
+    url: str
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    downloads: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    """What is claimed of a file's checksum in the place of the true one, by its path."""
+    refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Status and `X-Error-Code` by repository."""
+    cuts: list[int] = field(default_factory=list)
+    """After how many bytes the next answers end, each once."""
+    ranges: list[str | None] = field(default_factory=list)
+    """What was asked for of files."""
+
+
+@contextmanager
+def serving_hub() -> Iterator[Hub]:
+    """Run a hub; its address is `hub.url`."""
+    handler = type("Handler", (_Handler,), {})
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    httpd.daemon_threads = True
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  clients that leave are told
+    hub = Hub(f"http://127.0.0.1:{httpd.server_address[1]}")
+    handler.hub = hub  # type: ignore[attr-defined]
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def log_message(self, *args: object) -> None:  # type: ignore[override]  says nothing
+        pass
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        path = unquote(url.path).strip("/")
+        if path == "api/models":
+            return self._json(self._found(parse_qs(url.query).get("search", [""])[0]))
+        tree = re.match(r"api/models/(?P<repo>[^/]+/[^/]+)/tree/[^/]+$", path)
+        file = re.match(r"(?P<repo>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)$", path)
+        match = tree or file
+        repo = match["repo"] if match else ""
+        if repo in self.hub.refusals:
+            status, code = self.hub.refusals[repo]
+            return self._answer(status, b"", {"X-Error-Code": code})
+        if repo not in self.hub.files:
+            return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+        if tree:
+            return self._json([self._item(repo, name) for name in self.hub.files[repo]])
+        assert file is not None
+        if file["file"] not in self.hub.files[repo]:
+            return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+        return self._give(self.hub.files[repo][file["file"]])
+
+    def _found(self, search: str) -> list[dict[str, object]]:
+        return [
+            {"id": repo, "modelId": repo, "downloads": self.hub.downloads.get(repo, 0)}
+            for repo in self.hub.files
+            if search.lower() in repo.lower()
+        ]
+
+    def _item(self, repo: str, name: str) -> dict[str, object]:
+        data = self.hub.files[repo][name]
+        digest = self.hub.digests.get(name, hashlib.sha256(data).hexdigest())
+        lfs = {"oid": digest, "size": len(data), "pointerSize": 130}
+        return {"type": "file", "path": name, "size": len(data), "oid": "0" * 40, "lfs": lfs}
+
+    def _give(self, data: bytes) -> None:
+        wanted = self.headers.get("Range")
+        self.hub.ranges.append(wanted)
+        match = re.match(r"bytes=(\d+)-(\d*)$", wanted or "")
+        start = int(match[1]) if match else 0
+        stop = min(int(match[2]) + 1, len(data)) if match and match[2] else len(data)
+        told = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"} if match else {}
+        self._answer(206 if match else 200, data[start:stop], told)
+
+    def _json(self, value: object) -> None:
+        self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        is_file = "/resolve/" in self.path
+        self.wfile.write(body[: self.hub.cuts.pop(0)] if is_file and self.hub.cuts else body)
+        self.close_connection = True
